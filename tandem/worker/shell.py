@@ -168,10 +168,11 @@ class Shell:
 
     def on_step(self, step: Step) -> None:
         """Act on what a step of the engine brought."""
-        began, before = time.perf_counter(), self._core.tokens
-        self.tell(events.Stepped(step))
-        seconds = time.perf_counter() - began
-        self._records.counters.step(self._core.tokens - before, seconds)
+        began, before = self._clock(), self._core.tokens
+        self._told.append(events.Stepped(step))
+        if not self._carrying:
+            self._go_on(began)
+        self._records.counters.step(self._core.tokens - before, self._clock() - began)
 
     def on_rulings(self, rulings: Sequence[Ruling]) -> None:
         """What hooks made of earlier steps."""
@@ -192,20 +193,20 @@ class Shell:
         carried out follows after it.
         """
         self._told += happened
-        if self._carrying:
-            return
+        if not self._carrying:
+            self._go_on(self._clock())
+
+    def _go_on(self, now: float) -> None:
         self._carrying = True
         try:
             while self._told:
                 batch, self._told = self._told, []
-                for action in self._core.handle(self._clock(), batch):
+                for action in self._core.handle(now, batch):
                     self._carry_out(action)
+                if self._told:
+                    now = self._clock()
         finally:
             self._carrying = False
-        if len(self._core):
-            self.idle.clear()
-        else:
-            self.idle.set()
 
     def proved(self) -> None:
         """A router says that KV has moved to or from this worker. All of them are to know."""
@@ -269,6 +270,7 @@ class Shell:
 
     def _begin(self, action: actions.Begin) -> None:
         request, info = action.request, action.info
+        self.idle.clear()
         self._engine.submit(request)
         blocks = unpacked(action.command.new_blocks)
         self._reports.began(request.request_id, action.to_compute, blocks)
@@ -283,6 +285,7 @@ class Shell:
             self._told.append(events.JudgeFailed(request.request_id, _hook_error(error)))
 
     def _closed(self, action: actions.LegClosed) -> None:
+        self._over()
         self._reports.ended(action.leg.request_id, action.leg.to_compute)
         self._records.closed(action)
 
@@ -322,7 +325,13 @@ class Shell:
     def _count_transfer(self, action: actions.CountTransfer) -> None:
         self._records.counters.kv(action.kv, trace_id=action.trace_id)
 
+    def _over(self) -> None:
+        """A leg is, or never was."""
+        if not len(self._core):
+            self.idle.set()
+
     def _refused(self, action: actions.LegRefused) -> None:
+        self._over()
         link = self._links.get(action.link)
         tasks = self._tasks.get(action.link)
         self._records.refused(
