@@ -31,7 +31,7 @@ from tandem.worker.description import new_instance
 from tandem.worker.endpoint import Endpoint, Shared
 from tandem.worker.phase import LoadPhase
 from tandem.worker.server import MakeEngine, Worker
-from tandem.worker.servicer import PhasesServicer
+from tandem.worker.servicer import PhasesServicer, WorkerServicer
 
 log = logging.getLogger(__name__)
 
@@ -86,9 +86,10 @@ class AggregatedWorker:
         for worker in self._workers.values():
             if not await worker.prepare(stop):
                 return False
-        await self._endpoint.listen(
-            PhasesServicer({phase: each.servicer for phase, each in self._workers.items()})
-        )
+        phases: dict[str, WorkerServicer] = {
+            phase: each.servicer for phase, each in self._workers.items()
+        }
+        await self._endpoint.listen(PhasesServicer(phases).add_to)
         await self._endpoint.serve_admin(self._metrics(), live=lambda: not self._engine_died)
         await self._endpoint.readiness.open()
         address = sockets.bound(self._config.listen, self.port)

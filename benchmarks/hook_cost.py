@@ -179,9 +179,7 @@ class Bench:
         self._send()
 
     def _send(self) -> None:
-        frame = self._link.take()
-        if frame is not None:
-            frame.SerializeToString()
+        self._link.take()
 
     def _rulings(self, rulings: Sequence[Ruling]) -> None:
         self._shell.on_rulings(rulings)

@@ -11,23 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from tandem.v1 import common_pb2
+from tandem.wire.fields import SHORT, head, varint
 
 MOST_ROW_TOKENS = 65_536
 """The most of one row; a worker cuts what is larger by far."""
-_BYTES: Final = 2
-"""Protobuf's kind of a field with a length; a field begins with its number and its kind."""
-
-
-def _head(name: str) -> bytes:
-    number: int = common_pb2.TokenColumns.DESCRIPTOR.fields_by_name[name].number
-    return bytes((number << 3 | _BYTES,))
-
-
-_SEQUENCE: Final = _head("sequence")
-_OFFSET: Final = _head("offset")
-_TOKEN_COUNT: Final = _head("token_count")
-_TEXT: Final = _head("text")
-_SHORT: Final = tuple(bytes((number,)) for number in range(0x80))
+_SEQUENCE: Final = head(common_pb2.TokenColumns, "sequence")
+_OFFSET: Final = head(common_pb2.TokenColumns, "offset")
+_TOKEN_COUNT: Final = head(common_pb2.TokenColumns, "token_count")
+_TEXT: Final = head(common_pb2.TokenColumns, "text")
 
 
 class Draft:
@@ -120,33 +111,24 @@ def _row(sequence: int, offset: int, token_count: int, text: str) -> bytes:
     """The columns of one row, which is what a frame of a lone stream has: written by hand they cost
     a third of what protobuf takes.
     """
-    whose, place = _varint(sequence), _varint(offset)
-    count, shown = _varint(token_count), text.encode()
+    whose, place = varint(sequence), varint(offset)
+    count, shown = varint(token_count), text.encode()
     return b"".join(
         (
             _SEQUENCE,
-            _SHORT[len(whose)],
+            SHORT[len(whose)],
             whose,
             _TOKEN_COUNT,
-            _SHORT[len(count)],
+            SHORT[len(count)],
             count,
             _TEXT,
-            _varint(len(shown)),
+            varint(len(shown)),
             shown,
             _OFFSET,
-            _SHORT[len(place)],
+            SHORT[len(place)],
             place,
         )
     )
-
-
-def _varint(number: int) -> bytes:
-    """As protobuf writes it: seven bits a byte, the lowest first."""
-    if number < 0x80:
-        return _SHORT[number]
-    if number < 0x4000:
-        return bytes((number & 0x7F | 0x80, number >> 7))
-    return bytes((number & 0x7F | 0x80,)) + _varint(number >> 7)
 
 
 def _is_unicode(text: str) -> bool:

@@ -1,13 +1,18 @@
-"""Which fields a serialised message has, and how large they are, before it is parsed: what a map of
-millions of entries costs to parse, nobody can bound afterwards.
+"""Fields of serialised messages, without their messages.
+
+They are looked at before a message is parsed: what a map of millions of entries costs to parse,
+nobody can bound afterwards. And small messages that are sent all the time are written so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any, Final
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
+SHORT: Final = tuple(bytes((number,)) for number in range(0x80))
+"""Numbers as they are written, of those that take a byte."""
 
 
 def fields(message: bytes | memoryview) -> Iterator[tuple[int, bytes | memoryview]]:
@@ -48,3 +53,19 @@ def _varint(view: memoryview, place: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, place
     raise ValueError("a number without an end")
+
+
+def head(message: Any, name: str) -> bytes:
+    """What a field of this message's type begins with that holds a number or has a length."""
+    field = message.DESCRIPTOR.fields_by_name[name]
+    plain = field.cpp_type in (field.CPPTYPE_UINT32, field.CPPTYPE_UINT64) and not field.is_packed
+    return varint(field.number << 3 | (_VARINT if plain else _BYTES))
+
+
+def varint(number: int) -> bytes:
+    """A number as it is written: seven bits a byte, the lowest first."""
+    if number < 0x80:
+        return SHORT[number]
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    return bytes((number & 0x7F | 0x80,)) + varint(number >> 7)

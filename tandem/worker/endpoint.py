@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
 from tandem.admin import Admin
 from tandem.byte_budget import ByteBudget
-from tandem.v1 import worker_pb2_grpc
 from tandem.wire.grpc import Server
 from tandem.wire.tls import PeerTls
 from tandem.worker.config import WorkerConfig, WorkerKind
@@ -37,12 +37,9 @@ class Endpoint:
         """The port of gRPC, once it listens."""
         self.metrics_port = 0
 
-    async def listen(self, servicer: worker_pb2_grpc.WorkerServicer) -> None:
-        """Serve it to routers. Raises StartError where the address cannot be had."""
-        self._server.add(
-            lambda server: worker_pb2_grpc.add_WorkerServicer_to_server(servicer, server),
-            "tandem.v1.Worker",
-        )
+    async def listen(self, register: Callable[[Any], None]) -> None:
+        """Serve to routers what `register` adds. Raises StartError where the address is taken."""
+        self._server.add(register, "tandem.v1.Worker")
         self.port = await self._server.start(self._config.address(self._kind))
         self._listening = True
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from tandem.v1 import worker_pb2
 from tandem.wire.columns import Draft
+from tandem.wire.fields import head, varint
 from tandem.wire.outbox import Outbox
 from tandem.worker.core.outgoing import Outgoing
+
+_ENVELOPES: Final = head(worker_pb2.WorkerFrame, "envelopes")
+_DESTINATION: Final = head(worker_pb2.Envelope, "destination")
+_PAYLOAD: Final = head(worker_pb2.Envelope, "payload")
 
 
 class RouterLink:
@@ -30,7 +36,7 @@ class RouterLink:
         """
         self.number = number
         self.peer = peer
-        self.outbox: Outbox[worker_pb2.WorkerFrame] = Outbox(self.take)
+        self.outbox: Outbox[bytes] = Outbox(self.take)
         self.broken = asyncio.Event()
         self.fault = ""
         """What the router did wrong, once it is broken."""
@@ -49,25 +55,30 @@ class RouterLink:
         self._load_due = True
         self.outbox.notify()
 
-    def take(self) -> worker_pb2.WorkerFrame | None:
-        """The next frame; None: nothing waits. The outbox asks when it can write."""
+    def take(self) -> bytes | None:
+        """The next frame, a WorkerFrame as it is sent; None: nothing waits. The outbox asks when it
+        can write.
+        """
         drafts, events = self._outgoing.take()
-        # Most frames have one envelope alone, and a field that is named costs as much as that.
-        frame = worker_pb2.WorkerFrame()
-        for destination, draft in drafts.items():
-            frame.envelopes.add(destination=destination, payload=self._written(destination, draft))
+        frame = b"".join([self._envelope(to, draft) for to, draft in drafts.items()])
         while self._outgoing.unsendable:
             self._unsendable(*self._outgoing.unsendable.pop())
         if self._outgoing.waits:
             self.outbox.notify()
-        if not (drafts or events or self._load_due):
-            return None
         if events:
-            frame.events.extend(events)
+            frame += worker_pb2.WorkerFrame(events=events).SerializeToString()
         if self._load_due:
-            frame.load.CopyFrom(self._load())
+            frame += worker_pb2.WorkerFrame(load=self._load()).SerializeToString()
             self._load_due = False
-        return frame
+        return frame or None
+
+    def _envelope(self, destination: int, draft: Draft) -> bytes:
+        """A part of a frame. Most frames are nothing else, so it is written by hand."""
+        payload = self._written(destination, draft)
+        envelope = b"".join(
+            (_DESTINATION, varint(destination), _PAYLOAD, varint(len(payload)), payload)
+        )
+        return b"".join((_ENVELOPES, varint(len(envelope)), envelope))
 
     def _written(self, destination: int, draft: Draft) -> bytes:
         """A frontend's payload. What of it cannot be written costs its own sequence."""

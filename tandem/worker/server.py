@@ -204,7 +204,7 @@ class Worker:
         """Be reached, once prepared; with a registry also by those who scrape it. Raises
         StartError.
         """
-        await self._endpoint.listen(self.servicer)
+        await self._endpoint.listen(self.servicer.add_to)
         if registry is not None:
             await self._endpoint.serve_admin(registry, live=lambda: not self.engine_died)
         await self._endpoint.readiness.open()

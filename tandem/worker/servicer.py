@@ -21,7 +21,24 @@ FLUSH_SECONDS = 1.0
 """For the last frame to leave when a router ends the stream."""
 
 
-class WorkerServicer(worker_pb2_grpc.WorkerServicer):
+class _Servicer(worker_pb2_grpc.WorkerServicer):
+    def add_to(self, server: Any) -> None:
+        """As generated code does it, but for frames: those are bytes already (RouterLink)."""
+        connect = grpc.stream_stream_rpc_method_handler(
+            self.Connect,
+            request_deserializer=worker_pb2.WorkerCommand.FromString,
+            response_serializer=bytes,
+        )
+        describe = grpc.unary_unary_rpc_method_handler(
+            self.Describe,
+            request_deserializer=worker_pb2.DescribeWorkerRequest.FromString,
+            response_serializer=worker_pb2.WorkerDescription.SerializeToString,
+        )
+        methods = {"Connect": connect, "Describe": describe}
+        server.add_registered_method_handlers("tandem.v1.Worker", methods)
+
+
+class WorkerServicer(_Servicer):
     """Holds the streams; what travels on them is the core's to decide."""
 
     def __init__(
@@ -79,7 +96,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServicer):
             await link.broken.wait()
 
 
-class PhasesServicer(worker_pb2_grpc.WorkerServicer):
+class PhasesServicer(_Servicer):
     """Several phases at one address: each call says which it means."""
 
     def __init__(self, phases: Mapping[str, WorkerServicer]) -> None:

@@ -25,7 +25,7 @@ from tandem.endings import Outcome
 from tandem.engine.base import EngineDescription, EngineFigures, Role
 from tandem.errors import EngineError
 from tandem.metrics import DrainMetrics
-from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
+from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core import events
 from tandem.worker.core.actions import Action
 from tandem.worker.core.leg import Closing
@@ -258,7 +258,7 @@ class WorkerProcess:
 
     def start(self) -> None:
         listener = self.network.listen(self.spec.address, self.process)
-        worker_pb2_grpc.add_WorkerServicer_to_server(self.servicer, listener)
+        self.servicer.add_to(listener)
         self.dice.loop.spawn(self.process, self._serve())
 
     async def _serve(self) -> None:

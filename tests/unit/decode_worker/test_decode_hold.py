@@ -44,7 +44,8 @@ async def test_held_output_leaves_with_its_release_and_waits_for_no_further_step
     bench.link.report_load()
     await anext(frames)  # nothing is left that would wake the outbox
     bench.release(1)
-    bench.said.add(await asyncio.wait_for(anext(frames), 5))
+    frame = await asyncio.wait_for(anext(frames), 5)
+    bench.said.add(worker_pb2.WorkerFrame.FromString(frame))
     assert bench.said.text(101) == "first"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from worker_harness import Bench, delta
+from worker_harness import Bench, delta, taken
 
 from tandem.engine.base import Delta, Ending, Logprobs, PromptLogprobs
 from tandem.errors import HookError, InvalidRequestError
@@ -34,7 +34,7 @@ def _raise(chunk: Chunk) -> Any:
 
 def _frames(bench: Bench) -> list[worker_pb2.WorkerFrame]:
     frames = []
-    while (frame := bench.link.take()) is not None:
+    while (frame := taken(bench.link)) is not None:
         frames.append(frame)
         bench.said.add(frame)
     return frames

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import Metric
-from worker_harness import Bench, delta
+from worker_harness import Bench, delta, taken
 
 from tandem.endings import Outcome
 from tandem.engine.base import Ending, EngineFigures, RankLoad
@@ -164,7 +164,7 @@ def test_each_router_is_told_what_entered_and_left_the_cache_since_it_was_told(
 
 
 def _cache(link: RouterLink) -> tuple[bool, list[int], list[int]]:
-    frame = link.take()
+    frame = taken(link)
     assert frame is not None
     told = frame.load.cache
     return told.anew, list(unpacked(told.entered)), list(unpacked(told.left))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from scripted_engine import LIMITS
-from worker_harness import Bench, Said, delta, terminate_at
+from worker_harness import Bench, Said, delta, taken, terminate_at
 
 from tandem.engine.base import Delta, Ending, Logprobs
 from tandem.errors import HookError
@@ -49,7 +49,7 @@ class Frames:
     def __init__(self, bench: Bench) -> None:
         self.said: Said = bench.said
         self.sizes: list[int] = []
-        while (frame := bench.link.take()) is not None:
+        while (frame := taken(bench.link)) is not None:
             self.sizes.append(frame.ByteSize())
             self.said.add(frame)
 

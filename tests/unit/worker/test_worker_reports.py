@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable
 
 import pytest
-from worker_harness import Bench
+from worker_harness import Bench, taken
 
 from tandem.engine.prefix_log import PrefixLog
 from tandem.prefix_blocks import pack, unpacked
@@ -141,7 +141,7 @@ def test_a_leg_that_brings_nothing_leaves_nothing() -> None:
 
 
 def cache(link: RouterLink) -> tuple[list[int], list[int]]:
-    frame = link.take()
+    frame = taken(link)
     assert frame is not None
     return [*unpacked(frame.load.cache.entered)], [*unpacked(frame.load.cache.left)]
 
@@ -179,6 +179,6 @@ async def test_a_worker_reports_early_to_every_router(tokenizer: Tokenizer) -> N
     for leg in range(1, 3):
         bench.start(leg)
     await asyncio.sleep(0.01)
-    frame = other.take()
+    frame = taken(other)
     assert frame is not None
     assert frame.load.open_legs == 2

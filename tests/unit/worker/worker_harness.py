@@ -61,6 +61,12 @@ class RecordingHook:
         return [call for call in self.of(request_id) if call.is_final]
 
 
+def taken(link: RouterLink) -> worker_pb2.WorkerFrame | None:
+    """The next frame, as the router reads it."""
+    written = link.take()
+    return None if written is None else worker_pb2.WorkerFrame.FromString(written)
+
+
 @dataclass
 class Said:
     """All that a router was told, and what a frontend makes of it."""
@@ -322,7 +328,7 @@ class Bench:
     def take(self) -> Said:
         if self.later is not None:
             self.later.rulings()  # aborts
-        self.said.add(self.link.take())
+        self.said.add(taken(self.link))
         return self.said
 
 
