@@ -44,7 +44,7 @@ class Inbox:
         self._came = asyncio.Event()
         self._ignored = False
         path = path_beside(self._plain)
-        self._outputs = None if path is None else OutputReader(path, self._take_output)
+        self._outputs = None if path is None else OutputReader(path, self._deliver)
         self._loop.add_reader(self._fd, self._readable)
         # The descriptor tells of nothing that was there before ZeroMQ was last asked.
         self._loop.call_soon(self._readable)
@@ -82,14 +82,6 @@ class Inbox:
         except Exception as error:  # noqa: BLE001 - without what follows no request can end
             self._fail(error)
 
-    def _take_output(self, message: bytes) -> None:
-        if self._ignored:
-            return
-        try:
-            self._deliver(message)
-        except Exception as error:  # noqa: BLE001 - likewise
-            self._fail(error)
-
     def _fail(self, error: Exception) -> None:
         self.ignore()
         self._failure = error
@@ -103,14 +95,22 @@ class Inbox:
             except zmq.Again:
                 return
             self._deliver(message)
+            if self._ignored:
+                return
             if not self._plain.get(zmq.EVENTS) & _POLLIN:  # costs less than another Again
                 return
         self._loop.call_soon(self._readable)
 
     def _deliver(self, message: bytes) -> None:
-        rows = outputs.unpacked(message)
-        if rows is not None:
-            self._take(rows)
-        else:
-            self._others.append(message)
-            self._came.set()
+        """After a failure nothing is taken any more."""
+        if self._ignored:
+            return
+        try:
+            rows = outputs.unpacked(message)
+            if rows is not None:
+                self._take(rows)
+            else:
+                self._others.append(message)
+                self._came.set()
+        except Exception as error:  # noqa: BLE001 - likewise
+            self._fail(error)
