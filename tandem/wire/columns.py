@@ -10,6 +10,8 @@ from array import array
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from tandem.v1 import common_pb2
 from tandem.wire.fields import SHORT, head, varint
 
@@ -21,21 +23,18 @@ _TOKEN_COUNT: Final = head(common_pb2.TokenColumns, "token_count")
 _TEXT: Final = head(common_pb2.TokenColumns, "text")
 
 
-class Draft:
+class Draft(Struct, eq=False):
     """One destination's output while its frame is being put together. Rows are plain lists: filling
     protobuf columns row by row is slow.
     """
 
-    __slots__ = ("_rest", "offsets", "sequences", "texts", "token_counts", "token_ids")
-
-    def __init__(self) -> None:
-        self.sequences: list[int] = []
-        self.offsets: list[int] = []
-        self.token_counts: list[int] = []
-        self.texts: list[str] = []
-        self.token_ids = array("I")
-        """Takes no number that cannot be one."""
-        self._rest: common_pb2.TokenColumns | None = None
+    sequences: list[int] = []
+    offsets: list[int] = []
+    token_counts: list[int] = []
+    texts: list[str] = []
+    token_ids: array[int] | None = None
+    """Takes no number that cannot be one."""
+    _rest: common_pb2.TokenColumns | None = None
 
     @property
     def rest(self) -> common_pb2.TokenColumns:
@@ -58,6 +57,8 @@ class Draft:
         Raises OverflowError or TypeError for ids that cannot be, and then takes nothing.
         """
         if token_ids:
+            if self.token_ids is None:
+                self.token_ids = array("I")
             before = len(self.token_ids)
             try:
                 self.token_ids.extend(token_ids)
