@@ -61,17 +61,35 @@ def test_a_lone_row_is_written_as_protobuf_writes_it(
     assert columns.parse(draft.serialize()) == row
 
 
-def test_a_lone_row_keeps_its_token_ids_and_what_comes_with_it() -> None:
+def test_a_lone_row_keeps_its_token_ids() -> None:
     draft = columns.Draft()
     draft.add(1, 3, 2, "ab", [7, 8])
-    draft.rest.finish.append(common_pb2.Finish(sequence=1, rows=4))
-    parsed = columns.parse(draft.serialize())
-    assert (list(parsed.token_id), parsed.finish[0].rows) == ([7, 8], 4)
+    assert list(columns.parse(draft.serialize()).token_id) == [7, 8]
+
+
+def test_a_lone_row_keeps_what_comes_with_it() -> None:
     draft = columns.Draft()
     draft.add(1, 3, 2, "ab")
     draft.rest.finish.append(common_pb2.Finish(sequence=1, rows=4))
+    draft.rest.report.append(common_pb2.PhaseReport(sequence=1))
     parsed = columns.parse(draft.serialize())
-    assert (list(parsed.text), parsed.finish[0].rows) == (["ab"], 4)
+    assert (list(parsed.text), parsed.finish[0].rows, len(parsed.report)) == (["ab"], 4, 1)
+
+
+def test_rows_without_anything_else_are_all_written() -> None:
+    draft = columns.Draft()
+    for sequence in (1, 2, 3):
+        draft.add(sequence, 0, 1, "a")
+    assert list(columns.parse(draft.serialize()).sequence) == [1, 2, 3]
+
+
+def test_of_ids_that_cannot_be_none_is_taken() -> None:
+    draft = columns.Draft()
+    draft.add(1, 0, 1, "", [7])
+    with pytest.raises(OverflowError):
+        draft.add(2, 0, 2, "", [8, -1])
+    parsed = columns.parse(draft.serialize())
+    assert (list(parsed.sequence), list(parsed.token_id)) == ([1], [7])
 
 
 @pytest.mark.parametrize("rows", [1, 2])
