@@ -5,12 +5,12 @@ A machine whose speed changes from one minute to the next moves both figures of 
 their ratio says more than `against.py` can there. Each round asks the old stack, this checkout's
 twice and the old one again, or the other way round, so that neither comes later, nor after itself,
 more often than the other. What the old one's two figures of a round differ by is shown too. A stack
-that is not asked is idle, and takes little. The one that is started first, the old one, takes up to
-a tenth more on some machines: comparing a commit with itself says how much.
+that is not asked is idle, and takes little. They are started twice, each of them first once: the
+one that was started first takes up to a tenth more, whichever it is.
 
-    python benchmarks/turns.py b383a71 --streams 64 --rounds 12
+    python benchmarks/turns.py b383a71 --streams 64 --rounds 6
     python benchmarks/turns.py b383a71 --streams 16 --requests 800 --tokens 2      # by requests
-    python benchmarks/turns.py b383a71 --engine sglang --streams 8 --rounds 6      # on the CPU
+    python benchmarks/turns.py b383a71 --engine sglang --streams 8 --rounds 3      # on the CPU
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -30,6 +30,7 @@ from typing import Any
 import machine
 from against import ROOT, checkout
 
+OLD, NEW = "old", "new"
 STEP_MS = 10
 READY_SECONDS = 300
 
@@ -105,10 +106,28 @@ def serve(tree: Path, engine: str) -> None:
             print(json.dumps({k: v * 1e6 / result["tokens"] for k, v in spent.items()}), flush=True)
 
 
+def rounds(
+    trees: Mapping[str, Path], engine: str, work: tuple[int, int, int], *, count: int, first: str
+) -> Iterator[tuple[dict[str, float], ...]]:
+    """Yields the old tree's two costs of a round, and the new one's two. `first` is started before
+    the other.
+    """
+    with ExitStack() as held:
+        stacks = {
+            name: held.enter_context(asked(trees[name], engine))
+            for name in sorted(trees, key=lambda each: each != first)
+        }
+        for number in range(count):
+            order = (OLD, NEW, NEW, OLD) if number % 2 == 0 else (NEW, OLD, OLD, NEW)
+            costs = [(name, stacks[name].cost(*work)) for name in order]
+            yield tuple(cost for each in (OLD, NEW) for name, cost in costs if name == each)
+            print(f"  round {number + 1} of {count} done, {first} first", file=sys.stderr)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("commit", nargs="?", help="the old one")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=6, help="in each order of starting")
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--requests", type=int, help="of one turn (default: 3 for each stream)")
     parser.add_argument("--tokens", type=int, default=128, help="of a request")
@@ -121,20 +140,15 @@ def main() -> None:
     if not options.commit:
         parser.error("which commit?")
     work = options.streams, options.requests or 3 * options.streams, options.tokens
-    rows: list[tuple[dict[str, float], ...]] = []
-    with (
-        checkout(options.commit) as tree,
-        asked(tree, options.engine) as old,
-        asked(ROOT, options.engine) as new,
-    ):
-        for number in range(options.rounds):
-            order = (old, new, new, old) if number % 2 == 0 else (new, old, old, new)
-            costs = [(stack, stack.cost(*work)) for stack in order]
-            rows.append(
-                tuple(cost for each in (old, new) for stack, cost in costs if stack is each)
+    with checkout(options.commit) as tree:
+        rows = [
+            row
+            for first in (OLD, NEW)
+            for row in rounds(
+                {OLD: tree, NEW: ROOT}, options.engine, work, count=options.rounds, first=first
             )
-            print(f"  round {number + 1} of {options.rounds} done", file=sys.stderr)
-    print(f"machine: {machine.describe()}\nold: {options.commit}, {options.rounds} rounds of")
+        ]
+    print(f"machine: {machine.describe()}\nold: {options.commit}, {len(rows)} rounds of")
     print("{} streams, {} requests, {} tokens each\n".format(*work))
     print(f"{'us of CPU a token':<18} {'old':>8} {'new':>8} {'new/old':>8} {'old/old':>8}")
     for part in rows[0][0]:
