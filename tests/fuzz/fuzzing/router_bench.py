@@ -35,11 +35,13 @@ class Context:
     """Of a call: keeps what is written, and how it was ended."""
 
     def __init__(self) -> None:
-        self.written: list[Any] = []
+        self.written: list[bytes] = []
         self.ended: grpc.StatusCode | None = None
 
     def put(self, message: Any) -> bool:
-        self.written.append(message.SerializeToString())
+        """Frames of a worker are bytes already."""
+        whole = message if isinstance(message, bytes) else message.SerializeToString()
+        self.written.append(whole)
         return True
 
     async def flushed(self) -> None: ...

@@ -57,11 +57,14 @@ class WorkerSubject:
             command = worker_pb2.WorkerCommand.FromString(data)
         except DecodeError:
             return  # gRPC ends the stream before we see it
+        context = Context()
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self._servicer.Connect(once(command), Context())
+                await self._servicer.Connect(once(command), context)
         except AbortedError:
             pass
+        for frame in context.written:
+            worker_pb2.WorkerFrame.FromString(frame)
         self._bench.settle()
         self._forget_the_past()
         self._check_good()
