@@ -187,7 +187,8 @@ def saturation() -> dict[str, Any]:
 
 def idle_stream_memory(count: int = 512) -> float:
     """KiB over all processes for each open stream that waits for its next token."""
-    with serving(step_ms=600_000) as stack:
+    # Canaries would wait for a step, and no worker would be ready.
+    with serving(flags={"router": ("--canary-seconds=0",)}, step_ms=600_000) as stack:
         address = stack.url.removeprefix("http://")
         body = load.request(address, "tandem-tiny", 4, 48, 0)
         host, _, port = address.rpartition(":")
