@@ -299,16 +299,10 @@ class RpcCall:
         unless that is None, and None once the call has ended well. Raises what `take` raises, and
         what `read` does.
         """
-        deserialize = self._deserialize
+        parsed = self._parsed
 
         def give(data: bytes) -> Answer | None:
-            if self._cancelled:
-                return None
-            try:
-                message = deserialize(data)
-            except Exception:  # noqa: BLE001 - what it is, whoever takes decides
-                message = None
-            return take(message)
+            return None if self._cancelled else take(parsed(data))
 
         found: Answer | None = await self._from_stream(lambda stream: stream.hand_on(give))
         return found

@@ -135,7 +135,7 @@ class Core:
         for link, outgoing in self._links.items():
             if outgoing.backlog > FRAME_BYTES and not self._bound(outgoing):
                 self._give_up(link)
-            elif outgoing.drafts or outgoing.events or outgoing.parcels:  # waits, without a call
+            elif outgoing.waits:
                 self._actions.append(actions.Send(link))
         if self._too_large:
             self._end_too_large()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 from worker_harness import taken
@@ -11,6 +14,7 @@ from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import parse
 from tandem.worker.core.outgoing import Outgoing
 from tandem.worker.link import RouterLink
+from tandem.worker.servicer import PhasesServicer
 
 LOAD = worker_pb2.Load(open_legs=300)
 
@@ -54,3 +58,12 @@ def test_events_and_load_come_with_rows_and_alone() -> None:
     outgoing.events.append(event)
     assert taken(made) == worker_pb2.WorkerFrame(events=[event])
     assert taken(made) is None
+
+
+def test_every_method_of_a_worker_is_served() -> None:
+    served: dict[str, Any] = {}
+    server = SimpleNamespace(add_registered_method_handlers=served.__setitem__)
+    PhasesServicer({}).add_to(server)
+    service = worker_pb2.DESCRIPTOR.services_by_name["Worker"]
+    assert list(served) == [service.full_name]
+    assert served[service.full_name].keys() == {each.name for each in service.methods}
