@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+from tandem.free_ports import FreePorts
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -16,6 +20,15 @@ ROOT = Path(__file__).resolve().parent.parent
 def model_path() -> Path:
     """The model that ships with the repository."""
     return ROOT / "model" / "tandem-tiny"
+
+
+@pytest.fixture
+def free() -> Iterator[FreePorts]:
+    """Ports that are the test's alone while it runs: one that is given up before its server
+    listens may be another test's by then.
+    """
+    with ExitStack() as held:
+        yield FreePorts(held)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,7 +7,7 @@ import re
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import guest_pods
 import yaml
 from kube import CHART, CommandError, Namespace, names, run, until
+
+from tandem.free_ports import FreePorts
 
 COMPONENTS = ("frontend", "router", "prefill", "decode")
 MODEL = "tandem-tiny"
@@ -179,20 +181,19 @@ class Release:
     @contextmanager
     def forwarded(self, component: str = "frontend", port: int = 8000) -> Iterator[str]:
         """The address at which this machine reaches a Service while the block runs."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            local = free.getsockname()[1]
-        command = [
-            "kubectl", "-n", self.namespace.name, "port-forward",
-            f"service/{self.name}-{component}", f"{local}:{port}",
-        ]  # fmt: skip
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        try:
-            until("the port is forwarded", lambda: _answers(local), seconds=30)
-            yield f"127.0.0.1:{local}"
-        finally:
-            process.terminate()
-            process.wait(10)
+        with ExitStack() as held:
+            local = FreePorts(held).port()
+            command = [
+                "kubectl", "-n", self.namespace.name, "port-forward",
+                f"service/{self.name}-{component}", f"{local}:{port}",
+            ]  # fmt: skip
+            process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+            try:
+                until("the port is forwarded", lambda: _answers(local), seconds=30)
+                yield f"127.0.0.1:{local}"
+            finally:
+                process.terminate()
+                process.wait(10)
 
 
 def _answers(port: int) -> bool:

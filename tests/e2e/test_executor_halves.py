@@ -13,7 +13,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -286,14 +286,12 @@ async def test_the_asyncio_twin_takes_either_half(executor: Executor, router: st
 
 
 def test_any_router_with_the_key_takes_the_second_half_also_after_the_first_has_died(
-    executor: Executor, stack: SimStack, tmp_path: Path
+    executor: Executor, stack: SimStack, tmp_path: Path, free: FreePorts
 ) -> None:
     components = stack.stack.components
     key = tmp_path / "key"
     key.write_text(KEY + "\n")
-    with ExitStack() as held:
-        free = FreePorts(held)
-        address, metrics = free.address(), free.address()
+    address, metrics = free.address(), free.address()
     flags = [
         f"--listen={address}",
         f"--metrics-listen={metrics}",

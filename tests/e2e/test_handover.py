@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -119,11 +119,9 @@ async def busy(served: Served) -> AsyncIterator[Clients]:
     assert clients.failures == []
 
 
-def another_router(stack: Stack, name: str = "router-2") -> Component:
+def another_router(stack: Stack, free: FreePorts, name: str = "router-2") -> Component:
     """One more, for the same workers."""
-    with ExitStack() as held:
-        free = FreePorts(held)
-        listen, metrics = free.address(), free.address()
+    listen, metrics = free.address(), free.address()
     first = stack.components["router"]
     kept = [flag for flag in first.launch.flags if "listen=" not in flag]
     launch = replace(
@@ -156,14 +154,14 @@ def finished(served: Served, router: str) -> float:
 
 @pytest.mark.promise("S5-121")
 async def test_a_router_that_hands_over_to_another_fails_no_request(
-    model_path: Path, tmp_path: Path
+    model_path: Path, tmp_path: Path, free: FreePorts
 ) -> None:
     async with (
         tcp_switch(None) as switch,
         serving(model_path, tmp_path / "run", switch) as served,
     ):
         first = served.stack.components["router"]
-        second = another_router(served.stack)
+        second = another_router(served.stack, free)
         await asyncio.to_thread(served.stack.wait_ready, timeout_seconds=SIM_READY_SECONDS)
         async with busy(served) as clients:
             before = clients.arrived

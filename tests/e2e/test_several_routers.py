@@ -13,6 +13,8 @@ from stacks import SIM_READY_SECONDS
 from tcp_switch import tcp_switch
 from test_handover import PATIENCE, Clients, another_router, ended, finished, port_of, serving
 
+from tandem.free_ports import FreePorts
+
 STREAMS = 30
 TOKENS = 100
 FAILED = "tandem_frontend_requests_total"
@@ -21,14 +23,14 @@ ROUTERS = ("router", "router-2", "router-3")
 
 @pytest.mark.promise("S5-280", "S5-281")
 async def test_a_router_that_is_killed_costs_what_it_had_and_one_that_drains_nothing(
-    model_path: Path, tmp_path: Path
+    model_path: Path, tmp_path: Path, free: FreePorts
 ) -> None:
     async with AsyncExitStack() as stack:
         switches = [await stack.enter_async_context(tcp_switch(None)) for _ in ROUTERS]
         served = await stack.enter_async_context(serving(model_path, tmp_path / "run", *switches))
         routers = [served.stack.components["router"]]
         for switch, name in zip(switches[1:], ROUTERS[1:], strict=True):
-            routers.append(another_router(served.stack, name))
+            routers.append(another_router(served.stack, free, name))
             switch.target = port_of(routers[-1])
         await asyncio.to_thread(served.stack.wait_ready, timeout_seconds=SIM_READY_SECONDS)
         http = await stack.enter_async_context(httpx.AsyncClient(timeout=PATIENCE))

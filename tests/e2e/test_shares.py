@@ -11,7 +11,7 @@ import signal
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -72,7 +72,7 @@ class Routers:
 
 
 @contextmanager
-def dividing(model_path: Path, run_dir: Path) -> Iterator[Routers]:
+def dividing(model_path: Path, run_dir: Path, free: FreePorts) -> Iterator[Routers]:
     """Without the stack's own router, which serves all workers."""
     plain = options(
         "sim",
@@ -89,10 +89,11 @@ def dividing(model_path: Path, run_dir: Path) -> Iterator[Routers]:
         decode = frozenset(
             each.address for name, each in stack.components.items() if "decode" in name
         )
-        addresses = _with_shares(decode)
+        addresses = _with_shares(decode, free)
         names = {address: f"router-{index}" for index, address in enumerate(addresses)}
         kept = [each for each in first.launch.flags if "listen=" not in each]
-        for (address, name), metrics in zip(names.items(), _free_addresses(3), strict=True):
+        for address, name in names.items():
+            metrics = free.address()
             flags = (
                 f"--listen={address}",
                 f"--metrics-listen={metrics}",
@@ -110,16 +111,10 @@ def dividing(model_path: Path, run_dir: Path) -> Iterator[Routers]:
         yield Routers(Served("sim", stack, Path()), names, decode)
 
 
-def _free_addresses(count: int) -> list[str]:
-    with ExitStack() as held:
-        free = FreePorts(held)
-        return [free.address() for _ in range(count)]
-
-
-def _with_shares(decode: frozenset[str]) -> list[str]:
+def _with_shares(decode: frozenset[str], free: FreePorts) -> list[str]:
     """Addresses of three routers, none of which is without a decode worker."""
     while True:
-        addresses = _free_addresses(3)
+        addresses = [free.address() for _ in range(3)]
         if {servers(each, addresses, 1)[0] for each in decode} == {*addresses}:
             return addresses
 
@@ -146,9 +141,9 @@ class Client:
 
 @pytest.mark.promise("S5-270", "S5-274", "S5-276")
 async def test_each_worker_has_one_router_and_others_take_over_when_it_dies(
-    model_path: Path, tmp_path: Path
+    model_path: Path, tmp_path: Path, free: FreePorts
 ) -> None:
-    with dividing(model_path, tmp_path / "run") as routers:
+    with dividing(model_path, tmp_path / "run", free) as routers:
         client = Client()
         await routers.divided()
         assert set().union(*routers.shares().values()) == routers.decode
@@ -174,10 +169,10 @@ async def test_each_worker_has_one_router_and_others_take_over_when_it_dies(
 
 @pytest.mark.promise("S5-274")
 async def test_a_router_that_is_told_to_stop_leaves_its_share_to_the_others(
-    model_path: Path, tmp_path: Path
+    model_path: Path, tmp_path: Path, free: FreePorts
 ) -> None:
     """It finishes what it has; nothing is lost."""
-    with dividing(model_path, tmp_path / "run") as routers:
+    with dividing(model_path, tmp_path / "run", free) as routers:
         client = Client()
         await routers.divided()
         stopping, *others = routers.names

@@ -104,16 +104,16 @@ def secured(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     public = Authority(folder.parent / "public").issue("localhost")
     with ExitStack() as held:
         kv_port = FreePorts(held).port()
-    plain = options(
-        "sim",
-        model_path,
-        hook_prefill="",
-        hook_decode="",
-        flags={"frontend": (f"--https-cert={public.cert}", f"--https-key={public.key}")},
-        engine_options=(f"kv_port={kv_port}",),
-        certificates=folder,
-    )
-    with Stack(plain, run_dir=tmp_path_factory.mktemp("tls")) as stack:
+        plain = options(
+            "sim",
+            model_path,
+            hook_prefill="",
+            hook_decode="",
+            flags={"frontend": (f"--https-cert={public.cert}", f"--https-key={public.key}")},
+            engine_options=(f"kv_port={kv_port}",),
+            certificates=folder,
+        )
+        stack = held.enter_context(Stack(plain, run_dir=tmp_path_factory.mktemp("tls")))
         stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
         yield Secured(stack, folder, public, kv_port)
 

@@ -137,22 +137,22 @@ def watching(
     config.write_text(yaml.safe_dump(_config(stack, list(rules), seconds)))
     with ExitStack() as held:
         address = FreePorts(held).address()
-    command = [
-        str(tools.prometheus),
-        f"--config.file={config}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address={address}",
-        "--log.level=warn",
-    ]
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            prometheus = Prometheus(f"http://{address}")
-            prometheus.until(lambda: _answers(prometheus, process), "Prometheus is ready")
-            yield prometheus
-        finally:
-            process.terminate()
-            process.wait(STOP_SECONDS)
+        command = [
+            str(tools.prometheus),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={folder / 'data'}",
+            f"--web.listen-address={address}",
+            "--log.level=warn",
+        ]
+        with (folder / "prometheus.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            try:
+                prometheus = Prometheus(f"http://{address}")
+                prometheus.until(lambda: _answers(prometheus, process), "Prometheus is ready")
+                yield prometheus
+            finally:
+                process.terminate()
+                process.wait(STOP_SECONDS)
 
 
 def _answers(prometheus: Prometheus, process: subprocess.Popen[bytes]) -> bool:

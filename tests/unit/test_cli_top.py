@@ -19,6 +19,7 @@ from tandem.cli.client import ApiError
 from tandem.cli.console import Console
 from tandem.cli.fleet_readings import EngineReading, Readings, RouterReading, WorkerSeen
 from tandem.cli.run_state import RunState
+from tandem.free_ports import FreePorts
 
 
 def worker(address: str, **fields: Any) -> WorkerSeen:
@@ -239,11 +240,9 @@ def test_those_that_do_not_answer_are_named_and_the_others_shown(
 
 @pytest.mark.promise("S5-205")
 def test_where_no_router_answers_one_frame_is_a_failure(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], free: FreePorts
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    nobody = free.address()
     monkeypatch.setattr("tandem.cli.top.ROUTER", nobody)
     assert cli.main(["top", "--once", "--interval=0.05", f"--routers={nobody}"]) == 1
     told = capsys.readouterr()

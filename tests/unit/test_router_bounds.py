@@ -36,6 +36,7 @@ from tandem.errors import (
     SlowClientError,
     WorkerError,
 )
+from tandem.free_ports import FreePorts
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
@@ -669,11 +670,8 @@ def _request_with_nobody_to_relay_to(core: Core) -> None:
 # --- the process -----------------------------------------------------------------------------
 
 
-async def test_the_process_serves_metrics_and_ends_on_sigterm() -> None:
-    with socket.socket() as one, socket.socket() as two:
-        for each in (one, two):
-            each.bind(("127.0.0.1", 0))
-        grpc_port, metrics_port = one.getsockname()[1], two.getsockname()[1]
+async def test_the_process_serves_metrics_and_ends_on_sigterm(free: FreePorts) -> None:
+    grpc_port, metrics_port = free.port(), free.port()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 
 import pytest
 from fake_fleet import SECONDS
@@ -14,15 +13,14 @@ from router.core.values import Phase
 from router.discovery.base import Listed
 from router.relay import Relay
 from router.server import build_core
+from tandem.free_ports import FreePorts
 
 pytestmark = pytest.mark.asyncio
 
 
-async def test_a_dial_that_fails_leaves_no_task_behind() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        closed = taken.getsockname()[1]
+async def test_a_dial_that_fails_leaves_no_task_behind(free: FreePorts) -> None:
     connection = WorkerConnection(
-        Listed(f"127.0.0.1:{closed}", Phase.DECODE),
+        Listed(free.address(), Phase.DECODE),
         Relay(build_core(RouterConfig())),
         silence_seconds=9.0,
     )

@@ -6,7 +6,6 @@ import ast
 import asyncio
 import dataclasses
 import itertools
-import socket
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -25,6 +24,7 @@ from router.links import WorkerLink
 from router.policies import LeastLoaded
 from router.server import running
 from tandem.endings import Outcome
+from tandem.free_ports import FreePorts
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 SECONDS = 10.0
@@ -80,11 +80,9 @@ def test_a_snapshot_is_not_changed_by_what_happens_later() -> None:
 
 
 async def test_a_scrape_never_sees_the_fleet_while_it_changes(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, free: FreePorts
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = free.address()
 
     def scrape() -> str:
         body: bytes = urllib.request.urlopen(f"http://{address}/metrics", timeout=SECONDS).read()

@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import logging
-import socket
 import sys
 import urllib.error
 import urllib.request
@@ -31,6 +30,7 @@ from router.server import running
 from router.story_book import StoryBook
 from tandem.endings import Outcome
 from tandem.errors import ConfigError, EngineError, WorkerLostError
+from tandem.free_ports import FreePorts
 from tandem.message_limits import MAX_OUTPUTS
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
@@ -414,10 +414,8 @@ class Asked:
 
 
 @pytest.fixture
-def address() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{free.getsockname()[1]}"
+def address(free: FreePorts) -> str:
+    return free.address()
 
 
 class Nobody:

@@ -144,13 +144,3 @@ async def serving(tls: ssl.SSLContext | None = None) -> AsyncIterator[GuardrailS
         if tasks:
             await asyncio.wait(tasks, timeout=BOUND)
         await listening.wait_closed()
-
-
-def free_port() -> int:
-    """A port on which nobody listens."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guardrail_server import GuardrailServer, Reply, Request, free_port, serving
+from guardrail_server import GuardrailServer, Reply, Request, serving
 
 from tandem.errors import LoadError
+from tandem.free_ports import FreePorts
 from tandem.guardrails.adapters.judge import CATEGORIES, JudgeClassifier
 from tandem.guardrails.adapters.webhook import WebhookClassifier
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
@@ -317,8 +318,8 @@ async def test_a_service_that_does_not_answer_blocks_in_time(
 
 
 @EVERY
-async def test_a_service_that_is_not_there_blocks(name: str) -> None:
-    judgement = await judge(name, f"http://127.0.0.1:{free_port()}")
+async def test_a_service_that_is_not_there_blocks(name: str, free: FreePorts) -> None:
+    judgement = await judge(name, f"http://{free.address()}")
     assert judgement.scores == {name: {"error": "unreachable"}}
     assert judgement.blocked_by == name
 

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guardrail_server import GuardrailServer, Reply, free_port, serving
+from guardrail_server import GuardrailServer, Reply, serving
 
 from tandem.errors import LoadError
+from tandem.free_ports import FreePorts
 from tandem.guardrails.adapters.connection import Connection
 from tandem.guardrails.adapters.connections import Connections
 from tandem.guardrails.adapters.credentials import ApiKey
@@ -217,9 +218,9 @@ async def test_calls_beyond_the_connections_wait_within_their_timeout(
 # --- a service that is down ----------------------------------------------------------------------
 
 
-async def test_nobody_listening_is_unreachable_and_soon_known() -> None:
+async def test_nobody_listening_is_unreachable_and_soon_known(free: FreePorts) -> None:
     clock = Clock()
-    url = f"http://127.0.0.1:{free_port()}"
+    url = f"http://{free.address()}"
     async with client_of(url, clock=clock, circuit_failures=2) as client:
         assert await reason_of(client) == "unreachable"
         assert await reason_of(client) == "unreachable"

@@ -8,16 +8,16 @@ import asyncio
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tandem import sockets
 from tandem.engine import factory
 from tandem.engine.base import Role
 from tandem.errors import ConfigError, EngineError
+from tandem.free_ports import FreePorts
 from tandem.logits.registry import Registry
 from tandem.worker import follower, startup
 from tandem.worker.config import WorkerConfig
@@ -65,23 +65,23 @@ async def following(
     engine: ScriptedFollower, model_path: Path, **changes: Any
 ) -> AsyncIterator[tuple[asyncio.Task[None], asyncio.Event, str]]:
     """A running follower, its stop, and the address of its probes."""
-    with sockets.listen("127.0.0.1:0", setting="test") as probe:
-        port = probe.getsockname()[1]
-    config = WorkerConfig(
-        model_path=model_path,
-        engine="sglang",
-        nodes=2,
-        node_rank=1,
-        leader="10.0.0.1:7120",
-        metrics_listen=f"127.0.0.1:{port}",
-        **changes,
-    )
-    stop = asyncio.Event()
-    engine.may_start.set()
-    task = asyncio.get_running_loop().create_task(Follower("decode", config).run(stop))
-    async with asyncio.timeout(PATIENCE):
-        await engine.waited_for.wait()
-        yield task, stop, f"http://127.0.0.1:{port}"
+    with ExitStack() as held:
+        port = FreePorts(held).port()
+        config = WorkerConfig(
+            model_path=model_path,
+            engine="sglang",
+            nodes=2,
+            node_rank=1,
+            leader="10.0.0.1:7120",
+            metrics_listen=f"127.0.0.1:{port}",
+            **changes,
+        )
+        stop = asyncio.Event()
+        engine.may_start.set()
+        task = asyncio.get_running_loop().create_task(Follower("decode", config).run(stop))
+        async with asyncio.timeout(PATIENCE):
+            await engine.waited_for.wait()
+            yield task, stop, f"http://127.0.0.1:{port}"
         await asyncio.wait([task])
 
 
