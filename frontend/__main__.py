@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import socket
 import sys
 
 from frontend import lifecycle
 from frontend.config import FrontendConfig
 from tandem import process, tracing
+from tandem.settled import settle
 
 
 def main() -> int:
@@ -21,8 +21,7 @@ async def _serve(config: FrontendConfig, stop: asyncio.Event) -> None:
     with tracing.exporting(
         config.otlp_endpoint, service="tandem-frontend", instance=socket.gethostname()
     ) as tracer:
-        # What is loaded by then lives as long as the process: the collector need not look.
-        await lifecycle.serve(config, stop, tracer=tracer, on_started=lambda *ports: gc.freeze())
+        await lifecycle.serve(config, stop, tracer=tracer, on_started=lambda *ports: settle())
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
@@ -26,6 +25,7 @@ from tandem.admin import Admin, Document, from_loop
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
 from tandem.metrics import DrainMetrics, HeldMetrics
+from tandem.settled import settle
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.v1 import router_pb2_grpc
@@ -165,8 +165,7 @@ async def running(
 async def serve(config: RouterConfig, stop: asyncio.Event, tracer: Tracer | None = None) -> None:
     """Serve until `stop` is set, then drain."""
     async with running(config, tracer=tracer, with_admin=True) as router:
-        # What is loaded by now lives as long as the process: the collector need not look at it.
-        gc.freeze()
+        settle()
         log.info("serving", extra={"address": sockets.bound(config.listen, router.port)})
         await stop.wait()
         log.info("router is draining")

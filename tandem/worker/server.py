@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
@@ -21,6 +20,7 @@ from tandem.engine.base import Engine, EngineDescription, EngineSettings, Role, 
 from tandem.errors import ConfigError, EngineError
 from tandem.hooks.contract import Phase
 from tandem.logits.registry import Registry
+from tandem.settled import settle
 from tandem.text.tokenizer import Tokenizer
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
@@ -125,9 +125,7 @@ async def live(
         try:
             if await worker.start(stop):
                 process.own_signals(stop)  # engines put in handlers of their own
-                # What is loaded by now lives as long as the process: with SGLang's modules the
-                # collector would take most of a second to go through it.
-                gc.freeze()
+                settle()  # or a collection would take most of a second, with SGLang's modules
                 await worker.serve(stop)
         finally:
             await worker.close()
