@@ -86,6 +86,9 @@ class Output:
 
     def _part(self, stream: RouterStream, worker: int, payload: bytes) -> None:
         """What one worker wrote; 0: the router does not say which."""
+        if (row := wire_columns.lone_row(payload)) is not None:
+            self._lone(stream, worker, row)
+            return
         try:
             columns = wire_columns.parse(payload)
         except DecodeError:
@@ -117,6 +120,19 @@ class Output:
         if out.faults:
             for fault in set(out.faults.values()):
                 self._complain(stream, worker, fault)
+
+    def _lone(self, stream: RouterStream, worker: int, row: wire_columns.Row) -> None:
+        """A payload that is one row of text, as nearly all of a lone stream are."""
+        routes = self._running.of(stream, worker) if worker else self._routes
+        sequence, _, count, _ = row
+        state = routes.get(sequence)
+        if state is None:
+            if sequence in self._routes:
+                self._complain(stream, worker, FOREIGN)
+        elif not rows.hand_over(state, row, self._clock()):
+            self._complain(stream, worker, rows.GAP)
+        if (tokens := self._metrics.completion_tokens) is not None:
+            tokens.count += count
 
     def _finish(
         self,

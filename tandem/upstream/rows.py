@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from tandem.errors import WorkerError
 from tandem.upstream.request_state import RequestState
 from tandem.v1 import common_pb2
-from tandem.wire.columns import MOST_ROW_TOKENS
+from tandem.wire.columns import MOST_ROW_TOKENS, Row
 
 WITH_TOKEN_IDS = 1 << 62
 GAP = "a row is missing or comes again"
@@ -61,13 +61,22 @@ def hand_out(
         _hand_out_rich([*rows], token_ids, logprobs[:] if logprobs else (), routes, now, out)
         return out
     get = routes.get
-    for sequence, offset, count, text in rows:
-        state = get(sequence)
+    for row in rows:
+        state = get(row[0])
         if state is None:
-            out.strays.add(sequence)
-        elif not state.row(sequence, offset, count, text, _NO_IDS, _NO_LOGPROBS, now):
-            _spoil(state, sequence, GAP, out)
+            out.strays.add(row[0])
+        elif not hand_over(state, row, now):
+            out.faults[row[0]] = GAP
     return out
+
+
+def hand_over(state: RequestState, row: Row, now: float) -> bool:
+    """Give a row of text to its request. False: the request misses one, and has failed."""
+    sequence, offset, count, text = row
+    if state.row(sequence, offset, count, text, _NO_IDS, _NO_LOGPROBS, now):
+        return True
+    state.fail(unreadable())
+    return False
 
 
 def _hand_out_rich(

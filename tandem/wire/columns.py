@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from tandem.v1 import common_pb2
-from tandem.wire.fields import SHORT, head, varint
+from tandem.wire.fields import SHORT, head, number, varint
 
 MOST_ROW_TOKENS = 65_536
 """The most of one row; a worker cuts what is larger by far."""
@@ -21,6 +21,13 @@ _SEQUENCE: Final = head(common_pb2.TokenColumns, "sequence")
 _OFFSET: Final = head(common_pb2.TokenColumns, "offset")
 _TOKEN_COUNT: Final = head(common_pb2.TokenColumns, "token_count")
 _TEXT: Final = head(common_pb2.TokenColumns, "text")
+_ONE_COUNT: Final = _TOKEN_COUNT + SHORT[1]
+_LONGEST_SEQUENCE, _LONGEST_OFFSET = 8, 4
+"""Bytes of numbers that a row may have which is read by hand: those that fit their columns."""
+
+
+Row = tuple[int, int, int, str]
+"""A sequence, how many rows it has had before, how many tokens these are, and their text."""
 
 
 class Draft(Struct, eq=False):
@@ -106,6 +113,33 @@ def parse(payload: bytes) -> common_pb2.TokenColumns:
     that are none.
     """
     return common_pb2.TokenColumns.FromString(payload)
+
+
+def lone_row(payload: bytes) -> Row | None:
+    """The row of a payload that has nothing else and is laid out as `_row` does it, which is what a
+    lone stream has: read by hand it costs less than half of what protobuf takes. None for any
+    other, and where a number is large: those are for `parse`.
+    """
+    try:
+        if payload[0] != _SEQUENCE[0] or payload[1] > _LONGEST_SEQUENCE:
+            return None
+        count_at = 2 + payload[1]
+        if payload[count_at : count_at + 2] != _ONE_COUNT or payload[count_at + 3] != _TEXT[0]:
+            return None
+        count, length = payload[count_at + 2], payload[count_at + 4]
+        text_at = count_at + 5
+        end = text_at + length
+        if payload[end] != _OFFSET[0] or payload[end + 1] > _LONGEST_OFFSET:
+            return None
+        if count >= 0x80 or length >= 0x80 or end + 2 + payload[end + 1] != len(payload):
+            return None
+        sequence = number(payload[2:count_at])
+        offset = number(payload[end + 2 :])
+        if sequence is None or offset is None:
+            return None
+        return sequence, offset, count, payload[text_at:end].decode()
+    except (IndexError, UnicodeDecodeError):
+        return None
 
 
 def _row(sequence: int, offset: int, token_count: int, text: str) -> bytes:

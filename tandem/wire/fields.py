@@ -69,3 +69,15 @@ def varint(number: int) -> bytes:
     if number < 0x4000:
         return bytes((number & 0x7F | 0x80, number >> 7))
     return bytes((number & 0x7F | 0x80,)) + varint(number >> 7)
+
+
+def number(written: bytes) -> int | None:
+    """The number that these bytes are, all of them; None where they are none, or several."""
+    if len(written) == 1:
+        return written[0] if written[0] < 0x80 else None
+    if not written or written[-1] >= 0x80 or min(written[:-1]) < 0x80:
+        return None
+    value = 0
+    for byte in reversed(written):
+        value = value << 7 | byte & 0x7F
+    return value

@@ -107,3 +107,99 @@ def test_a_text_that_is_no_unicode_is_not_written_before_it_is_blanked(rows: int
 
 def test_nothing_is_no_bytes() -> None:
     assert columns.Draft().serialize() == b""
+
+
+# --- a lone row that is read by hand -----------------------------------------------------------
+
+NUMBERS = st.sampled_from([0, 1, 0x7F, 0x80, 0x3FFF, 0x4000, 2**28 - 1, 2**28, 2**32 - 1])
+LONE = st.tuples(
+    NUMBERS | st.sampled_from([2**56 - 1, 2**56, 2**62, 2**64 - 1]),
+    NUMBERS,
+    NUMBERS,
+    st.text(max_size=140),
+)
+
+
+def _lone(sequence: int, offset: int, count: int, text: str) -> bytes:
+    draft = columns.Draft()
+    draft.add(sequence, offset, count, text)
+    return draft.serialize()
+
+
+@given(row=LONE)
+@example(row=(1, 0, 1, "x" * 127))
+@example(row=(1, 0, 1, "x" * 128))
+@example(row=(2**56 - 1, 2**28 - 1, 127, "é"))
+def test_a_lone_row_is_read_as_it_was_written(row: tuple[int, int, int, str]) -> None:
+    sequence, offset, count, text = row
+    small = sequence < 2**56 and offset < 2**28 and count < 0x80 and len(text.encode()) < 0x80
+    assert columns.lone_row(_lone(*row)) == (row if small else None)
+
+
+@given(
+    row=LONE,
+    place=st.integers(0, 200),
+    cut=st.integers(0, 3),
+    put=st.binary(max_size=3),
+    then=st.sampled_from([b"", _lone(2, 1, 1, "y")]),
+)
+@example(row=(1, 0, 1, "é"), place=9, cut=1, put=b"", then=b"")
+@example(row=(5, 0, 1, "x"), place=1, cut=2, put=b"\x02\x05\x06", then=b"")
+@example(row=(0x80, 0, 1, "x"), place=3, cut=1, put=b"\x81", then=b"")
+@example(row=(1, 0, 1, "x"), place=5, cut=1, put=b"\x81", then=b"")
+@example(row=(1, 0, 1, "x"), place=1, cut=2, put=b"\x00", then=b"")
+@example(row=(1, 0, 1, "x"), place=2, cut=1, put=b"\x81", then=b"")
+def test_what_is_read_by_hand_protobuf_reads_the_same(
+    row: tuple[int, int, int, str], place: int, cut: int, put: bytes, then: bytes
+) -> None:
+    """Whatever a worker sends: what is read otherwise would be another request's."""
+    written = _lone(*row)
+    payload = written[:place] + put + written[place + cut :] + then
+    read = columns.lone_row(payload)
+    if read is not None:
+        sequence, offset, count, text = read
+        assert columns.parse(payload) == common_pb2.TokenColumns(
+            sequence=[sequence], offset=[offset], token_count=[count], text=[text]
+        )
+
+
+@pytest.mark.parametrize("end", range(len(_lone(300, 300, 1, "text"))))
+def test_a_part_of_a_row_is_none(end: int) -> None:
+    assert columns.lone_row(_lone(300, 300, 1, "text")[:end]) is None
+
+
+def test_a_payload_with_anything_beside_a_row_is_left_to_protobuf() -> None:
+    for name, value in (
+        ("token_id", [1]),
+        ("finish", [common_pb2.Finish(sequence=1)]),
+        ("report", [common_pb2.PhaseReport(sequence=1)]),
+        ("logprobs", [common_pb2.TokenLogprobs(sequence=1)]),
+        ("prompt_logprobs", [common_pb2.TokenLogprobs(sequence=1)]),
+    ):
+        more = common_pb2.TokenColumns(**{name: value}).SerializeToString()
+        assert columns.lone_row(_lone(1, 0, 1, "x") + more) is None
+        assert columns.lone_row(more + _lone(1, 0, 1, "x")) is None
+
+
+WHOSE, COUNT, SHOWN, PLACE = b"\x0a\x01\x05", b"\x12\x01\x01", b"\x1a\x01x", b"\x42\x01\x00"
+
+
+def test_the_columns_of_a_row_are_those() -> None:
+    assert columns.lone_row(WHOSE + COUNT + SHOWN + PLACE) == (5, 0, 1, "x")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        WHOSE + COUNT + SHOWN + b"\x22" + PLACE[1:],
+        WHOSE + COUNT + b"\x0a" + SHOWN[1:] + PLACE,
+        b"\x22" + WHOSE[1:] + COUNT + SHOWN + PLACE,
+        WHOSE + b"\x22" + COUNT[1:] + SHOWN + PLACE,
+        WHOSE + b"\x12\x02\x01\x1a" + b"\x1a\x19" + b"x" * 25 + PLACE,
+        WHOSE + COUNT + b"\x1a\x83\x00abc" + b"\x22\x7d" + b"a" * 125 + PLACE,
+    ],
+    ids=["ids in place of", "two sequences", "none", "no count", "two counts", "ids behind a text"],
+)
+def test_other_columns_are_not_taken_for_a_row_s(payload: bytes) -> None:
+    columns.parse(payload)
+    assert columns.lone_row(payload) is None
