@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol
 
 from router import translate
 from router.conduct import Conduct
@@ -16,6 +16,7 @@ from tandem.byte_budget import ByteBudget
 from tandem.errors import SlowClientError, TandemError
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import router_pb2, worker_pb2
+from tandem.wire.fields import SHORT, head, varint
 from tandem.wire.outbox import Outbox
 
 MESSAGE_BYTES = 128 * 1024
@@ -35,6 +36,9 @@ _HARD_BOUND = 4
 """So many times its bound is kept for no frontend, however it reads."""
 _LEAST_LOOKS = 3
 """After a pause of the router's own, a peer has had no time to read."""
+_PAYLOAD: Final = head(router_pb2.RouterMessage, "payload")
+_PART_WORKER: Final = head(router_pb2.RouterMessage, "part_worker")
+_PART_BYTES: Final = head(router_pb2.RouterMessage, "part_bytes")
 
 
 class Patience:
@@ -113,7 +117,7 @@ class FrontendLink:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`budget`: what waits because the frontend does not read takes of it."""
-        self.outbox: Outbox[router_pb2.RouterMessage] = Outbox(self._take)
+        self.outbox: Outbox[bytes] = Outbox(self._take)
         self.over = asyncio.Event()
         """The stream is to be closed, with `failure` where there is one."""
         self.failure: TandemError | None = None
@@ -207,12 +211,16 @@ class FrontendLink:
         stalled = self._patience.over(self._clock(), STALL_SECONDS)
         return stalled or self._backlog > _HARD_BOUND * self._max_backlog
 
-    def _take(self) -> router_pb2.RouterMessage | None:
+    def _take(self) -> bytes | None:
+        """The next message, a RouterMessage as it is sent; None: nothing waits."""
         self._patience.moved = True
         if self._says_more or self._held.size:  # as of any backlog that does not fit a message
-            return self._take_all()
+            message = self._take_all()
+            return None if message is None else message.SerializeToString()
         payloads, self._payloads, self._backlog = self._payloads, [], 0
-        return _joined(payloads) if payloads else None
+        if len(payloads) == 1:
+            return _alone(*payloads[0])
+        return _joined(payloads).SerializeToString() if payloads else None
 
     def _take_all(self) -> router_pb2.RouterMessage | None:
         """Whatever waits, or the first of it."""
@@ -263,8 +271,6 @@ class FrontendLink:
 
 def _joined(payloads: list[tuple[int, bytes]]) -> router_pb2.RouterMessage:
     """A message with these: those of one worker that follow each other are one part."""
-    if len(payloads) == 1:
-        return _alone(*payloads[0])
     workers: list[int] = []
     sizes: list[int] = []
     for worker, payload in payloads:
@@ -277,13 +283,24 @@ def _joined(payloads: list[tuple[int, bytes]]) -> router_pb2.RouterMessage:
     return router_pb2.RouterMessage(payload=joined, part_worker=workers, part_bytes=sizes)
 
 
-def _alone(worker: int, payload: bytes) -> router_pb2.RouterMessage:
-    """A message with what one worker wrote. To name the fields when it is made costs twice that."""
-    message = router_pb2.RouterMessage()
-    message.payload = payload
-    message.part_worker.append(worker)
-    message.part_bytes.append(len(payload))
-    return message
+def _alone(worker: int, payload: bytes) -> bytes:
+    """A message with what one worker wrote. Most messages are nothing else, so it is written by
+    hand.
+    """
+    whose, size = varint(worker), varint(len(payload))
+    return b"".join(
+        (
+            _PAYLOAD,
+            size,
+            payload,
+            _PART_WORKER,
+            SHORT[len(whose)],
+            whose,
+            _PART_BYTES,
+            SHORT[len(size)],
+            size,
+        )
+    )
 
 
 def _end_bytes(end: router_pb2.SequenceEnd) -> int:

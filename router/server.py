@@ -28,7 +28,6 @@ from tandem.metrics import DrainMetrics, HeldMetrics
 from tandem.settled import settle
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
-from tandem.v1 import router_pb2_grpc
 from tandem.wire import tls
 from tandem.wire.grpc import Server
 from tandem.wire.tls import PeerTls
@@ -139,10 +138,7 @@ async def running(
     )
     server = Server(peer_tls, caller="frontend", reflects=config.grpc_reflection)
     servicer = RouterServicer(config, relay, workers)
-    server.add(
-        lambda into: router_pb2_grpc.add_RouterServicer_to_server(servicer, into),
-        "tandem.v1.Router",
-    )
+    server.add(servicer.add_to, "tandem.v1.Router")
     router = RunningRouter(relay, server, DrainMetrics("router"), workers)
     admin = _admin(config, router, choosing)
     async with admin.serving(config.metrics_listen) if with_admin else nullcontext():

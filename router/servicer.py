@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
+import grpc
 import grpc.aio
 import msgspec
 from google.protobuf.message import DecodeError
@@ -28,7 +29,7 @@ PHASE_METADATA = "tandem-phase"
 MOST_DETAILS = 1_000
 """Characters of an error's message; headers of a call hold no more than 8 KiB together."""
 
-FrontendContext = grpc.aio.ServicerContext[router_pb2.FrontendMessage, router_pb2.RouterMessage]
+FrontendContext = grpc.aio.ServicerContext[router_pb2.FrontendMessage, bytes]
 
 
 class RouterServicer(router_pb2_grpc.RouterServicer):
@@ -41,6 +42,28 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             allow_reports=config.allow_reports,
             allow_external_scores=config.allow_external_scores,
         )
+
+    def add_to(self, server: Any) -> None:
+        """As generated code does it, but for what frontends are told: that is bytes already
+        (FrontendLink).
+        """
+        connect = grpc.stream_stream_rpc_method_handler(
+            self.Connect,
+            request_deserializer=router_pb2.FrontendMessage.FromString,
+            response_serializer=bytes,
+        )
+        generate = grpc.unary_stream_rpc_method_handler(
+            self.Generate,
+            request_deserializer=router_pb2.GenerateRequest.FromString,
+            response_serializer=router_pb2.GenerateResponse.SerializeToString,
+        )
+        describe = grpc.unary_unary_rpc_method_handler(
+            self.Describe,
+            request_deserializer=router_pb2.DescribeRouterRequest.FromString,
+            response_serializer=router_pb2.RouterDescription.SerializeToString,
+        )
+        methods = {"Connect": connect, "Generate": generate, "Describe": describe}
+        server.add_registered_method_handlers("tandem.v1.Router", methods)
 
     async def Connect(  # type: ignore[override]
         self, request_iterator: AsyncIterator[router_pb2.FrontendMessage], context: FrontendContext

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from prometheus_client import generate_latest
+from router_messages import messages, told
 
 from router import metrics, translate
 from router.config import RouterConfig
@@ -323,9 +324,9 @@ async def test_ends_with_long_reasons_leave_in_pieces() -> None:
     link = FrontendLink(10 * MESSAGE_BYTES, ByteBudget())
     for sequence in range(20):
         link.add_end(actions.EndSequence(1, sequence, None, "r" * (MESSAGE_BYTES // 4)))
-    messages, got = link.outbox.messages(), []
+    following, got = messages(link), []
     while len(got) < 20:
-        message = await anext(messages)
+        message = await anext(following)
         assert message.ByteSize() < 2 * MESSAGE_BYTES
         got += [each.sequence for each in message.ends]
     assert got == list(range(20))
@@ -337,9 +338,9 @@ async def test_a_large_backlog_leaves_once_and_in_order_and_its_ends_after_it() 
     for payload in payloads:
         link.add_payload(1, payload)
     link.add_end(actions.EndSequence(1, 7, None))
-    messages, got = link.outbox.messages(), b""
+    following, got = messages(link), b""
     while True:
-        message = await asyncio.wait_for(anext(messages), 10)
+        message = await asyncio.wait_for(anext(following), 10)
         assert message.ByteSize() < 2 * MESSAGE_BYTES
         got += message.payload
         if message.ends:
@@ -347,12 +348,15 @@ async def test_a_large_backlog_leaves_once_and_in_order_and_its_ends_after_it() 
     assert got == b"".join(payloads)
 
 
-async def test_a_payload_alone_is_its_worker_s() -> None:
-    link = FrontendLink(1_000, ByteBudget())
-    link.add_payload(3, b"one")
-    message = await anext(link.outbox.messages())
-    said = router_pb2.RouterMessage(payload=b"one", part_worker=[3], part_bytes=[3])
-    assert message == said
+@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384])
+@pytest.mark.parametrize("worker", [1, 127, 128, 16_384, 2**32 - 1])
+def test_a_payload_alone_is_its_worker_s(worker: int, size: int) -> None:
+    link = FrontendLink(10 * MESSAGE_BYTES, ByteBudget())
+    payload = b"x" * size
+    link.add_payload(worker, payload)
+    said = router_pb2.RouterMessage(payload=payload, part_worker=[worker], part_bytes=[size])
+    assert told(link) == said
+    assert link._take() is None
 
 
 async def test_a_run_waits_for_a_message_that_it_can_leave_with() -> None:
@@ -360,7 +364,7 @@ async def test_a_run_waits_for_a_message_that_it_can_leave_with() -> None:
     link.add_run(7, 3)
     assert link._take() is None, "no output of it can come before"
     link.add_payload(3, b"one")
-    message = await anext(link.outbox.messages())
+    message = await anext(messages(link))
     assert (list(message.run_sequence), list(message.run_worker)) == ([7], [3])
     assert message.payload == b"one"
 
@@ -373,11 +377,11 @@ async def test_what_is_said_beside_payloads_leaves_with_them_and_once() -> None:
         link.set_fleet(router_pb2.Fleet(expected=["tiny"]))
         link.set_draining()
         link.add_end(actions.EndSequence(1, 7, None))
-        message = await anext(link.outbox.messages())
+        message = await anext(messages(link))
         assert (message.payload, list(message.lost), message.draining) == (b"one", [4], True)
         assert (message.fleet.expected, message.ends[0].sequence) == (["tiny"], 7)
         link.add_payload(3, b"two")
-        message = await anext(link.outbox.messages())
+        message = await anext(messages(link))
         assert message == router_pb2.RouterMessage(payload=b"two", part_worker=[3], part_bytes=[3])
 
 
@@ -394,7 +398,7 @@ async def test_joined_payloads_are_the_bytes_that_came() -> None:
     link = FrontendLink(1_000, ByteBudget())
     link.add_payload(1, b"\x00one")
     link.add_payload(1, b"two\xff")
-    message = await anext(link.outbox.messages())
+    message = await anext(messages(link))
     assert message.payload == b"\x00onetwo\xff"
 
 
@@ -751,12 +755,12 @@ def test_generate_asks_for_nothing_that_is_not_allowed(fields: Any, param: str) 
 def test_a_sign_of_life_is_one_message_that_says_what_else_there_is() -> None:
     link = FrontendLink(1_000, ByteBudget())
     link.set_fleet(router_pb2.Fleet())
-    said = link._take()
+    said = told(link)
     assert said is not None
     assert said.HasField("fleet")
     link.set_fleet(router_pb2.Fleet())
     link.add_payload(1, b"x")
-    said = link._take()
+    said = told(link)
     assert said is not None
     assert (said.HasField("fleet"), said.payload) == (True, b"x")
     assert link._take() is None

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+from router_messages import told
 
 from router.conduct import WITHIN_SECONDS, Conduct
 from router.config import RouterConfig
@@ -173,7 +174,7 @@ class Bench:
         self.relay.complaint(self.decode.number, "nonsense")
 
     def told(self) -> router_pb2.RouterMessage:
-        message = self.frontend._take()
+        message = told(self.frontend)
         assert message is not None
         return message
 
@@ -195,7 +196,7 @@ async def test_what_several_workers_said_stays_apart() -> None:
     link = FrontendLink(1_000_000, ByteBudget())
     for worker, payload in ((1, b"a"), (2, b"bb"), (2, b"b"), (1, b"c")):
         link.add_payload(worker, payload)
-    message = link._take()
+    message = told(link)
     assert message is not None
     assert message.payload == b"abbbc"
     assert (list(message.part_worker), list(message.part_bytes)) == ([1, 2, 1], [1, 3, 1])

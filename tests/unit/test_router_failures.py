@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from router_messages import told
 
 from router.config import RouterConfig
 from router.core import actions, events
@@ -84,7 +85,7 @@ class Bench:
         return link._take() or worker_pb2.WorkerCommand()
 
     def told(self) -> router_pb2.RouterMessage:
-        return self.frontend._take() or router_pb2.RouterMessage()
+        return told(self.frontend) or router_pb2.RouterMessage()
 
     def judge(self) -> None:
         self.relay.handle(

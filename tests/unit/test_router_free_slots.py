@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from router_messages import told
 from test_router_core import FINGERPRINT, Bench
 
 from router.core import actions, events
@@ -55,7 +56,7 @@ def test_a_frontend_is_told_them_when_it_comes_and_with_each_fleet() -> None:
 
 
 def _said(link: FrontendLink) -> list[int]:
-    message = link._take()
+    message = told(link)
     assert message is not None
     assert all(each.HasField("free_slots") for each in message.fleet.models)
     return [each.free_slots for each in message.fleet.models]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from router_messages import told
 from test_router_core import FINGERPRINT, Bench
 
 from router.core import actions, events
@@ -88,7 +89,7 @@ def test_frontends_are_told_it_with_each_fleet_and_no_longer_once_it_is_not_know
 
 
 def _said(link: FrontendLink) -> router_pb2.KvCache | None:
-    message = link._take()
+    message = told(link)
     assert message is not None
     (model,) = message.fleet.models
     return model.kv_cache if model.HasField("kv_cache") else None

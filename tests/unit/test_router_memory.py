@@ -5,6 +5,7 @@ read, under one budget.
 from __future__ import annotations
 
 import pytest
+from router_messages import messages
 from test_router_core import Bench
 
 from router.core import actions, events
@@ -189,9 +190,9 @@ async def test_a_large_backlog_is_given_back_as_it_leaves_and_all_of_it_with_its
     link = FrontendLink(50 * KIB * KIB, budget)
     for _ in range(9):
         link.add_payload(1, b"x" * KIB * KIB)
-    messages, left = link.outbox.messages(), 9
+    following, left = messages(link), 9
     for _ in range(2):
-        left -= len((await anext(messages)).payload) // (KIB * KIB)
+        left -= len((await anext(following)).payload) // (KIB * KIB)
         assert budget.held == left * KIB * KIB
     assert left
     link.gone()

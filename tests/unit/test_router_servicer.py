@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import grpc.aio
@@ -17,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from router.config import RouterConfig
 from router.server import RunningRouter, running
+from router.servicer import RouterServicer
 from tandem.errors import HookError
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tandem.wire.columns import Draft
@@ -719,3 +721,31 @@ async def test_generate_fails_where_a_worker_sends_what_is_no_payload() -> None:
             await soon(call.read())
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert (await soon(s.prefill.cancels.get())).leg == prefill.leg
+
+
+# --- what is served ---------------------------------------------------------------------------
+
+
+def _served(register: Callable[[Any], None]) -> dict[str, Any]:
+    """The methods that are registered, by the name of their service."""
+    served: dict[str, Any] = {}
+    register(
+        SimpleNamespace(
+            add_generic_rpc_handlers=lambda _: None,
+            add_registered_method_handlers=served.__setitem__,
+        )
+    )
+    return served
+
+
+def test_every_method_of_a_router_is_served_as_its_service_has_it() -> None:
+    servicer = RouterServicer(RouterConfig(), None, None)  # type: ignore[arg-type]
+    served = _served(servicer.add_to)
+    generated = _served(lambda into: router_pb2_grpc.add_RouterServicer_to_server(servicer, into))
+    service = router_pb2.DESCRIPTOR.services_by_name["Router"]
+    assert list(served) == list(generated) == [service.full_name]
+    methods, of_generated = served[service.full_name], generated[service.full_name]
+    assert methods.keys() == {each.name for each in service.methods}
+    connect = of_generated["Connect"]
+    of_generated["Connect"] = connect._replace(response_serializer=bytes)
+    assert methods == of_generated

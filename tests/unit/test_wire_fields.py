@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from google.protobuf.message import DecodeError, Message
 from prometheus_client import CollectorRegistry
+from router_messages import told
 from wire_extremes import extremes, fields
 
 from router import generate
@@ -223,7 +224,7 @@ class Router:
     async def bystander_goes_on(self) -> None:
         assert self.relay.core.runs_elsewhere("nowhere", self.number, 7)
         assert self.link.failure is None
-        assert not any(end.sequence == 7 for end in (self.link._take() or _NOTHING).ends)
+        assert not any(end.sequence == 7 for end in (told(self.link) or _NOTHING).ends)
         for stub, session in self._stack:
             stub.stopped.set()
             await asyncio.wait({session})

@@ -155,8 +155,9 @@ class RouterBench:
         self.relay.frame("decode", worker_pb2.WorkerFrame(envelopes=[envelope]))
         if self.good.failure is not None:
             raise FoundError("fault", f"another frontend was given up: {self.good.failure}")
-        message = self.good._take()
-        if message is None or columns.SerializeToString() not in message.payload:
+        written = self.good._take()
+        message = router_pb2.RouterMessage.FromString(written or b"")
+        if columns.SerializeToString() not in message.payload:
             raise FoundError("fault", "another frontend's output is lost")
         if any(end.sequence == GOOD for end in message.ends):
             raise FoundError("fault", "another frontend's request was ended")

@@ -263,8 +263,10 @@ class _Context:
             await self.flushed()
 
     def put(self, message: Any) -> bool:
-        self._call._network.watch_down(self._call, message)
-        return self._call.down.put(self._serialize(message))
+        """What is watched is what the client will read: some servicers write bytes already."""
+        data = self._serialize(message)
+        self._call._network.watch_down(self._call, self._call._deserialize(data))
+        return self._call.down.put(data)
 
     async def flushed(self) -> None:
         await self._call.down.flushed()

@@ -37,7 +37,7 @@ from simulated.router_invariants import check
 from simulated.router_rules import RouterRules
 from simulated.wire_rules import FrontendFlow, WireRules, WorkerFlow
 from tandem.metrics import DrainMetrics
-from tandem.v1 import router_pb2_grpc, worker_pb2
+from tandem.v1 import worker_pb2
 
 _LATE_SECONDS = 0.001
 """Of a look at the time."""
@@ -321,7 +321,7 @@ class RouterProcess:
 
     def start(self) -> None:
         listener = self.network.listen(self.name, self.process)
-        router_pb2_grpc.add_RouterServicer_to_server(self.servicer, listener)
+        self.servicer.add_to(listener)
         self.network.services.setdefault("router", []).append(self.name)
         spawn = self.dice.loop.spawn
         spawn(self.process, self.relay.keep_time())
