@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Protocol
 
 from router import translate
 from router.conduct import Conduct
@@ -16,7 +16,7 @@ from tandem.byte_budget import ByteBudget
 from tandem.errors import SlowClientError, TandemError
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import router_pb2, worker_pb2
-from tandem.wire.fields import SHORT, head, varint
+from tandem.wire import parts
 from tandem.wire.outbox import Outbox
 
 MESSAGE_BYTES = 128 * 1024
@@ -36,9 +36,6 @@ _HARD_BOUND = 4
 """So many times its bound is kept for no frontend, however it reads."""
 _LEAST_LOOKS = 3
 """After a pause of the router's own, a peer has had no time to read."""
-_PAYLOAD: Final = head(router_pb2.RouterMessage, "payload")
-_PART_WORKER: Final = head(router_pb2.RouterMessage, "part_worker")
-_PART_BYTES: Final = head(router_pb2.RouterMessage, "part_bytes")
 
 
 class Patience:
@@ -219,7 +216,7 @@ class FrontendLink:
             return None if message is None else message.SerializeToString()
         payloads, self._payloads, self._backlog = self._payloads, [], 0
         if len(payloads) == 1:
-            return _alone(*payloads[0])
+            return parts.write(*payloads[0])
         return _joined(payloads).SerializeToString() if payloads else None
 
     def _take_all(self) -> router_pb2.RouterMessage | None:
@@ -281,26 +278,6 @@ def _joined(payloads: list[tuple[int, bytes]]) -> router_pb2.RouterMessage:
             sizes.append(len(payload))
     joined = b"".join([payload for _, payload in payloads])
     return router_pb2.RouterMessage(payload=joined, part_worker=workers, part_bytes=sizes)
-
-
-def _alone(worker: int, payload: bytes) -> bytes:
-    """A message with what one worker wrote. Most messages are nothing else, so it is written by
-    hand.
-    """
-    whose, size = varint(worker), varint(len(payload))
-    return b"".join(
-        (
-            _PAYLOAD,
-            size,
-            payload,
-            _PART_WORKER,
-            SHORT[len(whose)],
-            whose,
-            _PART_BYTES,
-            SHORT[len(size)],
-            size,
-        )
-    )
 
 
 def _end_bytes(end: router_pb2.SequenceEnd) -> int:

@@ -27,6 +27,7 @@ from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.served_model import takes
 from tandem.upstream.submission import Submission
 from tandem.v1 import router_pb2
+from tandem.wire.parts import Part
 
 _DEADLINE_GRACE_SECONDS = 5.0
 """The router ends a request at its deadline; this long after, the frontend does it without it."""
@@ -185,22 +186,20 @@ class Demultiplexer:
         for route in self._routes.values():
             route.dispatcher.opened(stream)
 
-    def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
+    def receive(self, stream: RouterStream, message: Part | router_pb2.RouterMessage) -> None:
         """Raises ValueError where the router says no part's worker, or other nonsense, and
         DecodeError where a payload is none and nobody knows whose: it is the router's fault.
         """
+        if isinstance(message, tuple):
+            self._output.receive_part(stream, *message)
+            self._settle()
+            return
         self._output.receive(stream, message)
         if message.ends:
             for end in message.ends[:]:
                 if state := self._output.of(end.sequence):
                     state.guarded(self._sequence_end, stream, state, end)
-        if self._touched:
-            if self._settled is not None:
-                self._settled(self._touched)
-            else:
-                for state in self._touched:
-                    state.settle()
-            self._touched.clear()
+        self._settle()
         if message.HasField("fleet"):
             stream.fleet = message.fleet
             for route in self._routes.values():
@@ -241,6 +240,17 @@ class Demultiplexer:
         if route is None:
             raise errors.NoPairError("No workers serve the model now; try again later")
         return route
+
+    def _settle(self) -> None:
+        """What a message brought is taken by all that it brought something."""
+        if not self._touched:
+            return
+        if self._settled is not None:
+            self._settled(self._touched)
+        else:
+            for state in self._touched:
+                state.settle()
+        self._touched.clear()
 
     def _waiting_for(self, missing: Missing) -> int:
         return sum(route.dispatcher.waiting_for(missing) for route in self._routes.values())

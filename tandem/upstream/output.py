@@ -67,7 +67,7 @@ class Output:
             self._begin_all(stream, message)
         if payload := message.payload:
             for worker, part in _parts(message, payload):
-                self._part(stream, worker, part)
+                self.receive_part(stream, worker, part)
         if message.lost:
             for worker in message.lost[:]:
                 self._lost(stream, worker, LOST)
@@ -84,7 +84,7 @@ class Output:
             self._running.begin(stream, worker, sequence, state)
             state.begin(sequence)
 
-    def _part(self, stream: RouterStream, worker: int, payload: bytes) -> None:
+    def receive_part(self, stream: RouterStream, worker: int, payload: bytes) -> None:
         """What one worker wrote; 0: the router does not say which."""
         if (row := wire_columns.lone_row(payload)) is not None:
             self._lone(stream, worker, row)

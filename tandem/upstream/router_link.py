@@ -19,8 +19,10 @@ from tandem.byte_budget import ByteBudget
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.old_streams import OldStreams
 from tandem.upstream.router_stream import RouterStream
-from tandem.v1 import router_pb2, router_pb2_grpc
+from tandem.v1 import router_pb2
+from tandem.wire import parts
 from tandem.wire.grpc import open_channel
+from tandem.wire.parts import Part
 from tandem.wire.silence import Silence
 from tandem.wire.tls import PeerTls
 
@@ -35,6 +37,7 @@ _LAST_BACKOFF_SECONDS = 2.0
 _STEADY_SECONDS = 1.0
 """A stream that lasted so long ends a row of failures."""
 _ENDED = "the router ended it"
+_CONNECT = f"/{router_pb2.DESCRIPTOR.services_by_name['Router'].full_name}/Connect"
 
 
 class Receiver(Protocol):
@@ -44,7 +47,7 @@ class Receiver(Protocol):
         """A router takes what is new by this stream, until it drains or ends."""
         ...
 
-    def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
+    def receive(self, stream: RouterStream, message: Part | router_pb2.RouterMessage) -> None:
         """Raises ValueError or DecodeError where it breaks the protocol: the stream ends."""
         ...
 
@@ -115,8 +118,12 @@ class RouterLink:
     async def _hold(self, stream: RouterStream, receiver: Receiver) -> None:
         """One stream, on a channel of its own, from its dial to its end."""
         async with open_channel(self._address, self._tls, role="router") as channel:
-            stub: router_pb2_grpc.RouterAsyncStub = router_pb2_grpc.RouterStub(channel)
-            call = stub.Connect(stream.outbox.messages())
+            connect = channel.stream_stream(
+                _CONNECT,
+                request_serializer=router_pb2.FrontendMessage.SerializeToString,
+                response_deserializer=_read,
+            )
+            call = connect(stream.outbox.messages())
             reason = ""
             try:
                 reason = await self._listen(call, stream, receiver)
@@ -156,8 +163,11 @@ class RouterLink:
         async with Silence(self._patience(greeting.beat_ms)) as listening:
             stream.silence = listening
 
-            def take(message: router_pb2.RouterMessage | None) -> None:
+            def take(message: Part | router_pb2.RouterMessage | None) -> None:
                 listening.heard = True
+                if isinstance(message, tuple):
+                    receiver.receive(stream, message)
+                    return
                 said = _readable(message)
                 if said.draining:  # before the first refusal that the message may hold
                     receiver.unsent(stream.drain())
@@ -180,8 +190,17 @@ class RouterLink:
         self._complaint = reason
 
 
-def _readable(message: router_pb2.RouterMessage | None) -> router_pb2.RouterMessage:
-    """Raises ValueError for None, which stands for a message that cannot be read."""
+def _read(message: bytes) -> Part | router_pb2.RouterMessage:
+    """A part, where there is no more. Raises DecodeError."""
+    return parts.read(message) or router_pb2.RouterMessage.FromString(message)
+
+
+def _readable(message: Part | router_pb2.RouterMessage | None) -> router_pb2.RouterMessage:
+    """Raises ValueError for None, which stands for a message that cannot be read, and for a part,
+    which is no greeting.
+    """
     if message is None:
         raise ValueError("a message is no tandem.v1.RouterMessage")
+    if isinstance(message, tuple):
+        raise ValueError("output comes before the router has greeted")
     return message

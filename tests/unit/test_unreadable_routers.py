@@ -16,10 +16,13 @@ from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.routers import Routers
 from tandem.v1 import router_pb2
+from tandem.wire import parts
 from tandem.wire.grpc import Server
 
 WAIT_SECONDS = 10.0
 NO_MESSAGE = b"\xff"
+PART = parts.write(1, b"")
+UNREADABLE = "a message is no tandem.v1.RouterMessage"
 
 
 class Told:
@@ -56,15 +59,17 @@ class Complaints(logging.Handler):
 
 
 @pytest.mark.parametrize(
-    ("messages", "said"),
+    ("messages", "said", "why"),
     [
-        ([NO_MESSAGE], []),
-        ([b"", NO_MESSAGE], ["opened", "message", "ended"]),
+        ([NO_MESSAGE], [], UNREADABLE),
+        ([b"", NO_MESSAGE], ["opened", "message", "ended"], UNREADABLE),
+        ([b"", PART, NO_MESSAGE], ["opened", "message", "message", "ended"], UNREADABLE),
+        ([PART], [], "output comes before the router has greeted"),
     ],
-    ids=["its greeting", "a later one"],
+    ids=["its greeting", "a later one", "one after output", "output in place of a greeting"],
 )
 async def test_a_message_of_a_router_that_cannot_be_read_ends_its_stream_and_is_named(
-    messages: list[bytes], said: list[str]
+    messages: list[bytes], said: list[str], why: str
 ) -> None:
     told, complaints = Told(), Complaints()
     log = logging.getLogger("tandem.upstream.router_link")
@@ -81,8 +86,7 @@ async def test_a_message_of_a_router_that_cannot_be_read_ends_its_stream_and_is_
         await asyncio.wait((running,))
         await server.stop(0)
         log.removeHandler(complaints)
-    why = "the router broke the protocol: a message is no tandem.v1.RouterMessage"
-    assert complaints.reasons[0] == why
+    assert complaints.reasons[0] == f"the router broke the protocol: {why}"
     assert told.said[: len(said)] == said
 
 

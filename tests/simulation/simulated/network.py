@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,11 +21,14 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from simulated.loop import PROCESS, Process, VirtualLoop
+from tandem.v1 import router_pb2
 from tandem.wire import faces
 
 Codec = Callable[[Any], Any]
 Metadata = tuple[tuple[str, str], ...]
 _OK = ""
+_WHOLE: Mapping[str, Codec] = {"/tandem.v1.Router/Connect": router_pb2.RouterMessage.FromString}
+"""What makes messages of bytes, where a client's own codec does not."""
 CALL: contextvars.ContextVar[Call] = contextvars.ContextVar("call")
 """The stream that a servicer is serving."""
 
@@ -136,6 +139,10 @@ class Call:
         self._cancelled = False
         self._deserialize: Codec = bytes
 
+    def seen(self, data: bytes) -> Any:
+        """A message of the server's, as whoever watches sees it: a frontend reads some by hand."""
+        return _WHOLE.get(self.method, self._deserialize)(data)
+
     # --- the client's side ---
 
     def begin(self, requests: AsyncIterator[Any], serialize: Codec, deserialize: Codec) -> Call:
@@ -155,7 +162,7 @@ class Call:
                 message = self._deserialize(item)
             except DecodeError:
                 return None  # as grpc.aio has it
-            self._network.watch_arrival(self, message)
+            self._network.watch_arrival(self, self.seen(item))
             return message
         self.down._arrived.append(item)  # also for whoever reads again
         self._client_over()
@@ -263,9 +270,9 @@ class _Context:
             await self.flushed()
 
     def put(self, message: Any) -> bool:
-        """What is watched is what the client will read: some servicers write bytes already."""
+        """What is watched is what a client can read: some servicers write bytes already."""
         data = self._serialize(message)
-        self._call._network.watch_down(self._call, self._call._deserialize(data))
+        self._call._network.watch_down(self._call, self._call.seen(data))
         return self._call.down.put(data)
 
     async def flushed(self) -> None:
