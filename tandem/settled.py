@@ -38,11 +38,11 @@ def settle() -> None:
     gc.freeze()
     began = time.monotonic()
     moved = _into_huge_pages()
-    log.debug("settled", extra={"huge_bytes": moved, "seconds": time.monotonic() - began})
+    log.debug("huge pages", extra={"count": moved, "seconds": time.monotonic() - began})
 
 
 def _into_huge_pages() -> int:
-    """The bytes that moved: none where the system has no huge pages, or none left."""
+    """How many it took: none where the system has no huge pages, or none left."""
     try:
         madvise = ctypes.CDLL(None).madvise
         maps = _MAPS.read_text()
@@ -50,7 +50,7 @@ def _into_huge_pages() -> int:
         return 0
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     pages = islice(chain.from_iterable(_dense(maps)), MOST_PAGES)
-    return sum(HUGE_BYTES for page in pages if not madvise(page, HUGE_BYTES, _MADV_COLLAPSE))
+    return sum(not madvise(page, HUGE_BYTES, _MADV_COLLAPSE) for page in pages)
 
 
 def _dense(maps: str) -> Iterator[range]:

@@ -118,7 +118,9 @@ def test_an_sglang_engine_of_its_own_answers_fills_its_cache_and_fails_what_it_h
             found = own.await_responses(request_id, SECONDS)
         assert found[-1].error_code == "engine_error"
         with pytest.raises(ShutDownError, match="failed"):
-            own.enqueue_request(Request(PROMPT, max_tokens=2))
+            while True:  # the executor learns of it a moment later; what it takes until then fails
+                late = own.enqueue_request(Request(PROMPT, max_tokens=2))
+                assert own.await_responses(late, SECONDS)[-1].error_code == "engine_error"
 
 
 def fills_and_empties(own: Executor, engine: str) -> None:
