@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -118,9 +118,14 @@ def test_an_sglang_engine_of_its_own_answers_fills_its_cache_and_fails_what_it_h
             found = own.await_responses(request_id, SECONDS)
         assert found[-1].error_code == "engine_error"
         with pytest.raises(ShutDownError, match="failed"):
-            while True:  # the executor learns of it a moment later; what it takes until then fails
-                late = own.enqueue_request(Request(PROMPT, max_tokens=2))
-                assert own.await_responses(late, SECONDS)[-1].error_code == "engine_error"
+            _ask_on(own)
+
+
+def _ask_on(own: Executor) -> NoReturn:
+    """The executor learns of an engine's death a moment later; what it takes until then fails."""
+    while True:
+        late = own.enqueue_request(Request(PROMPT, max_tokens=2))
+        assert own.await_responses(late, SECONDS)[-1].error_code == "engine_error"
 
 
 def fills_and_empties(own: Executor, engine: str) -> None:
