@@ -52,7 +52,7 @@ async def serve(
     stop: asyncio.Event,
     *,
     tracer: Tracer | None = None,
-    on_started: Callable[[int, int], None] = lambda port, metrics_port: None,
+    on_started: Callable[[int, int], object] = lambda port, metrics_port: None,
 ) -> None:
     """Serve until `stop` is set, then drain. `tracer`: where spans go. `on_started` is told both
     ports.

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
-import grpc
 import grpc.aio
 import msgspec
 from google.protobuf.message import DecodeError
@@ -21,6 +20,7 @@ from router.relay import Relay
 from router.workers import Workers
 from tandem.errors import InvalidRequestError, QueueFullError, TandemError, TooLargeError
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
+from tandem.wire.grpc import answering_bytes
 
 CODE_METADATA = "tandem-code"
 """Trailing metadata of a failed call: the `code` of the error, a class of tandem/errors.py."""
@@ -44,26 +44,8 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         )
 
     def add_to(self, server: Any) -> None:
-        """As generated code does it, but for what frontends are told: that is bytes already
-        (FrontendLink).
-        """
-        connect = grpc.stream_stream_rpc_method_handler(
-            self.Connect,
-            request_deserializer=router_pb2.FrontendMessage.FromString,
-            response_serializer=bytes,
-        )
-        generate = grpc.unary_stream_rpc_method_handler(
-            self.Generate,
-            request_deserializer=router_pb2.GenerateRequest.FromString,
-            response_serializer=router_pb2.GenerateResponse.SerializeToString,
-        )
-        describe = grpc.unary_unary_rpc_method_handler(
-            self.Describe,
-            request_deserializer=router_pb2.DescribeRouterRequest.FromString,
-            response_serializer=router_pb2.RouterDescription.SerializeToString,
-        )
-        methods = {"Connect": connect, "Generate": generate, "Describe": describe}
-        server.add_registered_method_handlers("tandem.v1.Router", methods)
+        """What frontends are told is bytes already (FrontendLink)."""
+        router_pb2_grpc.add_RouterServicer_to_server(self, answering_bytes(server, "Connect"))
 
     async def Connect(  # type: ignore[override]
         self, request_iterator: AsyncIterator[router_pb2.FrontendMessage], context: FrontendContext

@@ -6,6 +6,7 @@ import ctypes
 import gc
 import logging
 import re
+import threading
 import time
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -29,28 +30,31 @@ _MAPPING = re.compile(
 """A private mapping of memory alone: where it starts and ends, and how much of it is resident."""
 
 
-def settle() -> None:
+def settle() -> threading.Thread:
     """What is loaded by now lives as long as the process. So the collector need not look at it,
     and it moves into huge pages: what runs once in a while, as the code that passes a token on
     does, then finds its memory by far fewer entries of the processor's tables, which others have
-    filled in between.
+    filled in between. A thread of its own moves it, which is returned: a worker of SGLang has
+    hundreds of them, and who serves meanwhile waits for one at most.
     """
     gc.freeze()
+    moving = threading.Thread(target=_into_huge_pages, name="huge pages", daemon=True)
+    moving.start()
+    return moving
+
+
+def _into_huge_pages() -> None:
+    """As many as the system has, which may be none."""
     began = time.monotonic()
-    moved = _into_huge_pages()
-    log.debug("huge pages", extra={"count": moved, "seconds": time.monotonic() - began})
-
-
-def _into_huge_pages() -> int:
-    """How many it took: none where the system has no huge pages, or none left."""
     try:
         madvise = ctypes.CDLL(None).madvise
         maps = _MAPS.read_text()
     except (OSError, AttributeError):
-        return 0
+        return
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     pages = islice(chain.from_iterable(_dense(maps)), MOST_PAGES)
-    return sum(not madvise(page, HUGE_BYTES, _MADV_COLLAPSE) for page in pages)
+    moved = sum(not madvise(page, HUGE_BYTES, _MADV_COLLAPSE) for page in pages)
+    log.debug("huge pages", extra={"count": moved, "seconds": time.monotonic() - began})
 
 
 def _dense(maps: str) -> Iterator[range]:

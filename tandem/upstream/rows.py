@@ -80,7 +80,7 @@ def hand_over(state: RequestState, row: Row, now: float) -> bool:
 
 
 def _hand_out_rich(
-    rows: Sequence[tuple[int, int, int, str]],
+    rows: Sequence[Row],
     token_ids: Sequence[int],
     given: Sequence[common_pb2.TokenLogprobs],
     routes: Mapping[int, RequestState],

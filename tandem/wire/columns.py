@@ -25,7 +25,6 @@ _ONE_COUNT: Final = _TOKEN_COUNT + SHORT[1]
 _LONGEST_SEQUENCE, _LONGEST_OFFSET = 8, 4
 """Bytes of numbers that a row may have which is read by hand: those that fit their columns."""
 
-
 Row = tuple[int, int, int, str]
 """A sequence, how many rows it has had before, how many tokens these are, and their text."""
 
@@ -117,8 +116,8 @@ def parse(payload: bytes) -> common_pb2.TokenColumns:
 
 def lone_row(payload: bytes) -> Row | None:
     """The row of a payload that has nothing else and is laid out as `_row` does it, which is what a
-    lone stream has: read by hand it costs less than half of what protobuf takes. None for any
-    other, and where a number is large: those are for `parse`.
+    lone stream has: read by hand it costs half of what protobuf takes. None for any other, and
+    where a number is large: those are for `parse`.
     """
     try:
         if payload[0] != _SEQUENCE[0] or payload[1] > _LONGEST_SEQUENCE:

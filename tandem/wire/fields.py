@@ -41,7 +41,7 @@ def fields(message: bytes | memoryview) -> Iterator[tuple[int, bytes | memoryvie
         yield tag >> 3, content
 
 
-def _varint(view: memoryview, place: int) -> tuple[int, int]:
+def _varint(view: bytes | memoryview, place: int) -> tuple[int, int]:
     """A number, and where the next byte is."""
     value = 0
     for shift in range(_LONGEST_VARINT):
@@ -73,11 +73,8 @@ def varint(number: int) -> bytes:
 
 def number(written: bytes) -> int | None:
     """The number that these bytes are, all of them; None where they are none, or several."""
-    if len(written) == 1:
-        return written[0] if written[0] < 0x80 else None
-    if not written or written[-1] >= 0x80 or min(written[:-1]) < 0x80:
+    try:
+        value, end = _varint(written, 0)
+    except ValueError:
         return None
-    value = 0
-    for byte in reversed(written):
-        value = value << 7 | byte & 0x7F
-    return value
+    return value if end == len(written) else None

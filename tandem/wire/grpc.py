@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -42,6 +42,26 @@ def open_channel(
         silence_seconds=silence_seconds,
     )
     return channel  # type: ignore[no-any-return]
+
+
+def answering_bytes(server: Any, method: str) -> Any:
+    """A server for generated code to add a service to, of which one method's answers are bytes
+    already: its servicer serialises them.
+    """
+    return _AnsweringBytes(server, method)
+
+
+class _AnsweringBytes:
+    def __init__(self, into: Any, method: str) -> None:
+        self._into, self._method = into, method
+
+    def add_generic_rpc_handlers(self, _: object) -> None:
+        """The same methods, for servers that do not know the next way."""
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        written = handlers[self._method]._replace(response_serializer=bytes)
+        handlers = {**handlers, self._method: written}
+        self._into.add_registered_method_handlers(service, handlers)
 
 
 REFLECTION_HELP = (

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.wire import faces
+from tandem.wire.grpc import answering_bytes
 from tandem.worker.link import RouterLink
 from tandem.worker.shell import Shell
 
@@ -23,19 +24,8 @@ FLUSH_SECONDS = 1.0
 
 class _Servicer(worker_pb2_grpc.WorkerServicer):
     def add_to(self, server: Any) -> None:
-        """As generated code does it, but for frames: those are bytes already (RouterLink)."""
-        connect = grpc.stream_stream_rpc_method_handler(
-            self.Connect,
-            request_deserializer=worker_pb2.WorkerCommand.FromString,
-            response_serializer=bytes,
-        )
-        describe = grpc.unary_unary_rpc_method_handler(
-            self.Describe,
-            request_deserializer=worker_pb2.DescribeWorkerRequest.FromString,
-            response_serializer=worker_pb2.WorkerDescription.SerializeToString,
-        )
-        methods = {"Connect": connect, "Describe": describe}
-        server.add_registered_method_handlers("tandem.v1.Worker", methods)
+        """Frames are bytes already (RouterLink)."""
+        worker_pb2_grpc.add_WorkerServicer_to_server(self, answering_bytes(server, "Connect"))
 
 
 class WorkerServicer(_Servicer):

@@ -8,6 +8,7 @@ import gc
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ import pytest
 from tandem import settled
 from tandem.settled import HUGE_BYTES, settle
 
+SECONDS = 10.0
 SETTLING = f"""
 import ctypes, json, mmap, re
 from pathlib import Path
@@ -49,7 +51,7 @@ able = mapped(mmap.MAP_PRIVATE, 1)
 start = ctypes.addressof(ctypes.c_char.from_buffer(able))
 page = ctypes.c_void_p(start + -start % {HUGE_BYTES})
 refused = ctypes.CDLL(None).madvise(page, ctypes.c_size_t({HUGE_BYTES}), 25)
-settled.settle()
+settled.settle().join()
 whole = all(memories[1][at] == at // 4096 % 251 + 1 for at in range(0, SIZE, 4096))
 print(json.dumps([before, [huge(each) for each in memories], whole, not refused]))
 """
@@ -80,7 +82,7 @@ def test_memory_that_is_in_use_moves_into_huge_pages_and_no_other() -> None:
 def test_what_is_loaded_is_left_to_no_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it runs: a system that shows no mappings has no huge pages for it."""
     monkeypatch.setattr(settled, "_MAPS", Path("/no/such/file"))
-    settle()
+    settle().join(SECONDS)
     assert gc.get_freeze_count() > 0
 
 
@@ -95,12 +97,28 @@ def test_what_a_system_refuses_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch
 
     library = SimpleNamespace(madvise=refuse)
     monkeypatch.setattr(settled.ctypes, "CDLL", lambda name: library)
-    settle()
+    settle().join(SECONDS)
     assert asked
     asked.clear()
     monkeypatch.setattr(settled, "MOST_PAGES", 2)
-    settle()
+    settle().join(SECONDS)
     assert len(asked) == 2, "and no more than the bound"
+
+
+def test_who_serves_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_move = threading.Event()
+
+    def slow(page: int, size: int, advice: int) -> int:
+        assert may_move.wait(SECONDS)
+        return 0
+
+    library = SimpleNamespace(madvise=slow)
+    monkeypatch.setattr(settled.ctypes, "CDLL", lambda name: library)
+    moving = settle()
+    assert moving.is_alive()
+    may_move.set()
+    moving.join(SECONDS)
+    assert not moving.is_alive()
 
 
 @pytest.mark.parametrize(

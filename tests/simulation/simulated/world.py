@@ -523,6 +523,8 @@ class World:
             for each in self.frontends:
                 if each.process is call.client:
                     self.frontend_rules.sent(each, call, message)
+        else:
+            raise TypeError(f"no rule would see {type(message)}")
 
     def _read_by_client(self, call: Call, message: object) -> None:
         if isinstance(message, router_pb2.RouterMessage):
@@ -540,6 +542,8 @@ class World:
             for each in self.routers:
                 if each.process is call.server:
                     each.wire.to_frontend(call, message)
+        else:
+            raise TypeError(f"no rule would see {type(message)}")
 
     def _open(self) -> str:
         """What is still open, for people; empty: nothing."""
