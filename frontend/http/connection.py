@@ -59,15 +59,28 @@ _CHUNK = b"%x\r\n%b\r\n"
 
 
 class _UvicornsTransport:
-    """What uvicorn is given as its transport: it can hold what is written to it, and is closed so
-    that its client can read that.
+    """What uvicorn is given as its transport: it can hold what is written to it, is closed so that
+    its client can read that, and only tells the connection when uvicorn wants reading to rest.
+    uvicorn resumes reading after each answer, whatever waits unread.
     """
 
-    def __init__(self, transport: asyncio.Transport, close: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        close: Callable[[], None],
+        want_body: Callable[[bool], None],
+    ) -> None:
         self._transport = transport
         self._closed = False
         self._close = close
+        self._want_body = want_body
         self.write: Callable[[bytes], object] = transport.write
+
+    def pause_reading(self) -> None:
+        self._want_body(False)
+
+    def resume_reading(self) -> None:
+        self._want_body(True)
 
     def is_closing(self) -> bool:
         return self._closed or self._transport.is_closing()
@@ -98,12 +111,15 @@ class Connection(HttpToolsProtocol):
         on_refused: Callable[[TandemError, str], object] = lambda error, peer: None,
         **uvicorn_arguments: Any,
     ) -> None:
-        """`budget`: what waits for a full socket takes of it. `on_refused` is told what was
-        answered below HTTP's request level, and to which host.
+        """`budget`: what was received and not used yet takes of it, and what waits for a full
+        socket. `on_refused` is told what was answered below HTTP's request level, and to which
+        host.
         """
         super().__init__(**uvicorn_arguments)
         self.bounds = bounds
         self._budget = budget
+        self._received = budget.allotment()
+        """What the parser keeps."""
         self._unread: Allotment | None = None
         """What a full socket keeps waiting."""
         self.parser = RequestParser(self, max_header_bytes=bounds.max_header_bytes)
@@ -117,8 +133,10 @@ class Connection(HttpToolsProtocol):
         self._chunks = True
         """Whether the client reads chunks: one of HTTP/1.0 does not."""
         self._reading_on: asyncio.Handle | None = None
+        self._body_wanted = True
+        """uvicorn takes more of a body: its request has taken what came before."""
         self._paused = False
-        """Too much has come behind a request that has no answer yet."""
+        """The socket is not read."""
         self._refused = False
         """Answered below HTTP's request level."""
         self._closing: LingeringClose | None = None
@@ -141,7 +159,7 @@ class Connection(HttpToolsProtocol):
         self._on_lost, self._on_stall = on_lost, on_stall
         if self.transport.is_closing():
             on_lost()
-        elif not self._paused:
+        else:
             self.flow.resume_reading()  # else the end of the stream is not seen
 
     def start_chunks(self, send_head: Coroutine[Any, Any, None], body: bytes) -> None:
@@ -226,7 +244,8 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._socket = transport
-        super().connection_made(_UvicornsTransport(transport, self._close))  # type: ignore[arg-type]
+        given = _UvicornsTransport(transport, self._close, self._want_body)
+        super().connection_made(given)  # type: ignore[arg-type]
         transport.set_write_buffer_limits(high=_BUFFER_BYTES)
         over = len(self.connections) - self.bounds.max_connections
         if over <= 0:
@@ -248,6 +267,7 @@ class Connection(HttpToolsProtocol):
         self._stop_head_timer()
         self._stop_stall_timer()
         self._let_go_of_unread()
+        self._received.close()
         if self._closing is not None:
             self._closing.over()
         self.parser.stop()
@@ -282,9 +302,11 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_head_timer()
+        self._chunks = self.parser.get_http_version() != "1.0"
+        if not self._chunks:
+            self.expect_100_continue = False  # RFC 9110, 10.1.1: no 100 to a client of HTTP/1.0
         super().on_headers_complete()
         self._answering = True
-        self._chunks = self.scope["http_version"] != "1.0"
 
     def on_response_complete(self) -> None:
         self._on_lost = self._on_stall = self.on_writable = None
@@ -301,11 +323,14 @@ class Connection(HttpToolsProtocol):
         and is not even looked at before.
         """
         self._reading_on = None
+        if self.transport.is_closing():
+            return
         left = _TURN_BYTES
         try:
             while left > 0 and self._may_read():
                 self._unset_keepalive_if_required()
                 left -= self.parser.read() + _PIECE_COST
+            self._count_received()
         except TandemError as error:
             self._refuse(error)
             return
@@ -313,25 +338,42 @@ class Connection(HttpToolsProtocol):
             self._expect_head()  # a part of one has come
         if left <= 0 and self._may_read():
             self._read_on()
-        self._bound_ahead()
+        self._read_socket()
 
     def _may_read(self) -> bool:
         if self.transport.is_closing() or not self.parser.unread:
             return False
-        return self.parser.expects_more or not self._answering
+        return self._body_wanted if self.parser.expects_more else not self._answering
 
     def _read_on(self) -> None:
         """In the loop's next turn."""
         if self._reading_on is None:
             self._reading_on = self.loop.call_soon(self._read)
 
-    def _bound_ahead(self) -> None:
-        paused = self.parser.unread > _AHEAD_BYTES
-        if paused:
-            self.flow.pause_reading()
-        elif self._paused:
-            self.flow.resume_reading()
-        self._paused = paused
+    def _count_received(self) -> None:
+        """Raises QueueFullError where there is no memory for what came."""
+        more = self.parser.kept - self._received.size
+        if more > 0:
+            self._received.admit(more)
+        elif more < 0:
+            self._received.give_back(-more)
+
+    def _want_body(self, wanted: bool) -> None:
+        """uvicorn's flow control."""
+        self._body_wanted = wanted
+        if wanted and self._may_read():
+            self._read_on()
+        self._read_socket()
+
+    def _read_socket(self) -> None:
+        """Read the socket or let it rest. Nothing else decides that."""
+        paused = not self._body_wanted or self.parser.unread > _AHEAD_BYTES
+        if paused != self._paused and not self.transport.is_closing():
+            self._paused = paused
+            if paused:
+                self._socket.pause_reading()
+            else:
+                self._socket.resume_reading()
 
     def _expect_head(self) -> None:
         self._head_timer = self.loop.call_later(

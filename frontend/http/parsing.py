@@ -19,6 +19,7 @@ from tandem.errors import InvalidRequestError, TandemError
 _BLANK_LINE = b"\r\n\r\n"
 """Ends every head, and every chunked body."""
 _STEP_BYTES = 16 * 1024
+_BODY_STEP_BYTES = 64 * 1024
 _REQUEST_LINE = re.compile(rb"(?:\r\n)*[A-Z-]+ [!\"$-~]+ HTTP/1\.[01]\r\n")
 _UPGRADE = re.compile(rb"^upgrade:[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=%:\[\]-]*")
@@ -63,6 +64,11 @@ class RequestParser:
     def unread(self) -> int:
         """Bytes that were received and not yet read."""
         return len(self._unread)
+
+    @property
+    def kept(self) -> int:
+        """Bytes that are kept: those unread, and a head that is not whole."""
+        return len(self._unread) + (0 if self._headers_read else len(self._head))
 
     def receive(self, data: bytes) -> None:
         """Keep bytes to be read."""
@@ -152,7 +158,7 @@ class RequestParser:
     def _next_piece(self) -> bytes:
         """Never more than one request: it ends with a blank line, or its body's length is known."""
         if self._body_left > 0:
-            end = self._body_left
+            end = min(self._body_left, _BODY_STEP_BYTES)
         else:
             seen = len(self._cut_at_end)
             window = self._cut_at_end + self._unread[:_STEP_BYTES]
