@@ -110,6 +110,7 @@ class App:
             "/v1/models": Route(get, endpoints.models, secured=True),
             "/health": Route(get, endpoints.ready),
             "/ready": Route(get, endpoints.ready),
+            "/ready/pair": Route(get, endpoints.paired),
             "/live": Route(get, endpoints.live),
             "/version": Route(get, endpoints.version),
             "/openapi.json": Route(get, endpoints.openapi),

@@ -1307,6 +1307,13 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-560",
+        "Given a client that sends requests ahead of their answers, however many and fast, then "
+        "its connection keeps 64 KiB and one read of them, which counts among the held bytes, and "
+        "where there is no memory for that the connection is refused with queue_full.",
+        ours=True,
+    ),
+    Promise(
         "S6-140",
         "Given a field that is not offered or not what it should be, then the request is "
         "refused by its name and nothing else notices.",
@@ -1845,6 +1852,12 @@ PROMISES: tuple[Promise, ...] = (
         "S5-482",
         "Given the recipe in which decode writes the KV of answers to a store, then SGLang takes "
         "its arguments, and both phases name and lay out pages alike.",
+        ours=True,
+    ),
+    Promise(
+        "S5-560",
+        "Given a fleet whose last pair has gone, then /ready stays 200 as long as requests may "
+        "wait for another, and /ready/pair is 503 until one takes work.",
         ours=True,
     ),
     Promise(

@@ -37,7 +37,7 @@ class Endpoints:
 
     @property
     def serving(self) -> bool:
-        """Whether the process takes new clients, and a request would be served now."""
+        """Whether the process takes new clients, and a request would be served or wait."""
         return not self._draining.began and self._demultiplexer.ready
 
     # --- tokens and models ---
@@ -64,6 +64,13 @@ class Endpoints:
             raise self._draining.error()
         if not self._demultiplexer.ready:
             raise NoPairError("No prefill and decode worker for a model are ready")
+        await _json(call, answers.Status())
+
+    async def paired(self, call: Call) -> None:
+        if self._draining.began:
+            raise self._draining.error()
+        if not self._demultiplexer.paired:
+            raise NoPairError("No prefill and decode worker take work now: requests wait")
         await _json(call, answers.Status())
 
     async def live(self, call: Call) -> None:

@@ -73,8 +73,13 @@ _POSTS: tuple[tuple[str, str, Any, Any], ...] = (
 _GETS: tuple[tuple[str, str, Any], ...] = (
     ("/v1/models", "The served model, as a list", answers.ModelList),
     ("/v1/models/{model}", "The served model", answers.ModelCard),
-    ("/health", "Whether a request would be served now (same as /ready)", answers.Status),
-    ("/ready", "Whether a request would be served now", answers.Status),
+    (
+        "/health",
+        "Whether a request would be served, or wait (same as /ready)",
+        answers.Status,
+    ),
+    ("/ready", "Whether a request would be served, or wait", answers.Status),
+    ("/ready/pair", "Whether a pair takes work now", answers.Status),
     ("/live", "Whether the process runs", answers.Status),
     ("/version", "Tandem's version", answers.Version),
     ("/openapi.json", "This description", dict[str, Any]),

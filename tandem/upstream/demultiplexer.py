@@ -90,6 +90,11 @@ class Demultiplexer:
         return any(route.ready for route in self._routes.values())
 
     @property
+    def paired(self) -> bool:
+        """Whether a pair for some model takes work now."""
+        return any(route.paired for route in self._routes.values())
+
+    @property
     def shown_models(self) -> set[str]:
         """Names of models that some router serves, or is to serve."""
         fleets = [stream.fleet for stream in self._streams if not stream.draining]

@@ -41,6 +41,12 @@ class ModelRoute:
         return served or self.dispatcher.expects_pair
 
     @property
+    def paired(self) -> bool:
+        """Whether a pair for the model takes work now, as far as routers have said."""
+        used = bool(self.dispatcher.in_use)
+        return used and self.served is not None and self.served.ready_pairs > 0
+
+    @property
     def idle(self) -> bool:
         """Whether no request is open, nor waits for the first pair."""
         return not (self.open_requests or self.dispatcher.early)

@@ -13,7 +13,7 @@ import fake_router
 import httpx
 import pytest
 from fake_router import FakeRouter
-from harness import CHAT, MODEL, PATIENCE, error_of, say_hello
+from harness import CHAT, MODEL, PATIENCE, Start, error_of, say_hello
 from test_frontend_handover import fleet_of
 
 from frontend import lifecycle
@@ -136,3 +136,18 @@ async def test_a_router_that_is_replaced_by_one_without_a_pair_is_waited_for_as_
         assert not asked.done()
         here.router.change_fleet(fleet_of(model_path))
         assert (await asked).status_code == 200
+
+
+@pytest.mark.promise("S5-560")
+async def test_a_frontend_without_a_pair_is_ready_and_says_that_requests_wait(start: Start) -> None:
+    frontend = await start(say_hello)
+    assert (await frontend.http.get("/ready/pair")).status_code == 200
+    frontend.router.change_fleet(frontend.fleet(ready_pairs=0, waits=True))
+    assert error_of(await frontend.until("/ready/pair", 503)) == (503, "no_pair", None)
+    assert (await frontend.http.get("/ready")).status_code == 200
+    assert (await frontend.http.get("/health")).status_code == 200
+    frontend.router.change_fleet(frontend.fleet())
+    await frontend.until("/ready/pair", 200)
+    frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
+    await frontend.until("/ready", 503)
+    assert (await frontend.http.get("/ready/pair")).status_code == 503
