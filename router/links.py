@@ -136,9 +136,11 @@ class FrontendLink:
         """Something beside payloads waits."""
 
     def add_run(self, sequence: int, worker: int) -> None:
-        """Leaves with the next message: no output of it can come before."""
+        """Leaves at once, before any output: a frontend that loses this router sends again what
+        was not said to run.
+        """
         self._runs.append((sequence, worker))
-        self._says_more = True
+        self._say_more()
 
     def add_payload(self, worker: int, payload: bytes) -> str:
         if self.failure is None:
@@ -230,10 +232,11 @@ class FrontendLink:
             self._payloads, self._ends, self._backlog = [], [], 0
         else:
             payloads, ends = self._take_some()
-        self._says_more = bool(self._runs)
+        runs, self._runs = self._runs, []
+        self._says_more = False
         if self._held.size > self._backlog:
             self._held.give_back(self._held.size - self._backlog)
-        if not (payloads or ends or draining or lost or fleet is not None):
+        if not (payloads or ends or draining or lost or runs or fleet is not None):
             return None
         message = _joined(payloads)
         if ends:
@@ -245,8 +248,7 @@ class FrontendLink:
         if fleet is not None:
             message.fleet.CopyFrom(fleet)
             message.beat_ms = round(BEAT_SECONDS * 1000)
-        if self._runs:
-            runs, self._runs = self._runs, []
+        if runs:
             message.run_sequence.extend([sequence for sequence, _ in runs])
             message.run_worker.extend([worker for _, worker in runs])
         return message

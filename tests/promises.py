@@ -1861,6 +1861,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-561",
+        "Given a router that is lost, then requests that waited there for a pair go to another "
+        "router, once, and those that it had begun end with router_lost.",
+        ours=True,
+    ),
+    Promise(
         "S6-171",
         "Given an answer of a hook that is no verdict, or anything it raises, then its own "
         "sequence fails closed and no other notices.",

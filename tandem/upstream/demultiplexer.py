@@ -219,8 +219,8 @@ class Demultiplexer:
                 self._open[state].dispatcher.submit_again(state, (first,))
 
     def ended(self, stream: RouterStream, *, drained: bool) -> None:
-        """Submit again what its router has certainly not begun. The rest fails: hooks may have seen
-        it.
+        """Submit again what its router had not begun: it says so before it begins. The rest fails:
+        hooks may have seen it.
         """
         self._streams.remove(stream)
         for route in self._routes.values():
@@ -229,12 +229,11 @@ class Demultiplexer:
         lost = errors.RouterLostError("The stream to the router broke; try again")
         for state, route in list(self._open.items()):
             cut = [first for first in state.firsts if self._runs(stream, state, first)]
-            again = [
-                first for first in cut if stream.unsent(first) or (drained and state.silent(first))
-            ]
+            again = [first for first in cut if self._may_go_on(stream, state, first, drained)]
             if len(again) < len(cut):
                 state.fail(lost)
             elif again:
+                state.lost_routers += not drained
                 route.dispatcher.submit_again(state, again)
 
     # --- inside ---
@@ -310,6 +309,18 @@ class Demultiplexer:
                 dispatcher.take_back(state, first, error, stream)
         else:
             state.fail(error)
+
+    def _may_go_on(
+        self, stream: RouterStream, state: RequestState, first: int, drained: bool
+    ) -> bool:
+        """Whether another router may have a prompt whose stream has ended. A context-only one has
+        no decode leg of which its router would have said that it runs. What was lost with two
+        routers may be what they died of.
+        """
+        if stream.unsent(first) or not state.silent(first):
+            return stream.unsent(first)
+        begun = any(self._output.runs(each) for each in range(first, first + state.n))
+        return drained or not (begun or state.submission.context_only or state.lost_routers)
 
     def _runs(self, stream: RouterStream, state: RequestState, first: int) -> bool:
         """Whether a prompt went by the stream, and not all its choices have ended."""

@@ -84,6 +84,10 @@ class Output:
             self._running.begin(stream, worker, sequence, state)
             state.begin(sequence)
 
+    def runs(self, sequence: int) -> bool:
+        """Whether a router has said that it began with a sequence, which has not ended."""
+        return self._running.knows(sequence)
+
     def receive_part(self, stream: RouterStream, worker: int, payload: bytes) -> None:
         """What one worker wrote; 0: the router does not say which."""
         if (row := wire_columns.lone_row(payload)) is not None:

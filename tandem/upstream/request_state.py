@@ -125,6 +125,7 @@ class RequestState:
         "first_at",
         "firsts",
         "let_go",
+        "lost_routers",
         "n",
         "open_choices",
         "parent_span",
@@ -178,6 +179,8 @@ class RequestState:
         """By the demultiplexer's clock; of its last wait for a router that takes requests."""
         self.submitted_at = 0.0
         """By the same clock: when some of it was given to a router last."""
+        self.lost_routers = 0
+        """Routers that were lost while the request waited there."""
         self._refusals: dict[int, int] = {}
         """Sequences that the router refused last, by prompt."""
         self.open_choices = choices

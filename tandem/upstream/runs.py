@@ -26,6 +26,10 @@ class Runs:
         self._at[sequence] = stream, worker
         self._of.setdefault((stream, worker), {})[sequence] = state
 
+    def knows(self, sequence: int) -> bool:
+        """Whether some router has said where it runs."""
+        return sequence in self._at
+
     def end(self, sequence: int) -> None:
         """Nothing more is expected of it. It need not be known."""
         place = self._at.pop(sequence, None)

@@ -216,7 +216,7 @@ class RouterMessage(_message.Message):
 
     @_builtins.property
     def run_worker(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """run on these workers from now on; apply before the payload"""
+        """run on these workers from now on; said at once, as they begin; apply before the payload"""
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ class RouterServicer:
 
     def Connect(self, request_iterator, context):
         """The one stream of a frontend and a router. All requests share it. When it breaks, the router cancels every request that
-        came by it.
+        came by it; the frontend may send to another router what was not said to run, and showed nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -33,7 +33,7 @@ class RouterStub:
     def __new__(cls, channel: _aio.Channel) -> RouterAsyncStub: ...
     Connect: _grpc.StreamStreamMultiCallable[_router_pb2.FrontendMessage, _router_pb2.RouterMessage]
     """The one stream of a frontend and a router. All requests share it. When it breaks, the router cancels every request that
-    came by it.
+    came by it; the frontend may send to another router what was not said to run, and showed nothing.
     """
     Generate: _grpc.UnaryStreamMultiCallable[_router_pb2.GenerateRequest, _router_pb2.GenerateResponse]
     """One request, one stream of answers. Costs one message a step for each request: use Connect for traffic."""
@@ -45,7 +45,7 @@ class RouterAsyncStub(RouterStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Connect: _aio.StreamStreamMultiCallable[_router_pb2.FrontendMessage, _router_pb2.RouterMessage]  # type: ignore[assignment]
     """The one stream of a frontend and a router. All requests share it. When it breaks, the router cancels every request that
-    came by it.
+    came by it; the frontend may send to another router what was not said to run, and showed nothing.
     """
     Generate: _aio.UnaryStreamMultiCallable[_router_pb2.GenerateRequest, _router_pb2.GenerateResponse]  # type: ignore[assignment]
     """One request, one stream of answers. Costs one message a step for each request: use Connect for traffic."""
@@ -60,7 +60,7 @@ class RouterServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_router_pb2.RouterMessage], _abc.AsyncIterator[_router_pb2.RouterMessage]]:
         """The one stream of a frontend and a router. All requests share it. When it breaks, the router cancels every request that
-        came by it.
+        came by it; the frontend may send to another router what was not said to run, and showed nothing.
         """
 
     @_abc_1.abstractmethod

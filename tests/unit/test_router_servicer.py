@@ -590,6 +590,8 @@ async def test_a_drain_is_said_once_on_every_stream_before_its_first_refusal() -
             said = await frontends[1].message()
             assert not said.draining
         assert (said.ends[0].sequence, said.ends[0].error.code) == (2, "draining")
+        began = await frontends[0].message()
+        assert list(began.run_sequence) == [1]
         assert (await frontends[0].message()).draining
         await soon(draining)
 
@@ -617,7 +619,9 @@ async def test_what_waits_when_a_drain_runs_out_is_refused_so_that_another_route
         await frontend.submit(5)
         await until(lambda: len(s.router.relay.core.state.waiting) == 1)
         await soon(s.router.drain(0.05))
-        ends = [end for _ in range(2) for end in (await frontend.message()).ends]
+        ends: list[router_pb2.SequenceEnd] = []
+        while len(ends) < 5:
+            ends += (await frontend.message()).ends
         codes = {end.sequence: end.error.code for end in ends}
         assert codes == {**dict.fromkeys(range(1, 5), "router_lost"), 5: "draining"}
 

@@ -127,6 +127,7 @@ class Stream:
         self.draft = Draft()
         self.rows: Counter[int] = Counter()
         self.ends: list[router_pb2.SequenceEnd] = []
+        self.runs: list[int] = []
         self.fleet: router_pb2.Fleet | None = fleet
         self.beat_ms = beat_ms
         self.draining = draining
@@ -150,6 +151,10 @@ class Stream:
         message = router_pb2.RouterMessage(
             payload=self.draft.serialize(), ends=self.ends, draining=self.draining
         )
+        if self.runs:
+            message.run_sequence.extend(self.runs)
+            message.run_worker.extend([1] * len(self.runs))
+            self.runs = []
         if self.fleet is not None:
             message.fleet.CopyFrom(self.fleet)
             message.beat_ms = self.beat_ms
@@ -164,6 +169,8 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
     def __init__(self, script: Script, fleet: router_pb2.Fleet) -> None:
         self.script = script
         self.fleet = fleet
+        self.begins = True
+        """It says of what it gets that it runs; else all of that waits for a pair."""
         self.beat_ms = 0
         """It promises to say something so often, and does not keep that; 0: it does not."""
         self.replies: dict[int, Reply] = {}
@@ -211,6 +218,9 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
                     self.refuse(reply)
                     continue
                 self.replies[submit.first_sequence] = reply
+                if self.begins:
+                    stream.runs.extend(range(reply.first, reply.first + submit.n))
+                    stream.outbox.notify()
                 task = group.create_task(self.script(reply))
                 stream.scripts.add(task)
                 task.add_done_callback(stream.scripts.discard)

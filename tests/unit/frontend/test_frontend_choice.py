@@ -208,6 +208,7 @@ def _three(bench: Bench, lost: RouterStream, other: RouterStream) -> Iterator[Re
     """What has left for the one router, what has not, and what goes to the other."""
     begun = bench.ask()
     assert sent(lost) == [begun.base]
+    bench.begin(lost, begun)
     unsent = bench.ask()
     assert unsent.base in lost.open
     bench.fleet(other, free=99)

@@ -92,6 +92,13 @@ class Bench:
         fleet = router_pb2.Fleet(models=[model])
         self.demultiplexer.receive(stream, router_pb2.RouterMessage(fleet=fleet))
 
+    def begin(self, stream: RouterStream, state: RequestState) -> None:
+        """The router says that all of a request runs."""
+        message = router_pb2.RouterMessage(
+            run_sequence=state.sequences, run_worker=[1] * len(state.sequences)
+        )
+        self.demultiplexer.receive(stream, message)
+
     def rows(self, stream: RouterStream, **columns: Any) -> None:
         columns.setdefault("offset", [0] * len(columns.get("sequence", ())))
         payload = common_pb2.TokenColumns(**columns).SerializeToString()
@@ -118,10 +125,58 @@ async def test_what_never_left_for_a_lost_router_goes_to_the_next(bench: Bench) 
     assert state.error is None
 
 
-async def test_what_a_lost_router_may_have_begun_fails(bench: Bench) -> None:
-    lost = bench.router()
+@pytest.mark.promise("S5-561")
+async def test_what_a_lost_router_had_begun_fails(bench: Bench) -> None:
+    lost, other = bench.router(), bench.router()
     state = bench.ask()
-    assert sent(lost) == [state.base]
+    stream = lost if sent(lost) else other
+    bench.begin(stream, state)
+    bench.demultiplexer.ended(stream, drained=False)
+    assert isinstance(state.error, RouterLostError)
+
+
+@pytest.mark.promise("S5-561")
+async def test_what_waited_at_a_lost_router_goes_to_the_next(bench: Bench) -> None:
+    lost = bench.router()
+    waits, runs = bench.ask(), bench.ask()
+    assert sent(lost) == [waits.base, runs.base]
+    bench.begin(lost, runs)
+    bench.demultiplexer.ended(lost, drained=False)
+    assert isinstance(runs.error, RouterLostError)
+    assert sent(bench.router()) == [waits.base]
+    assert waits.error is None
+
+
+@pytest.mark.promise("S5-561")
+async def test_of_several_prompts_of_which_one_had_begun_none_goes_on(bench: Bench) -> None:
+    lost = bench.router()
+    prompts = [Prompt.of([1, 2, 3], max_tokens=16) for _ in range(2)]
+    state = bench.ask(prompts=prompts, n=2)
+    sent(lost)
+    message = router_pb2.RouterMessage(run_sequence=[state.base + 3], run_worker=[1])
+    bench.demultiplexer.receive(lost, message)
+    bench.demultiplexer.ended(lost, drained=False)
+    assert isinstance(state.error, RouterLostError)
+
+
+@pytest.mark.promise("S5-561")
+async def test_what_was_lost_with_two_routers_goes_to_no_third(bench: Bench) -> None:
+    """They may have died of it."""
+    state = bench.ask()
+    for _ in range(2):
+        assert state.error is None
+        lost = bench.router()
+        assert sent(lost) == [state.base]
+        bench.demultiplexer.ended(lost, drained=False)
+    assert isinstance(state.error, RouterLostError)
+    assert sent(bench.router()) == []
+
+
+@pytest.mark.promise("S5-561")
+async def test_a_context_only_request_may_have_begun_unsaid(bench: Bench) -> None:
+    lost = bench.router()
+    state = bench.ask(context_only=True)
+    sent(lost)
     bench.demultiplexer.ended(lost, drained=False)
     assert isinstance(state.error, RouterLostError)
 

@@ -277,11 +277,9 @@ async def test_a_router_that_is_lost_fails_what_it_had_and_nothing_else(
     serve: Serve, stream: bool
 ) -> None:
     service = await serve(Paused(), say_hello)
-    first, second = service.routers
+    second = service.routers[1]
     had = asyncio.create_task(service.frontend.chat(stream=stream))
-    await first.until(lambda router: len(router.replies) == 1)
-    if stream:
-        await service.frontend.until_metric("tandem_frontend_completion_tokens_total", 1)
+    await service.frontend.until_metric("tandem_frontend_completion_tokens_total", 1)
     service.lead_to(second)
     service.switch.cut()
     failed = await had
@@ -295,6 +293,25 @@ async def test_a_router_that_is_lost_fails_what_it_had_and_nothing_else(
     assert {answer.status_code for answer in await asyncio.gather(*new)} == {200}
     assert len(second.replies) == 8
     assert await service.frontend.metric(RECONNECTS, cause="lost") == 1
+
+
+@pytest.mark.promise("S5-561")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_waits_at_a_router_that_is_lost_is_answered_by_the_next(
+    serve: Serve, stream: bool
+) -> None:
+    async def wait_for_a_pair(reply: Reply) -> None:
+        await reply.cancelled.wait()
+
+    service = await serve(wait_for_a_pair, say_hello)
+    first, second = service.routers
+    first.begins = False
+    waits = asyncio.create_task(service.frontend.chat(stream=stream))
+    await first.until(lambda router: len(router.replies) == 1)
+    service.lead_to(second)
+    service.switch.cut()
+    assert (await waits).status_code == 200
+    assert len(second.replies) == 1
 
 
 @pytest.mark.promise("S6-170")
