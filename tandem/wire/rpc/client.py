@@ -189,6 +189,10 @@ class RpcChannel:
 
         return ask
 
+    @property
+    def connections(self) -> Sequence[PeerConnection]:
+        return self._connections
+
     async def connected(self) -> _Dialled:
         """A connection that takes calls. Raises OSError or TimeoutError."""
         if self._connections and self._connections[-1].accepts:
