@@ -39,6 +39,8 @@ class LoadedCertificate:
     """Shows the certificate to clients; with a CA it demands one of theirs."""
     dialling: ssl.SSLContext
     """Shows it to servers, and believes what the CA has signed."""
+    authorities: frozenset[bytes]
+    """The certificates of `ca`, each as DER."""
 
 
 class CertificateFiles:
@@ -83,20 +85,28 @@ class CertificateFiles:
         """Raises ConfigError where they cannot be used, or are replaced meanwhile."""
         cert, key = _bytes(self._cert), _bytes(self._key)
         ca = _bytes(self._ca) if self._ca else b""
-        contexts = [
-            self._context(kind) for kind in (ssl.PROTOCOL_TLS_SERVER, ssl.PROTOCOL_TLS_CLIENT)
-        ]
-        for context in contexts:
+        server = self._context(ssl.PROTOCOL_TLS_SERVER)
+        client = self._context(ssl.PROTOCOL_TLS_CLIENT)
+        for context in (server, client):
             self._load(context)
         if self._look() != self._stamp:
             raise ConfigError(f"{self._cert} was replaced while it was read")
-        return LoadedCertificate(cert, key, ca, *contexts)
+        return LoadedCertificate(cert, key, ca, server, client, frozenset(_ders(ca)))
 
     def _context(self, kind: int) -> ssl.SSLContext:
-        """Make one that has no certificate yet."""
+        """Make one that has no certificate yet.
+
+        Where both ends show certificates, no session is resumed: a resumed session skips the look
+        at the certificate, so that one that has ended would go on opening connections. TLS 1.2
+        resumes by an id that the server cannot switch off, so TLS 1.3 is the least.
+        """
         context = ssl.SSLContext(kind)
         context.hostname_checks_common_name = False
         if self._ca:
+            context.minimum_version = ssl.TLSVersion.TLSv1_3
+            context.options |= ssl.OP_NO_TICKET
+            if kind == ssl.PROTOCOL_TLS_SERVER:
+                context.num_tickets = 0
             context.verify_mode = ssl.CERT_REQUIRED
             # A CA of our own may be signed by one that is not in the file.
             context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -147,14 +157,21 @@ def _expiry_or_zero(path: str) -> float:
 
 def expiry(pem: bytes) -> datetime:
     """When the first of these certificates ends. Raises ValueError where there is none."""
-    blocks = _BLOCK.findall(pem.decode("ascii", "replace"))
-    if not blocks:
+    ders = _ders(pem)
+    if not ders:
         raise ValueError("there is no certificate in it")
-    return min(_not_after(ssl.PEM_cert_to_DER_cert(block)) for block in blocks)
+    return min(map(not_after, ders))
 
 
-def _not_after(der: bytes) -> datetime:
-    """RFC 5280, 4.1: Certificate holds TBSCertificate, which holds [version], serial number,
+def _ders(pem: bytes) -> list[bytes]:
+    blocks = _BLOCK.findall(pem.decode("ascii", "replace"))
+    return [ssl.PEM_cert_to_DER_cert(block) for block in blocks]
+
+
+def not_after(der: bytes) -> datetime:
+    """When a certificate ends. Raises ValueError for bytes that are none.
+
+    RFC 5280, 4.1: Certificate holds TBSCertificate, which holds [version], serial number,
     algorithm, issuer and validity, which holds notBefore and notAfter.
     """
     certificate = _enter(der, _SEQUENCE)

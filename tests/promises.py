@@ -1837,6 +1837,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-420",
+        "Given a TLS session of before, then it is not resumed between components, and nothing "
+        "older than TLS 1.3 is spoken there.",
+        ours=True,
+    ),
+    Promise(
+        "S6-421",
+        "Given an open connection whose peer's certificate ends or whose CA is replaced, then it "
+        "is closed within a minute, by both ends, and the log says why.",
+        ours=True,
+    ),
+    Promise(
         "S5-480",
         "Given numbers of ranks, token processes and nodes, then the chart renders them exactly "
         "where a worker starts with them.",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -16,6 +16,7 @@ from tandem.message_limits import MAX_MESSAGE_BYTES, MAX_REQUEST_MESSAGE_BYTES
 from tandem.wire.callers import CallerCheck
 from tandem.wire.rpc.client import SILENCE_SECONDS, UNIX, RpcChannel
 from tandem.wire.rpc.server import Listener
+from tandem.wire.standing import watch
 from tandem.wire.tls import PeerRole, PeerTls
 
 _BACKLOG: Final = 1024
@@ -34,14 +35,16 @@ def open_channel(
 
     It is one of tandem.wire.rpc, and has of grpc.aio's what stubs ask for.
     """
-    channel: Any = RpcChannel(
+    channel = RpcChannel(
         address,
         None if tls is None else tls.client_context(),
         name="" if tls is None else tls.name_of(role),
         most_bytes=MAX_MESSAGE_BYTES,
         silence_seconds=silence_seconds,
     )
-    return channel  # type: ignore[no-any-return]
+    if tls is not None:
+        watch(channel, tls)
+    return cast(grpc.aio.Channel, channel)
 
 
 def answering_bytes(server: Any, method: str) -> Any:
@@ -94,6 +97,7 @@ class Server:
             admit=None if self._check is None else self._check.admit,
             most_bytes=MAX_REQUEST_MESSAGE_BYTES,
         )
+        self._tls = tls
         self._health = health.aio.HealthServicer()
         self._names: list[str] = []
         self.add(partial(health_pb2_grpc.add_HealthServicer_to_server, self._health))
@@ -112,6 +116,8 @@ class Server:
             reflected = reflection.aio.ReflectionServicer(names)
             self.add(partial(reflection_pb2_grpc.add_ServerReflectionServicer_to_server, reflected))
         await self.set_serving(False)
+        if self._tls is not None:
+            watch(self._listener, self._tls)
         if address.startswith(UNIX):
             await self._listener.start(_unix(address.removeprefix(UNIX)))
             return 0

@@ -91,6 +91,10 @@ class PeerTls:
         """
         return self._files.current().dialling
 
+    def authorities(self) -> frozenset[bytes]:
+        """The CAs that are believed now, each as DER."""
+        return self._files.current().authorities
+
     def server_context(self) -> ssl.SSLContext:
         """It follows the files, and demands a certificate of every client."""
         return self._files.server_context()
