@@ -94,6 +94,22 @@ def test_on_cpus_adapters_beside_data_parallel_ranks_are_refused(model_path: Pat
     assert engine("cuda", 2, TWO)
 
 
+@pytest.mark.promise("S6-422")
+@pytest.mark.parametrize("cache", [{"enable_flexkv": True}, {"radix_cache_backend": "flexkv"}])
+def test_a_cache_that_knows_kv_by_its_tokens_alone_is_refused_beside_adapters(
+    model_path: Path, cache: Mapping[str, Any]
+) -> None:
+    """Each would give one adapter's KV to another."""
+
+    def engine(adapters: Sequence[LoraAdapter]) -> SglangEngine:
+        options = {"device": "cuda", "server_args": json.dumps(cache)}
+        return SglangEngine(Role.PREFILL, settings(model_path, options, adapters))
+
+    assert engine(())
+    with pytest.raises(ConfigError, match=f"{next(iter(cache))} beside the setting lora_adapters"):
+        engine(TWO)
+
+
 def test_on_gpus_a_backend_that_has_no_data_parallel_ranks_is_refused_beside_them(
     model_path: Path,
 ) -> None:

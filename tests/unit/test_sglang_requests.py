@@ -159,6 +159,17 @@ def test_the_context_is_what_sglangs_scheduler_gives_whole(
         assert prompt + drafts + (whole - prompt) <= context
 
 
+@pytest.mark.promise("S6-422")
+@pytest.mark.parametrize("cache", [{"enable_flexkv": True}, {"radix_cache_backend": "ours"}])
+def test_a_key_finds_no_kv_that_a_cache_knows_by_its_tokens_alone(cache: dict[str, Any]) -> None:
+    """Where keys share one cache, requests bear no salt."""
+    salted, plain = request(cache_salt="acme"), request()
+    validation.check(salted, _bounds({}))
+    validation.check(plain, _bounds(cache))
+    with pytest.raises(UnsupportedError, match=f"{next(iter(cache))}.*share_prefix_cache"):
+        validation.check(salted, _bounds(cache))
+
+
 @pytest.mark.promise("S5-449")
 @pytest.mark.parametrize(("algorithm", "drafts"), [(None, False), ("EAGLE", True)])
 def test_min_p_is_taken_where_nothing_is_drafted(algorithm: str | None, drafts: bool) -> None:

@@ -12,6 +12,7 @@ from tandem.engine import lora, model_files
 from tandem.engine.base import EngineDescription, Role
 from tandem.engine.lora import LoraAdapter
 from tandem.engine.prefix_log import PrefixLog
+from tandem.engine.sglang import server_arguments
 from tandem.engine.sglang.launch import Launched
 from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import StartError
@@ -82,6 +83,7 @@ def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:
         unseeded=_unseeded(launched.arguments, seeded),
         scores_prompts=not any(launched.arguments[name] for name in _SKIPPING),
         drafts=bool(launched.arguments["speculative_algorithm"]),
+        nameless=server_arguments.nameless(launched.arguments),
     )
 
 

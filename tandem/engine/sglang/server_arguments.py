@@ -472,6 +472,12 @@ COMPANIONS: Mapping[tuple[str, ...], tuple[str, ...]] = {
 }
 """By arguments of which one has to be there: what has no effect without."""
 
+NAMELESS = _names("enable_flexkv radix_cache_backend")
+"""Caches that know KV by its tokens alone: neither by the adapter under which it was computed, nor
+by the key whose prompt it was. SGLang's own, HiCache's, LMCache's and the external linker's name it
+by both (`mem_cache/utils.py`); of a registered backend nobody can say.
+"""
+
 
 def check(given: Mapping[str, Any]) -> None:
     """Raises ConfigError naming each argument that may not be given, and why."""
@@ -501,6 +507,20 @@ def check_idle(given: Mapping[str, Any], *, adapters: bool, mooncake: bool) -> N
     for companions, lonely in COMPANIONS.items():
         if not any(given.get(each) for each in companions):
             _check_idle(given, lonely, f"it needs {' or '.join(companions)} beside it")
+
+
+def nameless(given: Mapping[str, Any]) -> str:
+    """The argument by which KV is known by its tokens alone; empty: none is given."""
+    return next((name for name in NAMELESS if given.get(name)), "")
+
+
+def check_adapters(given: Mapping[str, Any]) -> None:
+    """Raises ConfigError for what gives the KV of one LoRA adapter to another."""
+    if name := nameless(given):
+        raise ConfigError(
+            f"engine option server_args must not hold {name} beside the setting lora_adapters: it"
+            " knows KV by its tokens alone, so that KV of one adapter would be taken for another's"
+        )
 
 
 def _check_idle(given: Iterable[str], names: Iterable[str], why: str) -> None:

@@ -97,8 +97,13 @@ class Setup:
             )
 
     def _check_adapters(self) -> None:
-        """SGLang's scheduler would end as it starts: see `LoRAManager.__init__`."""
-        if not self._settings.lora_adapters or self.parallel.data == 1:
+        """Raises ConfigError for what adapters cannot be beside. With data-parallel ranks SGLang's
+        scheduler would end as it starts: see `LoRAManager.__init__`.
+        """
+        if not self._settings.lora_adapters:
+            return
+        server_arguments.check_adapters(self._options.extra)
+        if self.parallel.data == 1:
             return
         if self._device == "cpu":
             raise ConfigError(

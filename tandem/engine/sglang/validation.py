@@ -34,12 +34,19 @@ class EngineBounds:
     """The model computes its last layers for every token of a prompt."""
     drafts: bool
     """Tokens are drafted, and verified: by temperature, top_k and top_p alone."""
+    nameless: str = ""
+    """SGLang's argument by which KV is known by its tokens alone, whose key's ever; empty: none."""
 
 
 def check(request: EngineRequest, bounds: EngineBounds) -> None:
     """Raises RequestError where the request can never run, naming the field."""
     _check_tokens(request, bounds)
     _check_hand_over(request, bounds.role)
+    if request.cache_salt and bounds.nameless:
+        raise UnsupportedError(
+            f"keys have caches of their own, and {bounds.nameless} of this engine has one for all:"
+            " the operator leaves it out, or sets share_prefix_cache"
+        )
     if request.sampling.logprobs > MAX_TOP_LOGPROBS:
         raise UnsupportedError(f"at most {MAX_TOP_LOGPROBS} top_logprobs", param="top_logprobs")
     if request.sampling.HasField("prompt_logprobs") and not bounds.scores_prompts:
