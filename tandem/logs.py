@@ -2,7 +2,8 @@
 
 Fields ride in `extra`: `log.info("request ended", extra={"trace_id": ..., "outcome": ...})`. Only
 the fields named here are written, so that no prompt, output, header or key gets into a log by
-accident.
+accident. Nothing that stands in a message, a field or an exception begins a line or moves a
+terminal's cursor: lines of a traceback are marked, and controls are escaped.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ FIELDS = (
     "address",
 )
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_MARK = "  | "
+"""What a line of a traceback begins with on a console, as no record does."""
 Format = Literal["console", "json"]
 
 
@@ -57,14 +60,18 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+        line = json.dumps(entry, ensure_ascii=False)
+        return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
 class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = " ".join(f"{name}={_line(value)}" for name, value in _fields(record).items())
-        line = f"{_timestamp(record)} {record.levelname:<7} {record.getMessage()} {fields}".rstrip()
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        message = _line(record.getMessage())
+        line = f"{_timestamp(record)} {record.levelname:<7} {message} {fields}".rstrip()
+        if not record.exc_info:
+            return line
+        return marked(f"{line}\n{self.formatException(record.exc_info)}")
 
 
 class _Origin(logging.Filter):
@@ -94,6 +101,11 @@ def configure(
     number = {} if token_process is None else {"token_process": token_process}
     handler.addFilter(_Origin(component=component, **host, **number))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def marked(text: str) -> str:
+    """With all lines but the first marked as its own, and controls escaped."""
+    return f"\n{_MARK}".join(map(_line, text.split("\n")))
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

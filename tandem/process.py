@@ -86,7 +86,7 @@ def run_with(
 
 
 def _refused(component: str, error: StartError) -> int:
-    sys.stderr.write(f"tandem {component}: {error}\n")
+    sys.stderr.write(logs.marked(f"tandem {component}: {error}") + "\n")
     return 2
 
 

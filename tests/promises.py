@@ -1710,6 +1710,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-423",
+        "Given whatever text in a message, a field, an exception or what an engine printed last, "
+        "then it begins no line of a log and moves no terminal's cursor.",
+        ours=True,
+    ),
+    Promise(
+        "S6-422",
+        "Given a cache that knows KV by its tokens alone, then it is refused beside LoRA adapters, "
+        "and no key finds in it what another key had computed.",
+        ours=True,
+    ),
+    Promise(
         "S6-156",
         "Given logs, metrics and spans, then no prompt, output or key is in them; given the "
         "audit log, then its owner alone reads it, and content is in it only where asked for.",

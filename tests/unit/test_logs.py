@@ -103,6 +103,62 @@ def test_a_console_line_is_one_line_whatever_stands_in_it(
     assert len(err.splitlines()) == 1
 
 
+FORGED = "a\n2026-01-01T00:00:00.000Z ERROR   forged component=router\r\x9b2J\u2028b\x85c"
+
+
+@pytest.mark.promise("S6-147", "S6-423")
+@pytest.mark.usefixtures("root_logger")
+def test_a_message_is_one_line_whatever_its_arguments_hold(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    logs.configure("router")
+    logging.getLogger("t").warning("bad: %s", FORGED)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "bad: a\\n2026-01-01" in line
+
+
+@pytest.mark.promise("S6-147", "S6-423")
+@pytest.mark.usefixtures("root_logger")
+def test_an_exceptions_text_begins_no_line_of_a_console(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Nor does that of its cause, of its group or of its notes."""
+    logs.configure("router")
+    try:
+        try:
+            raise KeyError(FORGED)
+        except KeyError as cause:
+            error = ValueError(FORGED)
+            error.add_note(FORGED)
+            raise ExceptionGroup(FORGED, [error]) from cause
+    except ExceptionGroup:
+        logging.getLogger("t").exception("failed")
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first.endswith("failed component=router")
+    assert others
+    assert {line[:4] for line in others} == {"  | "}
+    assert not any("\x9b" in line for line in others)
+
+
+@pytest.mark.promise("S6-147", "S6-423")
+@pytest.mark.usefixtures("root_logger")
+def test_a_json_record_is_one_line_to_whoever_splits_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Python, Java and JavaScript take U+0085 and U+2028 for ends of lines too."""
+    logs.configure("router", format="json")
+    try:
+        raise ValueError(FORGED)
+    except ValueError:
+        logging.getLogger("t").exception("failed: %s", FORGED, extra={"reason": FORGED})
+    (line,) = capsys.readouterr().err.splitlines()
+    entry = json.loads(line)
+    assert entry["reason"] == FORGED
+    assert entry["message"] == f"failed: {FORGED}"
+    assert FORGED in entry["exception"]
+    assert "\x9b" not in line
+
+
 @pytest.mark.promise("S6-147")
 @pytest.mark.usefixtures("root_logger")
 def test_an_exception_stays_in_its_json_line(capsys: pytest.CaptureFixture[str]) -> None:
