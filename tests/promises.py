@@ -1849,6 +1849,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-424",
+        "Given h2spec's strict cases against each gRPC port of a stack, then those that fail are "
+        "listed with a reason, and no other does.",
+        ours=True,
+    ),
+    Promise(
         "S6-420",
         "Given a TLS session of before, then it is not resumed between components, and nothing "
         "older than TLS 1.3 is spoken there.",
