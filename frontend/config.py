@@ -277,8 +277,9 @@ class FrontendConfig:
     )
     withheld_finish_reason: WithheldReason = setting(
         "stop",
-        "The finish_reason of an answer that an output hook or a classifier ended; its stop_reason"
-        " says which.",
+        "The finish_reason of a chat's or completion's answer that an output hook or a classifier"
+        " ended; its stop_reason says which. Responses are then incomplete and messages refusals"
+        " whatever stands here.",
     )
     resume: bool = setting(
         False,

@@ -231,6 +231,12 @@ PROMISES: tuple[Promise, ...] = (
         "counts generated tokens alike in both modes.",
         ours=True,
     ),
+    Promise(
+        "S0-039",
+        "Given a terminate or a classifier's block, when responses or messages are asked for, then "
+        "the answer is incomplete/content_filter or a refusal, by default, and has the reason.",
+        ours=True,
+    ),
     # --- S1: Dynamo logits layer, vLLM (seed 001) ---
     Promise(
         "S1-039",
@@ -1534,7 +1540,7 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S6-341",
         "Given an answer to /v1/responses that was cut off, withheld or failed, then its status "
-        "and the stream's last event say so.",
+        "and the stream's last event say so, whatever the settings.",
         ours=True,
     ),
     Promise(
@@ -1556,8 +1562,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S6-351",
-        "Given an answer to /v1/messages, then its stop_reason says how it ended, and arguments "
-        "that are no JSON object are given as they were written.",
+        "Given an answer to /v1/messages, then its stop_reason says how it ended, a refusal where "
+        "it was withheld, and arguments that are no JSON object are given as they were written.",
         ours=True,
     ),
     Promise(

@@ -7,7 +7,7 @@ says its port on standard output, and ends with its standard input:
 
 A tool is called once, with arguments made of its schema; its result is then repeated. An answer of
 a form is made of its schema too. All else is answered by a greeting, or, where the prompt says
-`think`, by a thought and a greeting.
+`think`, by a thought and a greeting. Where the prompt says `withhold`, a hook ends the answer.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ MODEL_PATH = ROOT / "model" / "tandem-tiny"
 GREETING = "Hello from the model."
 SETTINGS = {"model_family": "qwen3", "api_keys": ("sesame",)}
 PROCESSORS = ("json_schema", "tagged", "min_new_tokens", "thinking_budget")
+WITHHELD = "withhold"
 ROW = 4
 """Characters at once."""
 _TOOL = re.compile(r'^\{"name": .*\}$', re.MULTILINE)
@@ -52,7 +53,10 @@ async def tell(reply: Reply, text: str, *, row: int = ROW) -> None:
         for row in rows:
             reply.text(row, output=output)
             await reply.flush()
-        reply.finish(output=output, completion_tokens=len(rows))
+        if WITHHELD in prompt_of(reply):
+            reply.end(output=output, stop_reason="test_policy")
+        else:
+            reply.finish(output=output, completion_tokens=len(rows))
     await reply.flush()
 
 

@@ -37,6 +37,17 @@ def test_stream(client: Anthropic, server: Server) -> None:
         assert stream.get_final_message().usage.output_tokens > 0
 
 
+def test_withheld(client: Anthropic, server: Server) -> None:
+    asked: Any = [{"role": "user", "content": "Please withhold."}]
+    fields: dict[str, Any] = {"model": server.model, "max_tokens": 50, "messages": asked}
+    with client.messages.stream(**fields) as stream:
+        streamed = stream.get_final_message()
+    for message in (client.messages.create(**fields), streamed):
+        assert message.stop_reason == "refusal"
+        assert message.stop_details is not None
+        assert message.stop_details.explanation == "test_policy"
+
+
 @pytest.mark.parametrize("dumped", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 def test_tools(client: Anthropic, server: Server, stream: bool, dumped: bool) -> None:

@@ -106,6 +106,16 @@ def test_responses(client: OpenAI, server: Server) -> None:
         assert events.get_final_response().output_text == GREETING
 
 
+def test_responses_withheld(client: OpenAI, server: Server) -> None:
+    answer = client.responses.create(model=server.model, input="Please withhold.")
+    with client.responses.stream(model=server.model, input="Please withhold.") as events:
+        assert [event.type for event in events][-1] == "response.incomplete"
+    assert answer.status == "incomplete"
+    assert answer.incomplete_details is not None
+    assert answer.incomplete_details.reason == "content_filter"
+    assert answer.incomplete_details.to_dict()["stop_reason"] == "test_policy"
+
+
 @pytest.mark.parametrize("dumped", [False, True])
 def test_responses_tools(client: OpenAI, server: Server, dumped: bool) -> None:
     """`dumped`: with every field that the client's objects have, null or not."""

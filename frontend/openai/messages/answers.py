@@ -51,6 +51,15 @@ class MessageUsage(msgspec.Struct, kw_only=True):
     output_tokens: int
 
 
+class RefusalDetails(msgspec.Struct, tag_field="type", tag="refusal", kw_only=True):
+    """Why an answer was withheld."""
+
+    category: None = None
+    """Policies here are the operator's own, and have no category of Anthropic's."""
+    explanation: str | None
+    """A hook's reason, or the name of the classifier that blocked."""
+
+
 class WholeMessage(msgspec.Struct, kw_only=True):
     id: str
     type: Literal["message"] = "message"
@@ -60,6 +69,7 @@ class WholeMessage(msgspec.Struct, kw_only=True):
     stop_reason: StopReason | None
     """None: the answer goes on."""
     stop_sequence: str | None
+    stop_details: RefusalDetails | None
     usage: MessageUsage
 
 

@@ -23,6 +23,7 @@ from frontend.openai.messages import errors
 from frontend.openai.messages.answers import (
     AnswerBlock,
     MessageUsage,
+    RefusalDetails,
     StopReason,
     TextBlock,
     ThinkingBlock,
@@ -57,12 +58,11 @@ class _Answer:
 
     @property
     def stop_reason(self) -> StopReason:
-        finish = self.finish
-        match self.blocks.reason(finish):
+        if self.finish.withheld:
+            return "refusal"
+        match self.blocks.reason(self.finish):
             case "length":
                 return "max_tokens"
-            case "content_filter":
-                return "refusal"
             case "tool_calls":
                 return "tool_use"
         return "end_turn" if self.stop_sequence is None else "stop_sequence"
@@ -71,6 +71,13 @@ class _Answer:
     def stop_sequence(self) -> str | None:
         """That of the client's which was met: hooks have reasons too."""
         return None if self.finish.withheld else self.finish.stop_reason or None
+
+    @property
+    def stop_details(self) -> RefusalDetails | None:
+        """What a hook or a classifier said, where one ended the answer."""
+        if not self.finish.withheld:
+            return None
+        return RefusalDetails(explanation=self.finish.stop_reason)
 
     @property
     def finish(self) -> Finish:
@@ -88,6 +95,7 @@ class _Answer:
         """The message at its end."""
         message = self._message([whole_block(block) for block in self.blocks.all], counted(usage))
         message.stop_reason, message.stop_sequence = self.stop_reason, self.stop_sequence
+        message.stop_details = self.stop_details
         return message
 
     def _message(self, content: list[AnswerBlock], usage: MessageUsage) -> WholeMessage:
@@ -97,6 +105,7 @@ class _Answer:
             content=content,
             stop_reason=None,
             stop_sequence=None,
+            stop_details=None,
             usage=usage,
         )
 
@@ -127,7 +136,11 @@ class MessageEvents:
     def closing(self, usage: Usage, report: Report | None) -> bytes:
         """Why it ended, and the usage."""
         answer = self._answer
-        delta = {"stop_reason": answer.stop_reason, "stop_sequence": answer.stop_sequence}
+        delta = {
+            "stop_reason": answer.stop_reason,
+            "stop_sequence": answer.stop_sequence,
+            "stop_details": answer.stop_details,
+        }
         last = _event("message_delta", delta=delta, usage=counted(usage))
         return last + _event("message_stop")
 

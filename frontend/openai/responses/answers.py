@@ -77,6 +77,10 @@ class ResponseUsage(msgspec.Struct, kw_only=True):
 
 class IncompleteDetails(msgspec.Struct, kw_only=True):
     reason: Literal["max_output_tokens", "content_filter"]
+    stop_reason: str | msgspec.UnsetType | None = msgspec.UNSET
+    """Of an answer that a hook or a classifier ended: the hook's reason or the classifier's name,
+    as in the choice of a chat.
+    """
 
 
 class ResponseError(msgspec.Struct, kw_only=True):

@@ -124,11 +124,10 @@ class _Answer:
     def _incomplete(self) -> IncompleteDetails | None:
         if self._finish is None:
             raise InternalError("the answer has no end")
-        match self._finish.reason:
-            case "length":
-                return IncompleteDetails(reason="max_output_tokens")
-            case "content_filter":
-                return IncompleteDetails(reason="content_filter")
+        if self._finish.withheld:
+            return IncompleteDetails(reason="content_filter", stop_reason=self._finish.stop_reason)
+        if self._finish.reason == "length":
+            return IncompleteDetails(reason="max_output_tokens")
         return None
 
 

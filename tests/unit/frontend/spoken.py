@@ -30,13 +30,20 @@ class Script:
         self.rows: tuple[str, ...] = ()
         self.end: dict[str, Any] = {}
         self.error: common_pb2.Error | None = None
-        self.withheld = ""
+        self.withheld = self.blocked = ""
         self.tasks: list[common_pb2.Task] = []
 
     def says(
-        self, *rows: str, error: common_pb2.Error | None = None, withheld: str = "", **end: Any
+        self,
+        *rows: str,
+        error: common_pb2.Error | None = None,
+        withheld: str = "",
+        blocked: str = "",
+        **end: Any,
     ) -> None:
-        self.rows, self.error, self.withheld, self.end = rows, error, withheld, end
+        """`withheld`: why the router ended it. `blocked`: why its decode worker did."""
+        self.rows, self.error, self.end = rows, error, end
+        self.withheld, self.blocked = withheld, blocked
 
     async def __call__(self, reply: Reply) -> None:
         self.tasks.append(reply.task)
@@ -45,6 +52,8 @@ class Script:
             await reply.flush()
         if self.error is not None or self.withheld:
             reply.end(error=self.error, stop_reason=self.withheld)
+        elif self.blocked:
+            reply.finish(withheld=True, stop_reason=self.blocked)
         else:
             reply.finish(**{"completion_tokens": len(self.rows)} | self.end)
         await reply.flush()

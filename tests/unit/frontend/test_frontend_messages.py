@@ -47,8 +47,7 @@ ERRORS = {
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(model_path: Path) -> AsyncIterator[Harness]:
     """A model that thinks and calls tools."""
-    chosen = {"model_family": "qwen3", "withheld_finish_reason": "content_filter"}
-    async with serving(model_path, SCRIPT, chosen) as harness:
+    async with serving(model_path, SCRIPT, {"model_family": "qwen3"}) as harness:
         await offer(harness, "json_schema", "thinking_budget", "tagged")
         yield harness
 
@@ -71,7 +70,8 @@ async def ask(frontend: Harness, *, stream: bool, **fields: Any) -> dict[str, An
     assert response.headers["request-id"] == response.headers["x-tandem-trace-id"]
     message = put_together(events(response.text)) if stream else response.json()
     assert set(message) == {
-        *("id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage")
+        *("id", "type", "role", "model", "content", "usage"),
+        *("stop_reason", "stop_sequence", "stop_details"),
     }
     assert (message["type"], message["role"], message["model"]) == ("message", "assistant", MODEL)
     return message
@@ -190,7 +190,6 @@ async def test_what_an_answer_gave_goes_back_as_it_came(
         ({}, "end_turn", None),
         ({"length": True}, "max_tokens", None),
         ({"stop_reason": "END"}, "stop_sequence", "END"),
-        ({"withheld": "a hook"}, "refusal", None),
     ],
 )
 async def test_an_answer_says_how_it_ended(
@@ -199,17 +198,28 @@ async def test_an_answer_says_how_it_ended(
     SCRIPT.says("It is", **end)
     message = await ask(served, stream=stream, stop_sequences=["END"])
     assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
+    assert message["stop_details"] is None
     assert list(SCRIPT.tasks[-1].sampling.stop) == ["END"]
 
 
 @BOTH_WAYS
-async def test_a_hook_that_ends_an_answer_is_no_stop_sequence(
-    model_path: Path, stream: bool
+@pytest.mark.promise("S0-039", "S6-351")
+@pytest.mark.parametrize("by", ["withheld", "blocked"])
+@pytest.mark.parametrize("setting", ["stop", "content_filter"])
+async def test_a_withheld_answer_is_a_refusal_that_says_why(
+    model_path: Path, stream: bool, by: str, setting: str
 ) -> None:
-    SCRIPT.says("It is", withheld="a hook")
-    async with serving(model_path, SCRIPT, {}) as frontend:
-        message = await ask(frontend, stream=stream)
-    assert (message["stop_reason"], message["stop_sequence"]) == ("end_turn", None)
+    """Whether prefill's hook or decode's ended it, after a text, a call or nothing, whatever an
+    answer to a chat would be called.
+    """
+    chosen = {"model_family": "qwen3", "withheld_finish_reason": setting}
+    async with serving(model_path, SCRIPT, chosen) as frontend:
+        for said in ("It is", CALL, ""):
+            SCRIPT.says(*said, **{by: "test_policy"})
+            message = await ask(frontend, stream=stream, tools=[WEATHER])
+            assert (message["stop_reason"], message["stop_sequence"]) == ("refusal", None)
+            told = {"type": "refusal", "category": None, "explanation": "test_policy"}
+            assert message["stop_details"] == told
 
 
 @BOTH_WAYS

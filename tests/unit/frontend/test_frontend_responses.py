@@ -45,8 +45,7 @@ SCRIPT = Script()
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(model_path: Path) -> AsyncIterator[Harness]:
     """A model that thinks and calls tools."""
-    chosen = {"model_family": "qwen3", "withheld_finish_reason": "content_filter"}
-    async with serving(model_path, SCRIPT, chosen) as harness:
+    async with serving(model_path, SCRIPT, {"model_family": "qwen3"}) as harness:
         yield harness
 
 
@@ -74,6 +73,7 @@ async def ask(frontend: Harness, *, stream: bool, **fields: Any) -> dict[str, An
     else:
         found = events(response.text)
         answer = found[-1]["response"]
+        assert found[-1]["type"] == f"response.{answer['status']}"
         assert put_together(found) == answer["output"]
         assert [each["type"] for each in found[:2]] == ["response.created", "response.in_progress"]
         assert found[0]["response"]["output"] == []
@@ -180,7 +180,6 @@ async def test_the_openai_client_joins_a_stream(served: Harness) -> None:
         ({}, "completed", None),
         ({"stop_reason": "END"}, "completed", None),
         ({"length": True}, "incomplete", "max_output_tokens"),
-        ({"withheld": "a hook"}, "incomplete", "content_filter"),
     ],
 )
 async def test_an_answer_says_how_it_ended(
@@ -190,6 +189,37 @@ async def test_an_answer_says_how_it_ended(
     answer = await ask(served, stream=stream)
     assert answer["status"] == answer["output"][-1]["status"] == status
     assert answer["incomplete_details"] == (reason and {"reason": reason})
+
+
+@BOTH_WAYS
+@pytest.mark.promise("S0-039", "S6-341")
+@pytest.mark.parametrize("by", ["withheld", "blocked"])
+@pytest.mark.parametrize("setting", ["stop", "content_filter"])
+async def test_a_withheld_answer_is_incomplete_and_says_why(
+    model_path: Path, stream: bool, by: str, setting: str
+) -> None:
+    """Whether prefill's hook or decode's ended it, after a text, a call or nothing, whatever an
+    answer to a chat would be called.
+    """
+    chosen = {"model_family": "qwen3", "withheld_finish_reason": setting}
+    async with serving(model_path, SCRIPT, chosen) as frontend:
+        for said in ("It is", CALL, ""):
+            SCRIPT.says(*said, **{by: "test_policy"})
+            answer = await ask(frontend, stream=stream, tools=[WEATHER])
+            assert answer["status"] == "incomplete"
+            told = {"reason": "content_filter", "stop_reason": "test_policy"}
+            assert answer["incomplete_details"] == told
+            assert [item["status"] for item in answer["output"]] == ["incomplete"] * bool(said)
+        read = await frontend.openai.responses.create(**ASKED)
+        assert read.incomplete_details is not None
+        assert read.incomplete_details.to_dict()["stop_reason"] == "test_policy"
+
+
+@pytest.mark.promise("S6-341")
+async def test_a_withheld_answer_is_incomplete_under_default_settings(served: Harness) -> None:
+    SCRIPT.says("It is", blocked="a classifier")
+    answer = await ask(served, stream=False)
+    assert (answer["status"], answer["usage"] is None) == ("incomplete", False)
 
 
 @BOTH_WAYS
