@@ -1,11 +1,11 @@
 """A logits callback of your own, over the workers of two hosts, named by a request:
 
     # on each host, with its own addresses; PYTHONPATH has the folder of this file
-    prefill_worker --listen 10.0.0.1:7001 --model-path MODEL --logits-processors one_in=…
-    decode_worker --listen 10.0.0.1:7002 --model-path MODEL --logits-processors one_in=…
+    tandem-prefill-worker --listen 10.0.0.1:7001 --model-path MODEL --logits-processors one_in=…
+    tandem-decode-worker --listen 10.0.0.1:7002 --model-path MODEL --logits-processors one_in=…
 
     # anywhere
-    router --listen 10.0.0.9:7000 --client-logits-processors one_in \\
+    tandem-router --listen 10.0.0.9:7000 --client-logits-processors one_in \\
         --prefill 10.0.0.1:7001,10.0.0.2:7001 --decode 10.0.0.1:7002,10.0.0.2:7002
     python examples/executor_callback.py 10.0.0.9:7000
 

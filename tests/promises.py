@@ -472,11 +472,35 @@ PROMISES: tuple[Promise, ...] = (
         "Given ready counts, when asked per id and in total, then they agree with what await "
         "returns.",
     ),
+    Promise(
+        "S2-085",
+        "Given a callback of four arguments, as the page has it, or of five, with the client's id, "
+        "when a request names it, then it runs, single or batched.",
+    ),
+    Promise(
+        "S2-086",
+        "Given a function of any other form, a class or an async one, when it is registered as a "
+        "callback, then it is refused by its name, with both forms.",
+        ours=True,
+    ),
+    Promise(
+        "S2-087",
+        "Given settings that workers own, and gather_generation_logits, when an executor is made "
+        "of them, then they are taken, kept and warned of by name.",
+        ours=True,
+    ),
+    Promise(
+        "S2-088",
+        "Given an engine's buffers, a kind of guide without a guide, the module's version or a "
+        "default of what is left out, then the answer is upstream's, or an error that says what is "
+        "needed.",
+        ours=True,
+    ),
     # --- S3: Dynamo logits layer, SGLang (seed 003) ---
     Promise(
         "S3-085",
         "Given the hook on a generation worker, when starting, then custom processors are "
-        "enabled and the tokenizer is initialised even if the user asked to skip it.",
+        "enabled; a worker whose user asked to skip the tokenizer refuses to start, by that name.",
     ),
     Promise(
         "S3-086",

@@ -2,6 +2,7 @@
 `tensorrt_llm.bindings.executor`. docs/executor/README.md shows it.
 """
 
+from tandem.executor import workers_own
 from tandem.executor.asynchronous import AsyncExecutor
 from tandem.executor.config import BatchingType, ExecutorConfig, LogitsPostProcessorConfig
 from tandem.executor.errors import ExecutorError, FullError, NoResultError, ShutDownError
@@ -30,6 +31,7 @@ from tandem.executor.statistics import (
     TimingMetrics,
 )
 from tandem.executor.threaded import Executor
+from tandem.metrics import tandem_version
 
 __all__ = [
     "AsyncExecutor",
@@ -65,8 +67,15 @@ __all__ = [
 ]
 
 
+__version__ = tandem_version()
+
+
 def __getattr__(name: str) -> object:
-    """Raises UnsupportedError for a name of TensorRT-LLM's that is left out."""
+    """A name of TensorRT-LLM's for settings of workers. Raises UnsupportedError for one that is
+    left out.
+    """
+    if name in workers_own.NAMES:
+        return getattr(workers_own, name)
     if name in NAMES:
         refuse(name, NAMES[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,7 +35,7 @@ class AsyncExecutor:
     """
 
     def __init__(
-        self, where: str | os.PathLike[str], executor_config: ExecutorConfig | None = None
+        self, where: str | bytes | os.PathLike[str], executor_config: ExecutorConfig | None = None
     ) -> None:
         """Raises ConfigError where `where` is neither a router nor a model's folder, or the
         configuration cannot be used.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
 from tandem.errors import ConfigError
-from tandem.executor.left_out import refuse, refuses_left_out
+from tandem.executor.left_out import UNUSED, refuse, refuses_left_out
 from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.wire import tls
 
@@ -43,9 +44,9 @@ class LogitsPostProcessorConfig:
 @refuses_left_out
 @dataclass(slots=True)
 class ExecutorConfig:
-    """The first five are TensorRT-LLM's, and `logits_post_processor_config`; the rest are Tandem's
-    own. Those from `disaggregated` on are for the engines of a model's folder. It may be changed
-    until an executor is made of it, which checks it once more.
+    """The first five are TensorRT-LLM's, and those from `logits_post_processor_config` on; the rest
+    are Tandem's own. Those from `disaggregated` on are for the engines of a model's folder. It may
+    be changed until an executor is made of it, which checks it once more.
     """
 
     max_beam_width: int = 1
@@ -96,6 +97,25 @@ class ExecutorConfig:
     classifiers, logits_processors and more."""
     logits_post_processor_config: LogitsPostProcessorConfig | None = None
 
+    # TensorRT-LLM's, which change nothing here: left_out.UNUSED says why of each.
+    scheduler_config: Any = None
+    kv_cache_config: Any = None
+    enable_chunked_context: bool = False
+    max_batch_size: int | None = None
+    max_num_tokens: int | None = None
+    parallel_config: Any = None
+    peft_cache_config: Any = None
+    use_gpu_direct_storage: bool = False
+    gpu_weights_percent: float | None = None
+    extended_runtime_perf_knob_config: Any = None
+    debug_config: Any = None
+    recv_poll_period_ms: int | None = None
+    max_seq_idle_microseconds: int | None = None
+    cache_transceiver_config: Any = None
+    gather_generation_logits: bool = False
+    fail_fast_on_attention_window_too_large: bool = False
+    enable_trt_overlap: bool = False
+
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve, and UnsupportedError for one that is
         not offered.
@@ -121,7 +141,19 @@ class ExecutorConfig:
 
 
 def checked_copy(given: ExecutorConfig | None) -> ExecutorConfig:
-    """A copy that no program changes any more; the default for None. Raises as the constructor
-    does, for what was assigned since.
+    """A copy that no program changes any more; the default for None. Warns of what it has that
+    changes nothing. Raises as the constructor does, for what was assigned since, and ConfigError
+    for what is no configuration.
     """
-    return ExecutorConfig() if given is None else replace(given)
+    if given is None:
+        return ExecutorConfig()
+    if not isinstance(given, ExecutorConfig):
+        raise ConfigError(
+            f"an executor takes an ExecutorConfig, not {type(given).__name__}: it runs a model's"
+            " folder or asks a router, and takes no buffers of an engine"
+        )
+    for name, reason in UNUSED.items():
+        value = getattr(given, name)
+        if value is not None and value is not False:
+            warnings.warn(f"ExecutorConfig.{name} changes nothing here: {reason}", stacklevel=3)
+    return replace(given)

@@ -1,5 +1,5 @@
-"""What TensorRT-LLM's Executor API has and this one leaves out, and why: it is refused by name, and
-docs/executor/moving-from-tensorrt-llm.md lists it.
+"""What TensorRT-LLM's Executor API has and this one leaves out, and why: it is refused by name, or
+taken and not used, and docs/executor/moving-from-tensorrt-llm.md lists it.
 """
 
 from __future__ import annotations
@@ -62,33 +62,40 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "additional_model_outputs": _RESULTS,
     },
     "ExecutorConfig": {
-        "scheduler_config": _WORKERS,
-        "kv_cache_config": _WORKERS,
-        "enable_chunked_context": _WORKERS,
         "normalize_log_probs": "log-probabilities are never divided by a length",
-        "max_batch_size": _WORKERS,
-        "max_num_tokens": _WORKERS,
-        "parallel_config": _WORKERS,
-        "peft_cache_config": _WORKERS,
         "decoding_config": _DRAFTS,
-        "use_gpu_direct_storage": _WORKERS,
-        "gpu_weights_percent": _WORKERS,
-        "extended_runtime_perf_knob_config": _WORKERS,
-        "debug_config": _WORKERS,
-        "recv_poll_period_ms": "nothing is polled",
-        "max_seq_idle_microseconds": "every request has a deadline instead",
         "spec_dec_config": _DRAFTS,
         "guided_decoding_config": "every worker compiles forms of answers",
         "additional_model_outputs": _RESULTS,
-        "cache_transceiver_config": _WORKERS,
-        "gather_generation_logits": "each request asks for its own",
-        "fail_fast_on_attention_window_too_large": _WORKERS,
         "prompt_table_offloading": _INPUTS,
         "mm_embedding_offloading": _INPUTS,
-        "enable_trt_overlap": _WORKERS,
     },
 }
 """Arguments, by class. None and False ask for nothing, so they pass."""
+
+FALSE = frozenset({"return_encoder_output", "prompt_table_offloading", "mm_embedding_offloading"})
+"""Those that are False where nobody gave them; the others are None."""
+
+UNUSED: Mapping[str, str] = {
+    "scheduler_config": _WORKERS,
+    "kv_cache_config": _WORKERS,
+    "enable_chunked_context": _WORKERS,
+    "max_batch_size": _WORKERS,
+    "max_num_tokens": _WORKERS,
+    "parallel_config": _WORKERS,
+    "peft_cache_config": _WORKERS,
+    "use_gpu_direct_storage": _WORKERS,
+    "gpu_weights_percent": _WORKERS,
+    "extended_runtime_perf_knob_config": _WORKERS,
+    "debug_config": _WORKERS,
+    "recv_poll_period_ms": "nothing is polled",
+    "max_seq_idle_microseconds": "every request has a deadline instead",
+    "cache_transceiver_config": _WORKERS,
+    "gather_generation_logits": "each request asks for its own",
+    "fail_fast_on_attention_window_too_large": _WORKERS,
+    "enable_trt_overlap": _WORKERS,
+}
+"""Arguments of ExecutorConfig that are taken and change nothing, with a warning."""
 
 ORDER: Mapping[str, tuple[str, ...]] = {
     "Request": ("input_token_ids", "max_tokens"),
@@ -120,34 +127,19 @@ ORDER: Mapping[str, tuple[str, ...]] = {
 NAMES: Mapping[str, str] = {
     "AdditionalModelOutput": _RESULTS,
     "AdditionalOutput": _RESULTS,
-    "CacheTransceiverBackendType": _WORKERS,
-    "CacheTransceiverConfig": _WORKERS,
-    "CapacitySchedulerPolicy": _WORKERS,
-    "CommunicationMode": _WORKERS,
-    "CommunicationType": _WORKERS,
-    "ContextChunkingPolicy": _WORKERS,
-    "DebugConfig": _WORKERS,
     "DebugTensorsPerIteration": _RESULTS,
     "DecodingConfig": _DRAFTS,
     "DecodingMode": _DRAFTS,
-    "DynamicBatchConfig": _WORKERS,
     "EagleConfig": _DRAFTS,
-    "ExtendedRuntimePerfKnobConfig": _WORKERS,
     "ExternalDraftTokensConfig": _DRAFTS,
     "GuidedDecodingConfig": "every worker compiles forms of answers",
-    "KvCacheConfig": _WORKERS,
     "KvCacheRetentionConfig": "workers evict what was used least recently",
     "KvCacheTransferMode": "workers evict what was used least recently",
     "LookaheadDecodingConfig": _DRAFTS,
     "ModelType": "models are decoders alone, and the workers' folder says which",
     "MropeConfig": _INPUTS,
     "MultimodalInput": _INPUTS,
-    "OrchestratorConfig": _WORKERS,
-    "ParallelConfig": _WORKERS,
-    "PeftCacheConfig": _WORKERS,
     "PromptTuningConfig": _INPUTS,
-    "RuntimeDefaults": _WORKERS,
-    "SchedulerConfig": _WORKERS,
     "SpecDecodingStats": _DRAFTS,
     "SpeculativeDecodingConfig": _DRAFTS,
     "SpeculativeDecodingFastLogitsInfo": _DRAFTS,
@@ -166,13 +158,15 @@ METHODS: Mapping[str, str] = {
 
 
 class _LeftOut:
-    """An attribute that is left out: it reads as None, and refuses whatever asks for something."""
+    """An attribute that is left out: it reads as its default, and refuses whatever asks for
+    something.
+    """
 
-    def __init__(self, name: str, reason: str) -> None:
-        self._name, self._reason = name, reason
+    def __init__(self, name: str, reason: str, default: bool | None) -> None:
+        self._name, self._reason, self._default = name, reason, default
 
-    def __get__(self, instance: object, owner: type) -> None:
-        return None
+    def __get__(self, instance: object, owner: type) -> bool | None:
+        return self._default
 
     def __set__(self, instance: object, value: object) -> None:
         if value is not None and value is not False:
@@ -200,7 +194,8 @@ def refuses_left_out(made: _Class) -> _Class:
 
     made.__init__ = checked  # type: ignore[misc]
     for name, reason in reasons.items():
-        setattr(made, name, _LeftOut(f"{made.__name__}.{name}", reason))
+        default = False if name in FALSE else None
+        setattr(made, name, _LeftOut(f"{made.__name__}.{name}", reason, default))
     return made
 
 

@@ -4,13 +4,14 @@ is given logits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from tandem.errors import LoadError
 from tandem.executor.config import LogitsPostProcessorConfig
 from tandem.executor.requests import Request
-from tandem.logits.callbacks import Callback, Single, batched_callback, callback
+from tandem.logits.callbacks import Callback, batched_callback, callback, with_client_id
 from tandem.logits.registry import Registry
 from tandem.logits.tap import LogitsTap, Tapped
 
@@ -34,14 +35,18 @@ class Live:
     """That of one executor. Functions are by name for all of its requests, or a request's own."""
 
     def __init__(self, given: LogitsPostProcessorConfig | None) -> None:
+        """Raises LoadError, naming the function, for one that has not the form of a callback."""
         self.tap = LogitsTap()
-        self._functions: dict[int, Single] = {}
+        self._functions: dict[int, Callable[..., Any]] = {}
         given = given or LogitsPostProcessorConfig()
         classes: dict[str, type[Callback]] = {OF_REQUEST: callback(self._call)}
         for name, function in (given.processor_map or {}).items():
-            classes[name] = callback(function)
+            with _naming(f"processor_map[{name!r}]"):
+                classes[name] = callback(function)
         if given.processor_batched is not None:
-            classes[Request.BATCHED_POST_PROCESSOR_NAME] = batched_callback(given.processor_batched)
+            with _naming("processor_batched"):
+                batched = batched_callback(given.processor_batched)
+            classes[Request.BATCHED_POST_PROCESSOR_NAME] = batched
         self._classes = classes
 
     @property
@@ -64,7 +69,7 @@ class Live:
         context, generation = output.return_context_logits, output.return_generation_logits
         with ExitStack() as held:
             if function is not None:
-                self._functions[request_id] = function
+                self._functions[request_id] = with_client_id(function)
                 held.callback(self._functions.pop, request_id)
             tapped = None
             if context or generation:
@@ -85,3 +90,12 @@ class Live:
         if function is None:
             return None
         return function(request_id, logits, token_ids, stream, client_id)
+
+
+@contextmanager
+def _naming(field: str) -> Iterator[None]:
+    """Within the block a function that cannot be loaded is called by the field that it is in."""
+    try:
+        yield
+    except LoadError as error:
+        raise LoadError(f"logits_post_processor_config.{field}: {error}") from error

@@ -12,6 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import timedelta
 from typing import Any, ClassVar
 
+from tandem.executor.errors import ExecutorError
 from tandem.executor.left_out import refuses_left_out
 
 
@@ -107,6 +108,11 @@ class GuidedDecodingParams:
     guide_type: GuideType
     guide: str | None = None
     """A JSON Schema, a regular expression or a grammar, as text; None for JSON."""
+
+    def __post_init__(self) -> None:
+        """Raises ExecutorError for a kind that needs a guide and has none."""
+        if self.guide is None and self.guide_type is not self.GuideType.JSON:
+            raise ExecutorError(f"{self.guide_type.name} needs a guide")
 
 
 GuideType = GuidedDecodingParams.GuideType

@@ -21,6 +21,8 @@ from tandem.executor.live import ELSEWHERE, Live
 
 _ADDRESS = re.compile(r"(?:dns://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s/\\:\[\]]+):([0-9]{1,5})")
 _MODEL_FILE = "config.json"
+_MOST_SHOWN = 200
+"""Characters of what is no address and no folder, in the error that says so."""
 _COMPOSED = "local_executor.stack"
 
 
@@ -57,7 +59,7 @@ class Elsewhere:
 
 
 def serving(
-    where: str | os.PathLike[str],
+    where: str | bytes | os.PathLike[str],
     executor_config: ExecutorConfig,
     live: Live,
     on_death: Callable[[TandemError], object],
@@ -68,6 +70,8 @@ def serving(
     Raises ConfigError where `where` is neither, or the configuration is for the other, and
     StartError where a package is missing.
     """
+    if isinstance(where, bytes):
+        where = os.fsdecode(where)
     if _is_router(where):
         _check_remote(executor_config)
         return Elsewhere(str(where))
@@ -98,13 +102,19 @@ def _is_router(where: str | os.PathLike[str]) -> bool:
         found = [_ADDRESS.fullmatch(each) for each in where.split(",")]
         if all(each is not None and 0 < int(each[1]) < 65_536 for each in found):
             return True
-    with suppress(TypeError):  # of what is no path at all
+    with suppress(TypeError, ValueError, OSError):  # of what is no path at all
         if (Path(where) / _MODEL_FILE).is_file():
             return False
     raise ConfigError(
-        f"{where!r} is neither a router's address, host:port, nor a model's folder: "
+        f"{_shown(where)} is neither a router's address, host:port, nor a model's folder: "
         f"there is no {_MODEL_FILE} in it"
     )
+
+
+def _shown(where: object) -> str:
+    """As in an error: the buffer of an engine would be gigabytes of it."""
+    shown = repr(where[:_MOST_SHOWN] if isinstance(where, str) else where)
+    return shown if len(shown) <= _MOST_SHOWN + 2 else f"{shown[:_MOST_SHOWN]}…"
 
 
 def _check_remote(executor_config: ExecutorConfig) -> None:

@@ -18,6 +18,7 @@ from tandem import ids, sampling, token_limits
 from tandem.endings import WithheldReason
 from tandem.errors import (
     InvalidRequestError,
+    LoadError,
     NoPairError,
     RequestError,
     UnknownModelError,
@@ -28,6 +29,7 @@ from tandem.executor.config import MOST_SECONDS, ExecutorConfig
 from tandem.executor.entries import Asked
 from tandem.executor.live import ELSEWHERE, OF_REQUEST
 from tandem.executor.requests import GuidedDecodingParams, GuideType, Request
+from tandem.logits.callbacks import with_client_id
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.sampling import TOP_K_OFF
 from tandem.upstream.submission import Prompt, Submission
@@ -193,8 +195,10 @@ def _check(request: Request) -> None:
             if not len(word):
                 raise InvalidRequestError(f"one of {name} has no tokens", param=name)
     if request.logits_post_processor is not None:
-        if not callable(request.logits_post_processor):
-            raise InvalidRequestError("it must be a function", param=OF_REQUEST)
+        try:
+            with_client_id(request.logits_post_processor)
+        except LoadError as error:
+            raise InvalidRequestError(str(error), param=OF_REQUEST) from error
         if request.logits_post_processor_name is not None:
             raise InvalidRequestError("give a function or a name, not both", param=OF_REQUEST)
     _form(request.guided_decoding_params)

@@ -39,7 +39,7 @@ class Executor:
     """
 
     def __init__(
-        self, where: str | os.PathLike[str], executor_config: ExecutorConfig | None = None
+        self, where: str | bytes | os.PathLike[str], executor_config: ExecutorConfig | None = None
     ) -> None:
         """Does not wait for a router elsewhere: requests do. Waits for engines of its own.
 

@@ -280,6 +280,51 @@ def test_a_live_function_edits_its_request_alone_from_the_first_token_on(
     assert seen == [(request_ids[0], history, None, 9) for history in histories]
 
 
+@pytest.mark.promise("S2-085")
+@KINDS
+def test_functions_of_four_arguments_run_as_the_api_has_them(
+    model_path: Path, disaggregated: bool
+) -> None:
+    seen: list[Any] = []
+
+    def four(request_id: int, logits: Any, token_ids: list[list[int]], stream: Any) -> Any:
+        seen.append((request_id, list(token_ids[0]), stream))
+        logits[..., 55] += 1000.0
+        return logits
+
+    def all_four(request_ids: list[int], logits: Any, token_ids: Any, stream: Any) -> None:
+        for row in logits:
+            row[..., 66] += 1000.0
+
+    functions = LogitsPostProcessorConfig({"four": four}, all_four)
+    with running(
+        model_path, disaggregated=disaggregated, logits_post_processor_config=functions
+    ) as executor:
+        assert answer(executor, logits_post_processor_name="four") == [55] * 8
+        assert answer(executor, logits_post_processor=four) == [55] * 8
+        assert answer(executor, logits_post_processor_name="batched") == [66] * 8
+    histories = [[*PROMPT, *[55] * count] for count in range(8)]
+    assert seen == [(id, history, None) for id in (1, 2) for history in histories]
+
+
+@pytest.mark.promise("S2-086")
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+async def test_a_function_of_another_form_is_refused_by_its_name_where_it_is_registered(
+    kind: str, model_path: Path
+) -> None:
+    def three(request_id: int, logits: Any, token_ids: Any) -> None: ...
+
+    for functions, words in (
+        (LogitsPostProcessorConfig({"mine": three}), r"processor_map\['mine'\]: .*'three' takes"),
+        (LogitsPostProcessorConfig(None, three), "processor_batched: .*'three' takes"),
+    ):
+        with pytest.raises(LoadError, match=words):
+            async with either.running(
+                kind, model_path, sim(logits_post_processor_config=functions)
+            ):
+                pass
+
+
 @pytest.mark.promise("S2-071")
 def test_logits_that_a_live_function_returns_count(executor: Executor) -> None:
     def count(
@@ -327,13 +372,14 @@ def test_functions_of_the_configuration_are_called_by_name_and_together(
 @pytest.mark.parametrize(
     ("fields", "word"),
     [
-        ({"logits_post_processor": "favour"}, "function"),
+        ({"logits_post_processor": "favour"}, "is no callback"),
+        ({"logits_post_processor": lambda a, b, c: None}, "must take"),
         ({"logits_post_processor": print, "logits_post_processor_name": "favour"}, "not both"),
         ({"logits_post_processor_name": "nobody_knows_it"}, "nobody_knows_it"),
         ({"logits_post_processor": lambda *given: given[1][..., :7]}, "raised ValueError"),
         ({"logits_post_processor": lambda *given: 1 / 0}, "raised ZeroDivisionError"),
     ],
-    ids=["no function", "two", "unknown", "shape", "raises"],
+    ids=["no function", "another form", "two", "unknown", "shape", "raises"],
 )
 def test_a_function_that_cannot_be_called_costs_its_request_alone(
     executor: Executor, fields: dict[str, Any], word: str
@@ -373,7 +419,7 @@ def test_shutdown_frees_all_that_was_made(
         assert len(answer(executor)) == 8
         (folder,) = tmp_path.iterdir()
         assert folder.stat().st_mode & 0o777 == 0o700
-        assert {path.suffix for path in folder.iterdir()} == {".sock"}
+        assert {path.suffix for path in folder.iterdir()} <= {".sock", ".key"}
         executor.enqueue_request(request(max_tokens=3000))
     assert list(tmp_path.iterdir()) == []
     try:

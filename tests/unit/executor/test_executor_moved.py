@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import pickle
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 import tandem.executor as trtllm
 from tandem.errors import ConfigError, UnsupportedError
-from tandem.executor import submissions
+from tandem.executor import left_out, submissions
 from tandem.executor.calls import awaited
 
 ARRAY = numpy.array([1, 2, 3], dtype=numpy.int32)
@@ -51,12 +52,138 @@ def test_arguments_are_taken_by_place_as_upstream_has_them() -> None:
 def test_an_argument_by_place_never_means_another_one() -> None:
     with pytest.raises(UnsupportedError, match=r"OutputConfig.return_encoder_output is left out"):
         trtllm.OutputConfig(False, False, False, False, True)  # type: ignore[misc]
-    with pytest.raises(UnsupportedError, match=r"ExecutorConfig.scheduler_config is left out"):
-        trtllm.ExecutorConfig(1, object())  # type: ignore[misc]
+    with pytest.raises(UnsupportedError, match=r"ExecutorConfig.normalize_log_probs is left out"):
+        trtllm.ExecutorConfig(1, None, None, False, True)  # type: ignore[misc]
     with pytest.raises(TypeError, match="Request takes 2 arguments by place"):
         trtllm.Request([1], 2, True)  # type: ignore[misc]
     with pytest.raises(TypeError, match="max_tokens by place and by name"):
         trtllm.Request([1], 2, max_tokens=3)  # type: ignore[misc]
+
+
+UNUSED: dict[str, Any] = {
+    "scheduler_config": trtllm.SchedulerConfig(
+        trtllm.CapacitySchedulerPolicy.MAX_UTILIZATION,
+        trtllm.ContextChunkingPolicy.EQUAL_PROGRESS,
+        trtllm.DynamicBatchConfig(True, True, 128),
+    ),
+    "kv_cache_config": trtllm.KvCacheConfig(False, 100, free_gpu_memory_fraction=0.5),
+    "parallel_config": trtllm.ParallelConfig(
+        trtllm.CommunicationType.MPI,
+        trtllm.CommunicationMode.LEADER,
+        orchestrator_config=trtllm.OrchestratorConfig(False, "worker"),
+    ),
+    "peft_cache_config": trtllm.PeftCacheConfig(1, 2, 3, host_cache_size=4),
+    "extended_runtime_perf_knob_config": trtllm.ExtendedRuntimePerfKnobConfig(cuda_graph_mode=True),
+    "debug_config": trtllm.DebugConfig(debug_output_tensors=True),
+    "cache_transceiver_config": trtllm.CacheTransceiverConfig(
+        trtllm.CacheTransceiverBackendType.NIXL, 8
+    ),
+    "enable_chunked_context": True,
+    "gather_generation_logits": True,
+    "use_gpu_direct_storage": True,
+    "fail_fast_on_attention_window_too_large": True,
+    "enable_trt_overlap": True,
+    "max_batch_size": 8,
+    "max_num_tokens": 4096,
+    "gpu_weights_percent": 0.5,
+    "recv_poll_period_ms": 10,
+    "max_seq_idle_microseconds": 180_000_000,
+}
+
+
+@pytest.mark.promise("S2-087")
+def test_settings_that_workers_own_are_taken_and_an_executor_warns_of_each_by_name(
+    model_path: Path,
+) -> None:
+    assert UNUSED.keys() == left_out.UNUSED.keys()
+    config = local.sim(**UNUSED)
+    assert {name: getattr(config, name) for name in UNUSED} == UNUSED
+    assert pickle.loads(pickle.dumps(config)) == config
+    with pytest.warns(UserWarning, match="changes nothing here") as warned:
+        executor = trtllm.Executor(model_path, config)
+    with executor:
+        output = trtllm.OutputConfig(exclude_input_from_output=True, return_generation_logits=True)
+        result = local.last(executor, output_config=output).result
+        assert result.generation_logits.shape == (1, 8, local.VOCABULARY)
+    said = [str(each.message) for each in warned]
+    assert said == [
+        f"ExecutorConfig.{name} changes nothing here: {why}"
+        for name, why in left_out.UNUSED.items()
+    ]
+    assert {each.filename for each in warned} == {__file__}
+
+
+def test_settings_that_ask_for_nothing_warn_of_nothing() -> None:
+    nothing = trtllm.ExecutorConfig(
+        kv_cache_config=None, enable_chunked_context=False, gather_generation_logits=False
+    )
+    trtllm.Executor("127.0.0.1:1", nothing).shutdown()  # warnings are errors here
+
+
+def test_a_setting_that_no_workers_have_is_refused_in_their_shapes_too() -> None:
+    with pytest.raises(TypeError, match="surprise"):
+        trtllm.KvCacheConfig(surprise=1)
+    assert trtllm.KvCacheConfig().enable_block_reuse is True
+    with pytest.raises(UnsupportedError, match="left out"):
+        trtllm.DecodingConfig()
+
+
+@pytest.mark.promise("S2-088")
+def test_where_an_engine_s_buffers_are_given_the_error_says_what_is_needed() -> None:
+    with pytest.raises(ConfigError, match=r"takes an ExecutorConfig, not str: .*no buffers"):
+        trtllm.Executor(b"engine", "{}")  # type: ignore[arg-type]
+    for where in (b"engine", b"\0\xff" * 500_000, "x" * 1_000_000, 7):
+        with pytest.raises(ConfigError, match="neither a router's address") as error:
+            trtllm.Executor(where, local.sim())  # type: ignore[arg-type]
+        assert len(str(error.value)) < 400
+
+
+@pytest.mark.promise("S2-088")
+def test_a_path_of_bytes_is_a_path(model_path: Path) -> None:
+    with trtllm.Executor(bytes(model_path), local.sim()) as executor:
+        assert len(local.answer(executor)) == 8
+
+
+@pytest.mark.promise("S2-088")
+def test_the_module_says_its_version() -> None:
+    assert trtllm.__version__ == version("tandem-serving")
+
+
+@pytest.mark.promise("S2-088")
+@pytest.mark.parametrize("kind", list(trtllm.GuideType))
+def test_a_guide_is_needed_by_every_kind_but_json(kind: trtllm.GuideType) -> None:
+    if kind is trtllm.GuideType.JSON:
+        assert trtllm.GuidedDecodingParams(kind).guide is None
+    else:
+        with pytest.raises(RuntimeError, match=f"{kind.name} needs a guide"):
+            trtllm.GuidedDecodingParams(kind)
+
+
+@pytest.mark.promise("S2-088")
+def test_what_is_left_out_and_false_there_is_false_here() -> None:
+    assert trtllm.OutputConfig().return_encoder_output is False
+    assert trtllm.ExecutorConfig().mm_embedding_offloading is False  # type: ignore[attr-defined]
+    assert trtllm.ExecutorConfig().gather_generation_logits is False
+    assert trtllm.OutputConfig().additional_model_outputs is None
+
+
+@pytest.mark.promise("S2-082")
+def test_an_executor_with_a_pair_of_its_own_runs_both_halves(model_path: Path) -> None:
+    kinds = trtllm.RequestType
+    with local.running(model_path, disaggregated=True) as executor:
+        whole = local.answer(executor)
+        first = local.last(executor, type=kinds.REQUEST_TYPE_CONTEXT_ONLY).result
+        assert first.context_phase_params.first_gen_tokens == whole[:1]
+        params = {
+            "type": kinds.REQUEST_TYPE_GENERATION_ONLY,
+            "context_phase_params": first.context_phase_params,
+        }
+        assert local.answer(executor, **params) == whole
+        assert local.last(executor, **params).error_code == "voucher_refused"
+        with local.running(model_path, disaggregated=True) as other:
+            again = local.last(executor, type=kinds.REQUEST_TYPE_CONTEXT_ONLY).result
+            params["context_phase_params"] = again.context_phase_params
+            assert local.last(other, **params).error_code == "voucher_refused"
 
 
 def test_values_are_made_empty_and_filled_in() -> None:
@@ -160,8 +287,8 @@ def test_a_configuration_is_changed_until_an_executor_has_it(model_path: Path) -
 
 def test_what_is_assigned_to_a_configuration_is_checked_as_what_is_given_to_it() -> None:
     config = trtllm.ExecutorConfig()
-    with pytest.raises(UnsupportedError, match=r"ExecutorConfig.kv_cache_config is left out"):
-        config.kv_cache_config = object()  # type: ignore[attr-defined]
+    with pytest.raises(UnsupportedError, match=r"ExecutorConfig.decoding_config is left out"):
+        config.decoding_config = object()  # type: ignore[attr-defined]
     config.batching_type = trtllm.BatchingType.STATIC
     with pytest.raises(UnsupportedError, match="STATIC"):
         trtllm.Executor("127.0.0.1:1", config)

@@ -31,7 +31,7 @@ from tandem.executor import (
     SamplingConfig,
 )
 from tandem.executor.calls import seconds_of
-from tandem.executor.left_out import FIELDS, METHODS, NAMES
+from tandem.executor.left_out import FALSE, FIELDS, METHODS, NAMES, UNUSED
 from tandem.executor.threaded import Executor
 
 ROOT = Path(__file__).parents[3]
@@ -98,7 +98,7 @@ def test_an_argument_that_is_left_out_is_refused_by_name_and_nothing_is_passed_o
     value = made(**given)
     with pytest.raises(UnsupportedError, match=re.escape(f"{owner}.{name} is left out: ")):
         setattr(value, name, 2)
-    assert getattr(value, name) is None
+    assert getattr(value, name) is (False if name in FALSE else None)
 
 
 def test_an_argument_that_nobody_has_is_an_error() -> None:
@@ -166,7 +166,7 @@ def test_a_timeout_is_a_timedelta_or_seconds(timeout: Any, seconds: float) -> No
 def test_the_page_lists_what_is_left_out_with_its_reason() -> None:
     rows = re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     listed = {(name, why) for names, why in rows for name in re.findall(r"`(\w+)`", names)}
-    tables = (*FIELDS.values(), METHODS, NAMES)
+    tables = (*FIELDS.values(), METHODS, NAMES, UNUSED)
     missing = {(name, why) for table in tables for name, why in table.items()} - listed
     assert not missing
 

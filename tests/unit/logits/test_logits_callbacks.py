@@ -112,6 +112,120 @@ def test_a_callback_edits_the_rows_of_the_requests_that_name_it_and_no_other(
     assert calls == [(3, shape, tokens, stream, 70), (5, shape, tokens, stream, None)]
 
 
+class Four:
+    """Each form in which a function of four arguments may come; they note their arguments."""
+
+    def __init__(self) -> None:
+        self.calls: Calls = []
+
+    def __call__(self, req_id: Any, logits: Any, token_ids: Any, stream_ptr: Any) -> None:
+        self.calls.append((req_id, token_ids, stream_ptr))
+
+    def method(self, req_id: Any, logits: Any, token_ids: Any, stream_ptr: Any) -> None:
+        self(req_id, logits, token_ids, stream_ptr)
+
+    def forms(self) -> dict[str, Any]:
+        @functools.wraps(self.method)
+        def wrapped(*given: Any) -> None:
+            self(*given)
+
+        def keyword(a: Any, b: Any, c: Any, d: Any, *, client_id: Any = None) -> None:
+            self(a, b, c, d)
+
+        @functools.wraps(keyword)
+        def narrower(a: Any, b: Any, c: Any, d: Any) -> None:
+            self(a, b, c, d)
+
+        partial = functools.partial(lambda _, *given: self(*given), None)
+        return {
+            "object": self,
+            "method": self.method,
+            "wrapped": wrapped,
+            "keyword": keyword,
+            "narrower": narrower,
+            "lambda": lambda a, b, c, d: self(a, b, c, d),
+            "partial": functools.partial(lambda _, a, b, c, d: self(a, b, c, d), None),
+            "of any": lambda *given: self(*given[:4]),
+            "of any, in part": functools.partial(lambda _, *given: self(*given[:4]), partial),
+        }
+
+
+@pytest.mark.promise("S2-085")
+@pytest.mark.parametrize("kind", Four().forms())
+def test_a_callback_of_four_arguments_is_called_without_the_clients_id(kind: str) -> None:
+    """The form of the Executor API's page; Python's bindings have the client's id, too."""
+    four, together = Four(), Four()
+    registry = registry_of(
+        mine=callback(four.forms()[kind]), ours=batched_callback(together.forms()[kind])
+    )
+    states = [
+        state(registry, name, request_id=n, client_id=7) for n, name in enumerate(["mine", "ours"])
+    ]
+    batch = rows("numpy", 2)
+    assert apply_rows(states, [PAST, PAST], batch) == [None, None]
+    tokens = [[5, 6, 7, 8, 9]]
+    assert four.calls == [(0, tokens, None)]
+    assert together.calls == [([1], [tokens], None)]
+
+
+class _Three:
+    def __call__(self, a: Any, b: Any, c: Any) -> None: ...
+
+    def method(self, a: Any, b: Any, c: Any) -> None: ...
+
+    async def late(self, a: Any, b: Any, c: Any, d: Any, e: Any) -> None: ...
+
+
+class _Late:
+    async def __call__(self, *_: Any) -> None: ...
+
+
+@functools.wraps(_Three().method)
+def _wraps_three(*_: Any) -> None: ...
+
+
+def _asks_for_more(a: Any, b: Any, c: Any, d: Any, *, bias: Any) -> None: ...
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "<lambda>": (lambda a, b, c: None, r"takes \(a, b, c\): it must"),
+    "method": (_Three().method, "takes .*: it must"),
+    "_Three": (_Three(), "takes .*: it must"),
+    "partial": (functools.partial(lambda a, b, c, d: None, 1), "takes .*: it must"),
+    "six": (lambda a, b, c, d, e, f: None, "takes .*: it must"),
+    "_asks_for_more": (_asks_for_more, "takes .*bias.*: it must"),
+    "wraps": (_wraps_three, "takes .*: it must"),
+    "Caller": (Caller, "is a class: give an object"),
+    "late": (_Three().late, "is async"),
+    "_Late": (_Late(), "is async"),
+    "text": ("mine", "'mine' is no callback"),
+}
+
+
+@pytest.mark.promise("S2-086")
+@pytest.mark.parametrize("kind", WRONG)
+def test_a_function_of_another_form_is_refused_where_it_becomes_a_callback(kind: str) -> None:
+    wrong, words = WRONG[kind]
+    for made, last in ((callback, "client_id"), (batched_callback, "client_ids")):
+        with pytest.raises(LoadError, match=words) as refusal:
+            made(wrong)
+        if "it must" in words:
+            assert "stream_ptr) or (" in str(refusal.value)
+            assert str(refusal.value).endswith(f", stream_ptr, {last})")
+
+
+def test_a_function_that_tells_no_signature_is_given_all_arguments() -> None:
+    given: Calls = []
+    function = type(
+        "Unknown", (), {"__signature__": 3, "__call__": lambda _, *all: given.extend(all)}
+    )
+    registry = registry_of(mine=callback(function()))
+    assert (
+        state(registry, "mine", request_id=1, client_id=2).apply(PAST, rows("numpy", 1)[0]) is None
+    )
+    assert (given[0], given[-1], len(given)) == (1, 2, 5)
+
+
 def test_a_callback_may_return_other_logits_of_its_shape(library: Library) -> None:
     registry = registry_of(
         doubled=callback(lambda _id, logits, *_rest: logits * 2),
@@ -192,6 +306,29 @@ def test_a_live_callback_is_refused_by_an_engine_with_another_process(
     registry = registry_of(mine=callback(live))
     with pytest.raises(LoadError, match=r"'mine': another process cannot import .*@callback"):
         Processors(registry, options.parse({}), MODEL)
+
+
+@pytest.mark.promise("S2-075")
+def test_callbacks_of_each_form_get_the_stream_of_the_very_rows_that_they_edit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What they put on it comes before the sampling that is put there next."""
+    batch, calls = rows("torch", 2), list[Any]()
+    monkeypatch.setattr(arrays, "stream_of", lambda rows: (rows.data_ptr(), "a stream"))
+    forms = {
+        "four": callback(lambda a, b, c, stream: calls.append((b.data_ptr(), stream))),
+        "five": callback(lambda a, b, c, stream, e: calls.append((b.data_ptr(), stream))),
+        "all": batched_callback(lambda a, b, c, stream: calls.append((b[0].data_ptr(), stream))),
+        "all5": batched_callback(
+            lambda a, b, c, stream, e: calls.append((b[0].data_ptr(), stream))
+        ),
+    }
+    registry = registry_of(**forms)
+    for name in forms:
+        states = [state(registry, name, request_id=n) for n in range(2)]
+        assert apply_rows(states, [PAST, PAST], batch) == [None, None]
+    assert len(calls) == 6
+    assert all(stream == (address, "a stream") for address, stream in calls)
 
 
 @pytest.mark.promise("S2-075")
