@@ -107,6 +107,7 @@ def _stack(
     )
     flags = {
         "frontend": ("--allow-external-scores", "--withheld-finish-reason=content_filter"),
+        "prefill_worker": ("--propagate-terminate",),
         "decode_worker": (f"--config={settings}",),
     }
     with Stack(options("sim", model_path, hook_decode="", flags=flags), run_dir=tmp) as stack:
@@ -310,7 +311,21 @@ def test_what_a_hook_failed_is_not_judged(classified: Classified) -> None:
     assert classified.contexts(trace_id) == []
 
 
-@pytest.mark.promise("S4-115")
+@pytest.mark.promise("S4-119")
+def test_what_prefill_terminated_is_not_judged(classified: Classified) -> None:
+    trace_id = switch_hook.trace(switch_hook.TERMINATE_FIRST, "prefill")
+    response = httpx.post(
+        f"{classified.served.url}/v1/completions",
+        json=BODY,
+        headers={"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"},
+        timeout=30,
+    )
+    (choice,) = response.json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("", "content_filter")
+    assert classified.contexts(trace_id) == []
+
+
+@pytest.mark.promise("S4-115", "S4-120")
 def test_a_client_that_goes_away_cancels_the_classifiers_of_its_request(
     classified: Classified,
 ) -> None:
@@ -336,12 +351,29 @@ def test_a_client_that_goes_away_cancels_the_classifiers_of_its_request(
 
 
 @pytest.mark.promise("S4-120")
-def test_calls_and_verdicts_are_exported(classified: Classified) -> None:
-    served = classified.served
-    name = "tandem_classifier_verdicts_total"
-    before = served.metric("decode_worker-0", name, classifier="first", verdict="block")
-    classified.ask({"first": "block"})
-    after = served.metric("decode_worker-0", name, classifier="first", verdict="block")
-    assert after > before
-    for verdict in ("pass", "annotate", "error", "timeout", "cancelled"):
-        assert served.metric("decode_worker-0", name, verdict=verdict) >= 0
+@pytest.mark.parametrize(
+    ("do", "judged"),
+    [
+        ({"first": "pass"}, [("first", "pass"), ("second", "pass"), ("note", "annotate")]),
+        ({"first": "block", "note": "fail"}, [("first", "block"), ("note", "error")]),
+        ({"second": "fail", "note": "hang"}, [("second", "error"), ("note", "timeout")]),
+    ],
+    ids=["passed", "blocked", "failed"],
+)
+def test_calls_and_verdicts_are_exported(
+    classified: Classified, do: dict[str, str], judged: list[tuple[str, str]]
+) -> None:
+    """What is cancelled is counted where a client goes away."""
+
+    def counted(classifier: str, verdict: str) -> tuple[float, float]:
+        metric = classified.served.metric
+        worker, labels = "decode_worker-0", {"classifier": classifier}
+        verdicts = metric(worker, "tandem_classifier_verdicts_total", verdict=verdict, **labels)
+        return verdicts, metric(worker, "tandem_classifier_seconds_count", **labels)
+
+    before = [counted(*each) for each in judged]
+    classified.ask(do)
+    for (verdicts, calls), each in zip(before, judged, strict=True):
+        after = counted(*each)
+        assert after[0] > verdicts, each
+        assert after[1] > calls, each

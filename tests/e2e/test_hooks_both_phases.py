@@ -5,6 +5,7 @@ on failure.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import httpx
@@ -21,6 +22,8 @@ BODY: dict[str, Any] = {
 }
 
 
+_SHOWN = re.compile(r'"(?:text|content|delta)": ?"((?:[^"\\\\]|\\\\.)*)"')
+"""Texts of an answer, as JSON has them."""
 STACKS = ("sim", "sim_pool", "sim_aggregated")
 
 
@@ -94,6 +97,51 @@ def test_upper_case_reaches_the_client_and_nothing_else_changes(served: Served) 
     assert text != text.upper()
     assert upper["choices"][0]["text"] == text.upper() == _text(streamed)
     assert upper["usage"] == plain["usage"]
+
+
+@pytest.mark.promise("S0-007")
+@pytest.mark.parametrize("endpoint", ["chat/completions", "completions", "responses", "messages"])
+def test_upper_case_reaches_clients_of_every_endpoint_streaming_and_not(
+    served: Served, endpoint: str
+) -> None:
+    asked: dict[str, Any] = {"messages": [{"role": "user", "content": "for"}], "max_tokens": 12}
+    if endpoint == "completions":
+        asked = BODY
+    elif endpoint == "responses":
+        asked = {"input": "for", "max_output_tokens": 12}
+
+    def ask(behaviour: str, stream: bool) -> str:
+        """The texts of the whole answer, as JSON has them."""
+        _, headers = _trace(behaviour, "decode")
+        body = asked | {"model": MODEL, "temperature": 0, "stream": stream}
+        url = f"{served.url}/v1/{endpoint}"
+        answer = httpx.post(url, json=body, headers=headers, timeout=60)
+        assert answer.status_code == 200, answer.text
+        return "".join(_SHOWN.findall(answer.text))
+
+    plain, upper = (ask(each, False) for each in (switch_hook.PASS, switch_hook.UPPER))
+    assert plain != plain.upper()
+    assert upper == plain.upper()
+    shown = ask(switch_hook.UPPER, True)
+    assert plain.upper() in shown
+    assert shown == shown.upper()
+
+
+@pytest.mark.promise("S0-030")
+@pytest.mark.parametrize("served", STACKS, indirect=True)
+def test_a_redacted_output_stays_redacted_while_the_other_goes_on(served: Served) -> None:
+    fields: dict[str, Any] = {"n": 2, "temperature": 1, "seed": 5, "max_tokens": 24}
+    plain = _post(served, switch_hook.PASS, "both", **fields)[1].json()["choices"]
+    first, second = (choice["text"] for choice in plain)
+    stop = next(
+        first[place : place + 3]
+        for place in range(4, len(first) - 3)
+        if first[place : place + 3] not in second
+    )
+    redacted = _post(served, switch_hook.UPPER, "decode", **fields, stop=stop)[1].json()
+    texts = [choice["text"] for choice in redacted["choices"]]
+    assert texts == [first[: first.index(stop)].upper(), second.upper()]
+    assert len(texts[0]) < len(texts[1])
 
 
 @pytest.mark.promise("S0-010", "S0-024", "S0-038")

@@ -372,6 +372,30 @@ def test_without_processors_the_engine_flag_stays_off() -> None:
     assert processors_of(Registry.builtin()).enabled
 
 
+@pytest.mark.promise("S3-086", "S1-044")
+@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE, Role.AGGREGATED])
+@pytest.mark.parametrize("configured", [{}, {"chunked_prefill_size": 64}])
+def test_without_processors_the_engine_is_built_from_what_is_configured(
+    role: Role, configured: dict[str, Any]
+) -> None:
+    def built(processors: bool) -> dict[str, Any]:
+        return arguments.server_args(
+            options.parse(configured | {"random_seed": 5}),
+            role=role,
+            model_path=MODEL,
+            max_sequences=8,
+            host="10.0.0.1",
+            device="cpu",
+            ports=Ports(bootstrap=4321),
+            processors=processors,
+        )
+
+    plain = built(processors_of(Registry()).enabled)
+    assert plain["enable_custom_logit_processor"] is False
+    assert configured.items() <= plain.items()
+    assert plain | {"enable_custom_logit_processor": True} == built(True)
+
+
 @pytest.mark.promise("S1-046", "S3-085")
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
 def test_with_processors_the_flag_is_in_the_arguments_that_the_engine_is_built_from(

@@ -197,6 +197,7 @@ def test_rulings_on_several_steps_that_come_together_are_judged_as_one_whole(
     assert [question.text for _, question, _ in asked.questions] == ["one two three"]
 
 
+@pytest.mark.promise("S4-119")
 def test_an_output_that_was_cancelled_is_not_judged(tokenizer: Tokenizer) -> None:
     bench, asked = bench_of(tokenizer)
     request = bench.start()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
@@ -10,7 +13,7 @@ from typing import Any
 
 import fake_router
 import pytest
-from both import SECONDS, Either, final, ready, running
+from both import SECONDS, Either, InThreads, final, ready, running
 from fake_router import FakeRouter, Reply, Script
 
 from tandem.errors import QueueFullError
@@ -71,6 +74,53 @@ async def test_a_request_is_answered(start: Start) -> None:
     assert response.client_id == 9
     (reply,) = router.replies.values()
     assert reply.submit.model == MODEL
+
+
+_WAITS = {"sleep", "wait", "wait_for", "result", "select", "poll", "recv", "run_until_complete"}
+
+
+def waits_in(call: Callable[[], Any]) -> tuple[Any, set[str]]:
+    """What a call returns, and what it called, in Python or C, that waits for somebody."""
+    called: set[str] = set()
+
+    def note(frame: Any, event: str, argument: Any) -> None:
+        if event == "call":
+            called.add(frame.f_code.co_name)
+        elif event == "c_call":
+            called.add(argument.__name__)
+
+    sys.setprofile(note)
+    try:
+        returned = call()
+    finally:
+        sys.setprofile(None)
+    return returned, called & _WAITS
+
+
+@pytest.mark.promise("S2-056")
+@pytest.mark.parametrize("reached", [True, False], ids=["router", "no router"])
+async def test_an_id_returns_without_waiting_for_anybody(start: Start, reached: bool) -> None:
+    """Neither for a router, nor for the executor's own thread, which stands still meanwhile."""
+    before = "" if reached else "127.0.0.1:1,"
+    _, executor = await start(nothing, before=before)
+    stands, go_on = threading.Event(), threading.Event()
+    threads = isinstance(executor, InThreads)
+    if threads:
+        executor._loop.call_soon_threadsafe(lambda: (stands.set(), go_on.wait(SECONDS)))
+        await asyncio.to_thread(stands.wait, SECONDS)
+    try:
+        first, waits = waits_in(lambda: executor.enqueue_request(request()))
+        others, more = waits_in(lambda: executor.enqueue_requests([request()] * 3))
+        assert not go_on.is_set()
+    finally:
+        go_on.set()
+    assert waits | more == set()
+    assert len({first, *others}) == 4
+
+
+async def test_what_waits_is_seen(start: Start) -> None:
+    assert waits_in(lambda: time.sleep(0))[1] == {"sleep"}
+    assert waits_in(lambda: threading.Event().wait(0))[1] >= {"wait"}
 
 
 @pytest.mark.promise("S2-067")
@@ -236,6 +286,7 @@ async def test_a_request_whose_time_is_over_ends_as_timed_out(start: Start) -> N
     await router.until(lambda router: router.cancels == [reply.first])
 
 
+@pytest.mark.promise("S2-079")
 async def test_a_request_that_waits_here_times_out_too(start: Start) -> None:
     router, executor = await start(nothing, max_open_sequences=1)
     executor.enqueue_request(request())

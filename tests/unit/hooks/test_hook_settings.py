@@ -44,6 +44,7 @@ def test_a_chain_keeps_its_order_and_every_field() -> None:
     assert [entry.name for entry in settings.for_worker("decode", "m").chain] == ["a.B", "d"]
 
 
+@pytest.mark.promise("S0-027")
 @pytest.mark.parametrize(
     ("hooks", "words"),
     [
@@ -72,6 +73,7 @@ def test_what_is_wrong_is_named(hooks: dict[str, Any], words: str) -> None:
         parse("", hooks)
 
 
+@pytest.mark.promise("S0-027")
 def test_both_ways_at_once_are_refused() -> None:
     with pytest.raises(ConfigError, match="both set"):
         parse("a.B", {"chain": []})

@@ -4,6 +4,7 @@ its hooks judge.
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -161,7 +162,7 @@ def test_a_text_prompt_is_tokenised_here(tokenizer: Tokenizer) -> None:
     assert list(bench.engine.submitted[0].token_ids) == expected
 
 
-@pytest.mark.promise("S1-040")
+@pytest.mark.promise("S1-040", "S1-045")
 @pytest.mark.parametrize(("phase", "applies"), [("prefill", False), ("decode", True)])
 def test_a_generation_only_spec_stays_out_of_prefill(
     tokenizer: Tokenizer, phase: Any, applies: bool
@@ -175,6 +176,29 @@ def test_a_generation_only_spec_stays_out_of_prefill(
     assert (bench.engine.submitted[0].logits is not None) is applies
 
 
+@pytest.mark.promise("S3-095")
+def test_an_id_that_two_routers_give_at_once_or_one_gives_again_is_three_requests(
+    tokenizer: Tokenizer,
+) -> None:
+    """The engine keeps a processor's state by ids of the worker's own, which are never reused."""
+    bench = Bench(tokenizer)
+    other = bench.connect()
+
+    def spec(token: int) -> dict[str, Any]:
+        forced = common_pb2.LogitsProcessor(
+            name="forced_sequence", args_json=json.dumps({"token_ids": [token]})
+        )
+        return {"logits": common_pb2.LogitsSpec(processors=[forced])}
+
+    ids = [bench.start(task=spec(5)), bench.start(link=other, task=spec(6))]
+    bench.step(delta(ids[0], [5], Ending.STOP))
+    ids.append(bench.start(task=spec(7)))
+    assert len({*ids} - {0}) == 3
+    asked = [each.logits for each in bench.engine.submitted]
+    assert [each and each.entries[0].args["token_ids"] for each in asked] == [[5], [6], [7]]
+
+
+@pytest.mark.promise("S1-045")
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_the_test_switch_reaches_every_request_in_both_phases(
     tokenizer: Tokenizer, phase: Any

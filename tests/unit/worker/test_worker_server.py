@@ -492,7 +492,7 @@ async def test_a_worker_whose_engine_died_is_not_alive(serving: Callable[..., An
         assert await served.probe("/live") == await served.probe("/ready") == 503
 
 
-@pytest.mark.promise("S0-001", "S0-002", "S0-025")
+@pytest.mark.promise("S0-001", "S0-002", "S0-025", "S0-027")
 def test_a_worker_does_not_start_with_a_hook_it_cannot_run(
     model_path: Path, tmp_path: Path
 ) -> None:
