@@ -1,7 +1,7 @@
 """Every failure that crosses a seam of Tandem, as one tree.
 
     TandemError
-    ├── RequestError            the client's mistake; nothing ran
+    ├── RequestError            the client's mistake; nothing ran, but for the last of them
     │   ├── InvalidRequestError     a field has a wrong type or value
     │   ├── UnsupportedError        a field this deployment does not offer
     │   ├── ContextLengthError      prompt and max_tokens exceed the context
@@ -10,7 +10,8 @@
     │   ├── NotAllowedError         the key is not allowed what is asked for
     │   ├── RateLimitError          the key's limits are reached
     │   ├── TooLargeError           the body exceeds its limit
-    │   └── VoucherError            a voucher is stale, foreign, altered or used
+    │   ├── VoucherError            a voucher is stale, foreign, altered or used
+    │   └── ContradictionError      its fields leave no token that may come: seen while it ran
     ├── RefusedError            not admitted, through no fault of the request; nothing ran
     │   ├── QueueFullError          the router's queue is at its bound
     │   ├── ParkingFullError        the prefill worker may keep no more KV
@@ -164,6 +165,14 @@ class VoucherError(RequestError):
     code = "voucher_refused"
     http_status = 409
     grpc_status = grpc.StatusCode.FAILED_PRECONDITION
+
+
+class ContradictionError(RequestError):
+    """What a request asks of its answer leaves no token that may come next. Where that is seen before
+    anything runs, it is an InvalidRequestError.
+    """
+
+    code = "contradictory_request"
 
 
 class RefusedError(TandemError):

@@ -35,6 +35,7 @@ from tandem.errors import (
     UnsupportedError,
 )
 from tandem.keys.grant import Grant
+from tandem.logits.contradictions import fields as contradictions
 from tandem.sampling import TOP_K_OFF
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
@@ -240,6 +241,11 @@ class Preprocessor:
             limits,
             self._config,
             reasoning_end=self._chats.reasoning_end,
+        )
+        contradictions.check(
+            processors.spec,
+            max_tokens=min(prompt.max_tokens for prompt in prompts),
+            fields=processors.fields,
         )
         options = request.stream_options
         return Asked(

@@ -30,6 +30,7 @@ from tandem.executor.entries import Asked
 from tandem.executor.live import ELSEWHERE, OF_REQUEST
 from tandem.executor.requests import GuidedDecodingParams, GuideType, Request
 from tandem.logits.callbacks import with_client_id
+from tandem.logits.contradictions import fields as contradictions
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.sampling import TOP_K_OFF
 from tandem.upstream.submission import Prompt, Submission
@@ -134,7 +135,9 @@ def _submission(
     params = _sampling(request, vocabulary)
     sampling.check_ranges(params)
     params.ClearField("max_tokens")
-    entries = list(_processors(request_id, request))
+    entries = tuple(_processors(request_id, request))
+    spec = LogitsProcessorSpec(entries) if entries else None
+    contradictions.check(spec, max_tokens=request.max_tokens)
     salt = "" if request.cache_salt_id is None else str(request.cache_salt_id)
     adapter = _lora_adapter(request, served)
     return Submission(
@@ -148,7 +151,7 @@ def _submission(
         lora_adapter=adapter,
         n=request.sampling_config.num_return_sequences or 1,
         sampling=params,
-        logits=LogitsProcessorSpec(tuple(entries)).to_proto() if entries else None,
+        logits=None if spec is None else spec.to_proto(),
         embedding_bias=_bias(request.embedding_bias, vocabulary),
         streaming=request.streaming,
         want_token_ids=True,
@@ -300,8 +303,10 @@ def _processors(request_id: int, request: Request) -> Iterator[LogitsProcessorEn
         yield LogitsProcessorEntry("banned_sequences", {"sequences": words})
     if config.no_repeat_ngram_size:
         yield LogitsProcessorEntry("no_repeat_ngram", {"size": config.no_repeat_ngram_size})
-    if config.min_tokens and request.end_id is not None:
-        args = {"count": config.min_tokens, "eos_token_ids": [request.end_id]}
+    if config.min_tokens and (request.end_id is not None or request.stop_words):
+        args: dict[str, Any] = {"count": config.min_tokens}
+        if request.end_id is not None:
+            args["eos_token_ids"] = [request.end_id]
         yield LogitsProcessorEntry("min_new_tokens", args)
     name, own_id = request.logits_post_processor_name, request_id
     if request.logits_post_processor is not None:

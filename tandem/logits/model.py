@@ -52,6 +52,11 @@ class Model:
         text: str = self._tokenizer.decode(list(token_ids), skip_special_tokens=True)
         return text
 
+    def texts(self) -> list[str]:
+        """How the tokenizer writes each token of the vocabulary; empty where it has none."""
+        tokenizer = self._tokenizer
+        return [tokenizer.id_to_token(token_id) or "" for token_id in range(self.vocabulary)]
+
     @functools.cached_property
     def _tokenizer(self) -> Any:
         if self.tokenizer_path is None:

@@ -22,6 +22,7 @@ from tandem.errors import (
 )
 from tandem.logits.arguments import Schema
 from tandem.logits.building import DEFAULT_SECONDS, build, construct
+from tandem.logits.contradictions import tokens as contradictions
 from tandem.logits.loader import examine, import_path, load_class
 from tandem.logits.model import Model
 from tandem.logits.processor import EVERYTHING, LogitsProcessor, Need, comes_first, needs_of
@@ -35,6 +36,7 @@ from tandem.logits.spec import (
     LogitsProcessorSpec,
     PythonProcessorSpec,
 )
+from tandem.sampling import MAX_INT32
 
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 DEFAULT_MOST = 16
@@ -178,10 +180,15 @@ class Registry:
         return build(entry.name, known.cls, args, model, seconds=self.seconds)
 
     def check(
-        self, spec: LogitsProcessorSpec, *, available: Collection[Need], model: Model
+        self,
+        spec: LogitsProcessorSpec,
+        *,
+        available: Collection[Need],
+        model: Model,
+        max_tokens: int = MAX_INT32,
     ) -> tuple[LogitsProcessor, ...]:
-        """Admission: clients may ask for this, every processor can be built, and gets what it needs
-        (S3-092). Returns what was built.
+        """Admission: clients may ask for this, every processor can be built, gets what it needs
+        (S3-092), and leaves a token beside the others. Returns what was built.
 
         Raises InvalidRequestError or UnsupportedError, naming the processor and, as `param`, its
         place.
@@ -194,6 +201,7 @@ class Registry:
             except RequestError as error:
                 error.param = f"{PARAM}[{place}]"
                 raise
+        contradictions.check(built, model, max_tokens=max_tokens)
         return tuple(built)
 
     def form_places(self, spec: LogitsProcessorSpec) -> list[int]:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy
 
-from tandem.errors import ProcessorError
+from tandem.errors import ContradictionError, ProcessorError, TandemError
 from tandem.logits import arrays, backlog
 from tandem.logits.building import what_failed
 from tandem.logits.history import TokenHistory
 from tandem.logits.processor import leaves_token
+from tandem.logits.ready.form import FormError
 from tandem.usercode.call import Caller, Failed
 
 if TYPE_CHECKING:
@@ -28,14 +29,15 @@ _FAILED = 2
 
 def apply_rows(
     states: Sequence[RequestLogits], histories: Sequence[TokenHistory], logits: Any
-) -> list[ProcessorError | None]:
+) -> list[TandemError | None]:
     """Let each sequence's processors edit its row of `logits`, (rows, vocabulary), in place. There
     is at least one row.
 
-    Returns what went wrong, row by row: a processor raised, took too long or returned another row,
-    or the processors left nothing that can be sampled (NaN, or every token forbidden). Such a row
-    is all zero then, safe to sample; the engine must end the sequence with the error and show
-    nothing of the step. Never raises.
+    Returns what went wrong, row by row. ProcessorError: a processor raised, took too long or
+    returned another row, or code of a deployment left nothing that can be sampled (NaN, or every
+    token forbidden). ContradictionError: the client's fields alone left nothing. Such a row is all
+    zero then, safe to sample; the engine must end the sequence with the error and show nothing of
+    the step. Never raises.
 
     Processors of one place in their specs, and of one class, are called together where that class
     has a batched form.
@@ -74,13 +76,15 @@ def blank(logits: Any, codes: Any) -> None:
         logits.masked_fill_(codes[:, None] != 0, 0.0)
 
 
-def error_of(state: RequestLogits, code: int) -> ProcessorError | None:
+def error_of(state: RequestLogits, code: int) -> TandemError | None:
     """Why a row ended with `code`; None where it did not fail."""
     if not code:
         return None
     if state.error is not None:
         return state.error
     names = "', '".join(part.name for part in state.parts)
+    if code == _NO_TOKEN and state.clients_own:
+        return _contradiction(f"'{names}' leave no token that may come next")
     if code == _NO_TOKEN:
         return _failed(names, "left no token to sample: the row's maximum is not finite")
     return _failed(names, "failed on another rank of its engine, whose log says how")
@@ -183,9 +187,13 @@ class _Step:
         return error is None
 
     def _alone(self, index: int, part: Part) -> None:
-        self._states[index].error = self._attempt(
+        state = self._states[index]
+        error = self._attempt(
             part.name, part.processor, self._histories[index], self._row(index, part)
         )
+        if isinstance(error, ContradictionError) and not state.clients_own:
+            error = _failed(part.name, error.message)
+        state.error = error
         if not leaves_token(part.processor):
             self._doubtful = True
 
@@ -223,10 +231,12 @@ class _Step:
                 self._caught_up(index, part)  # anew, because the failed call may have moved it
         return False
 
-    def _attempt(self, name: str, function: Any, *args: Any) -> ProcessorError | None:
+    def _attempt(self, name: str, function: Any, *args: Any) -> TandemError | None:
         """One call of user code. A row is its last argument."""
         answer = self._caller.call(_spread, (function, args))
         if type(answer) is Failed:
+            if isinstance(answer.error, FormError):
+                return _contradiction(f"'{name}': {answer.text}")
             what, place = what_failed(answer, self._caller), answer.place
             del answer  # its traceback leads to this frame, and would keep all of the step alive
             return _failed(name, what, place)
@@ -253,6 +263,12 @@ class _Step:
 def _spread(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
     function, args = call
     return function(*args)
+
+
+def _contradiction(what: str) -> ContradictionError:
+    """The client's own: nothing for an operator to see to."""
+    log.info("a request contradicts itself", extra={"reason": what})
+    return ContradictionError(f"the request contradicts itself: {what}")
 
 
 def _failed(name: str, what: str, place: str = "") -> ProcessorError:

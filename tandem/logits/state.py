@@ -10,13 +10,14 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from tandem.errors import ProcessorError
+from tandem.errors import TandemError
 from tandem.logits import embedding_bias
 from tandem.logits.building import DEFAULT_SECONDS
 from tandem.logits.embedding_bias import EmbeddingBias
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import LogitsProcessor, Row, comes_first, keeps_state
+from tandem.logits.ready import is_ready_made
 from tandem.logits.registry import Registry
 from tandem.logits.rows import apply_rows
 from tandem.logits.spec import LogitsProcessorSpec
@@ -68,10 +69,17 @@ class Part:
 class RequestLogits:
     """Fresh processors for one sequence, applied in the order of its spec (S1-042)."""
 
-    __slots__ = ("__weakref__", "error", "grammar_ends", "parts", "seconds")
+    __slots__ = ("__weakref__", "clients_own", "error", "grammar_ends", "parts", "seconds")
 
-    error: ProcessorError | None
-    """What ended the use of the processors; once set it stays."""
+    error: TandemError | None
+    """What ended the use of the processors, a ProcessorError or ContradictionError; once set it
+    stays.
+    """
+
+    clients_own: bool
+    """Where no token is left, the client's fields have left none: it named processors, and no code
+    of a deployment or a program took part.
+    """
 
     grammar_ends: int | None
     """The place in `parts` before which a grammar has masked the row: what it forbids stays
@@ -84,13 +92,19 @@ class RequestLogits:
         *,
         seconds: float = DEFAULT_SECONDS,
         engine_grammar: bool = False,
+        from_client: bool = False,
     ) -> None:
         """`named`: each processor's name and what makes a fresh one. `seconds`: the limit of one
-        call. `engine_grammar`: rows come masked by a grammar of the engine's own.
+        call. `engine_grammar`: rows come masked by a grammar of the engine's own. `from_client`: a
+        client named some of them.
         """
         self.error = None
         self.seconds = seconds
         self.parts = tuple(Part(name, make) for name, make in named)
+        self.clients_own = (from_client or engine_grammar) and all(
+            is_ready_made(each.processor) or isinstance(each.processor, EmbeddingBias)
+            for each in self.parts
+        )
         if engine_grammar:
             self.grammar_ends = 0
         elif self.parts and comes_first(self.parts[0].processor):
@@ -112,15 +126,20 @@ class RequestLogits:
         """`bias` comes after the processors of `spec`. Raises RequestError or ProcessorError, as
         `Registry.create`.
         """
+        entries = () if spec is None else spec.entries
         named: list[tuple[str, Make]] = [
-            (entry.name, functools.partial(registry.create, entry, model))
-            for entry in (() if spec is None else spec.entries)
+            (entry.name, functools.partial(registry.create, entry, model)) for entry in entries
         ]
         if bias is not None:
             named.append((embedding_bias.PARAM, functools.partial(EmbeddingBias, bias)))
-        return RequestLogits(named, seconds=registry.seconds, engine_grammar=engine_grammar)
+        return RequestLogits(
+            named,
+            seconds=registry.seconds,
+            engine_grammar=engine_grammar,
+            from_client=any(getattr(entry, "from_client", False) for entry in entries),
+        )
 
-    def apply(self, history: TokenHistory, row: Row) -> ProcessorError | None:
+    def apply(self, history: TokenHistory, row: Row) -> TandemError | None:
         """Let each processor edit `row`, (vocabulary,), in place; see `rows.apply_rows`."""
         return apply_rows([self], [history], row[None])[0]
 

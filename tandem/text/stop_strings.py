@@ -29,9 +29,22 @@ class StopStrings:
     so the cut does not depend on the pieces in which the text came.
     """
 
-    __slots__ = ("_firsts", "_held", "_longest", "_released", "_strings", "_tokens", "matched")
+    __slots__ = (
+        "_firsts",
+        "_held",
+        "_ignored",
+        "_longest",
+        "_released",
+        "_strings",
+        "_tokens",
+        "matched",
+    )
 
-    def __init__(self, strings: Sequence[str]) -> None:
+    def __init__(self, strings: Sequence[str], *, least: int = 0) -> None:
+        """`least`: a string that is complete with one of so many first tokens does not count. As in
+        vLLM, one may begin there.
+        """
+        self._ignored = least
         self._strings = tuple(strings)
         self._firsts = frozenset(string[0] for string in strings)
         self._longest = max(map(len, strings))
@@ -46,10 +59,12 @@ class StopStrings:
 
         `Token.end` is set by `token_end`. None: text without a token, the last of the sequence's.
         """
+        ignored = self._ignored > 0
         if token is not None:
             self._tokens.append(token)
+            self._ignored = max(0, self._ignored - 1)
         window = self._held + text
-        if text and (found := self._first_complete(window)) is not None:
+        if text and not ignored and (found := self._first_complete(window)) is not None:
             cut, self.matched = found
             self._held = ""
         else:
@@ -80,9 +95,10 @@ class StopStrings:
         return released
 
     def _first_complete(self, window: str) -> tuple[int, str] | None:
+        """What was complete before this text came, among what is held back, was passed over."""
         best: tuple[int, int, str] | None = None
         for string in self._strings:
-            start = window.find(string)
+            start = window.find(string, max(0, len(self._held) - len(string) + 1))
             if start >= 0:
                 candidate = (start + len(string), start, string)
                 if best is None or candidate[:2] < best[:2]:

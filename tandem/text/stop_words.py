@@ -69,10 +69,12 @@ class StopWords:
     part of the output.
     """
 
-    __slots__ = ("_state", "_table", "matched")
+    __slots__ = ("_ignored", "_state", "_table", "matched")
 
-    def __init__(self, table: StopWordTable) -> None:
+    def __init__(self, table: StopWordTable, *, least: int = 0) -> None:
+        """`least`: a word that ends with one of so many first tokens does not count."""
         self._table = table
+        self._ignored = least
         self._state = 0
         self.matched: tuple[int, ...] = ()
 
@@ -83,8 +85,9 @@ class StopWords:
         table, state = self._table, self._state
         for count, token_id in enumerate(token_ids, 1):
             state = table.after(state, token_id)
-            if word := table.word(state):
+            if count > self._ignored and (word := table.word(state)):
                 self.matched = word
                 return count
         self._state = state
+        self._ignored = max(0, self._ignored - len(token_ids))
         return 0

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from google.protobuf.message import DecodeError
 from msgspec import Struct
@@ -20,8 +21,15 @@ from tandem.errors import (
 )
 from tandem.ids import TRACE_ID, counter
 from tandem.logits import embedding_bias
+from tandem.logits.contradictions import fields as contradictions
 from tandem.logits.forms.limits import DEFAULT_LIMITS, SpecLimits
-from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, SpecReader, for_role
+from tandem.logits.spec import (
+    Entry,
+    LogitsProcessorEntry,
+    LogitsProcessorSpec,
+    SpecReader,
+    for_role,
+)
 from tandem.text.stop_strings import StopStrings
 from tandem.text.stop_words import StopWords, StopWordTable
 from tandem.text.tokenizer import Tokenizer
@@ -134,7 +142,9 @@ class Intake:
         made = resumption.made(task, self._limits)
         words = task.sampling.stop_words
         table = StopWordTable([word.token_id for word in words]) if words else None
-        return ReadTask(task, parsed.token_ids, made, self._logits(task), table)
+        logits = self._logits(task)
+        contradictions.check(logits, max_tokens=task.sampling.max_tokens)
+        return ReadTask(task, parsed.token_ids, made, logits, table)
 
     def accept(self, link: int, command: worker_pb2.StartLeg, read: ReadTask) -> Start:
         """A leg that runs a task. Raises RequestError, naming the field."""
@@ -251,19 +261,23 @@ class Intake:
         # Where it goes on, prefill's token is not the first one.
         role = Role.DECODE if task.HasField("resume") else self._role
         gated = for_role(self._specs.read(task.logits), role.value)
-        if not self._forced:
-            return gated
         entries = () if gated is None else gated.entries
-        return LogitsProcessorSpec((*entries, *self._forced))
+        if contradictions.least_tokens(gated):
+            stops = _stop_tokens(task.sampling)
+            entries = tuple(_before_stops(entry, stops) for entry in entries)
+        if entries or self._forced:
+            return LogitsProcessorSpec((*entries, *self._forced))
+        return None
 
     def _output(self, read: ReadTask, *, judged: bool) -> Output:
         task, stop = read.task, read.task.sampling.stop
+        least = contradictions.least_tokens(read.logits)
         shown = task.shown_special_tokens
         reads_text = task.want_text or (self._reads_text and judged) or bool(stop)
         return Output(
             detokenizer=self._tokenizer.detokenizer(shown) if reads_text else None,
-            stops=StopStrings(stop) if stop else None,
-            words=None if read.stop_words is None else StopWords(read.stop_words),
+            stops=StopStrings(stop, least=least) if stop else None,
+            words=None if read.stop_words is None else StopWords(read.stop_words, least=least),
             stop_token_ids=frozenset(task.sampling.stop_token_ids),
         )
 
@@ -278,6 +292,19 @@ def _parse(data: bytes) -> common_pb2.Task:
         return common_pb2.Task.FromString(data)
     except DecodeError as error:
         raise InvalidRequestError("the task is no tandem.v1.Task") from error
+
+
+def _stop_tokens(sampling: common_pb2.SamplingParams) -> list[int]:
+    """Tokens that end an output by themselves, beside the model's own."""
+    words = [word.token_id[0] for word in sampling.stop_words if len(word.token_id) == 1]
+    return [*sampling.stop_token_ids, *words]
+
+
+def _before_stops(entry: Entry, stops: list[int]) -> Entry:
+    """What keeps an answer from its end keeps it from these tokens too."""
+    if not isinstance(entry, LogitsProcessorEntry) or entry.name != contradictions.MINIMUM:
+        return entry
+    return replace(entry, args={"stop_token_ids": stops, **entry.args}) if stops else entry
 
 
 def _for_engine(given: common_pb2.SamplingParams) -> common_pb2.SamplingParams:

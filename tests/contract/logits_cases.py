@@ -53,7 +53,11 @@ CASES: tuple[Case, ...] = (
     case("bias", bias={"500": 9.0, "501": 9.5, "502": 10.0}),
     Case(
         "min_new_tokens",
-        (("probe", {}), ("bias", {"bias": {"1": 50.0}}), ("min_new_tokens", {"count": 9})),
+        (
+            ("probe", {}),
+            ("bias", {"bias": {"1": 50.0, "70": 49.0}}),
+            ("min_new_tokens", {"count": 9, "stop_token_ids": [70]}),
+        ),
     ),
     case("max_new_tokens", count=6),
     case("repetition_penalty", penalty=1.8),

@@ -418,7 +418,8 @@ def test_a_running_request_has_no_end() -> None:
         ({"message": "too long", "status_code": 400}, InvalidRequestError, False),
         ({"message": "Aborted", "status_code": None}, EngineError, True),
         ({"message": "Abort in waiting queue"}, EngineError, True),
-        ({"message": "x", "err_type": chunks.PROCESSOR_ERROR_TYPE}, ProcessorError, False),
+        ({"message": "x", "err_type": "TandemProcessorError"}, ProcessorError, False),
+        ({"message": "x", "err_type": "TandemContradictionError"}, ContradictionError, False),
         ({}, EngineError, True),
     ],
 )

@@ -15,6 +15,7 @@ from typing import Any
 from tandem.engine.base import Ending, KvTransfer, Logprobs, PromptLogprobs, Role
 from tandem.engine.sglang.outputs import HandOver
 from tandem.errors import (
+    ContradictionError,
     DeadlineError,
     EngineError,
     InvalidRequestError,
@@ -26,8 +27,12 @@ from tandem.v1 import common_pb2
 
 HAND_OVER_KEY = "tandem_hand_over"
 """Key in meta_info under which the scheduler sends [bytes, seconds, transport], once a request."""
-PROCESSOR_ERROR_TYPE = "TandemProcessorError"
-"""`err_type` of an abort that a logits processor caused."""
+ERROR_TYPES: Mapping[type[TandemError], str] = {
+    ProcessorError: "TandemProcessorError",
+    ContradictionError: "TandemContradictionError",
+}
+"""`err_type` of an abort that logits processors or a form caused."""
+_OF_TYPE = {name: kind for kind, name in ERROR_TYPES.items()}
 
 _HAND_OVER_FAILURES = (
     "Decode transfer failed",
@@ -62,8 +67,8 @@ def end_of(meta_info: Mapping[str, Any]) -> Ended | None:
 
 def _failure(reason: Mapping[str, Any]) -> Ended:
     message = str(reason.get("message") or "aborted")
-    if reason.get("err_type") == PROCESSOR_ERROR_TYPE:
-        return Ended(Ending.FAILED, ProcessorError(message))
+    if (kind := _OF_TYPE.get(reason.get("err_type", ""))) is not None:
+        return Ended(Ending.FAILED, kind(message))
     if message.startswith(_HAND_OVER_FAILURES):
         return Ended(Ending.FAILED, KvTransferError(_without_names(message)), retryable=True)
     if reason.get("status_code") == HTTPStatus.BAD_REQUEST:

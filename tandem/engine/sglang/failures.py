@@ -17,8 +17,8 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.utils.common import async_d2h
 
-from tandem.engine.sglang.chunks import PROCESSOR_ERROR_TYPE
-from tandem.errors import ProcessorError
+from tandem.engine.sglang.chunks import ERROR_TYPES
+from tandem.errors import TandemError
 
 _SERVER_ERROR = 500
 _NOTED = "_tandem_failures"
@@ -46,9 +46,9 @@ def note(codes: Any, tell: Tell) -> None:
     _latest.append(Noted(codes, tell))
 
 
-def end(request: Any, error: ProcessorError) -> None:
-    """End a request with an error instead of its next token."""
-    request.to_finish = FINISH_ABORT(error.message, _SERVER_ERROR, PROCESSOR_ERROR_TYPE)
+def end(request: Any, error: TandemError) -> None:
+    """End a request with an error of ERROR_TYPES instead of its next token."""
+    request.to_finish = FINISH_ABORT(error.message, _SERVER_ERROR, ERROR_TYPES[type(error)])
 
 
 def read_with_results() -> None:

@@ -14,10 +14,12 @@ import numpy
 
 from tandem.engine.sglang.arguments import TAGGED_FIELDS
 from tandem.logits.forms.compiler import (
-    NO_ANSWER,
-    REHEARSED_TOKENS,
+    CompiledForm,
     Kind,
+    closing_first,
     compile_form,
+    rehearse,
+    shortest_choice,
     special_tokens,
 )
 from tandem.logits.forms.tagged import Tags, blamed, lark
@@ -51,13 +53,15 @@ class SglangCompiler:
         self._backend = _BACKENDS[backend](
             tokenizer_path, vocabulary, eos_token_ids, any_whitespace, max_whitespace
         )
+        closing_first(self._model)  # what forks share
         self._write_tags = _TAG_WRITERS[backend](self._backend, self._model)
         self._tagged_field = TAGGED_FIELDS[backend]
 
-    def compile(self, kind: Kind, source: str) -> bytes:
+    def compile(self, kind: Kind, source: str) -> CompiledForm:
         """What a choice or tags become; any other form goes to SGLang as it was written."""
         if kind == "choice":
-            return compile_form(kind, source, self._model)
+            answers = compile_form(kind, source, self._model)
+            return CompiledForm(answers, shortest_choice(answers))
         if self._backend is None:
             raise ValueError("this deployment's engine has no grammars")
         field: str = kind
@@ -79,27 +83,30 @@ class SglangCompiler:
                 raise MemoryError
             told = words(message)
             raise ValueError(blamed(told) if kind == "tagged" else told)
-        self._rehearse(grammar)
-        return written.encode() if kind == "tagged" else b""
+        shortest = rehearse(lambda: _Steps(grammar.copy(), self._model), self._model)
+        return CompiledForm(written.encode() if kind == "tagged" else b"", shortest)
 
-    def _rehearse(self, grammar: Any) -> None:
-        """Take some tokens of an answer. Raises ValueError where there are none."""
+
+class _Steps:
+    """SGLang's, of an answer."""
+
+    def __init__(self, grammar: Any, model: Model) -> None:
         import torch
 
-        size = self._model.vocabulary
+        self._grammar = grammar
+        self._model = model
         # Not by the backend, which would pin it: a fork must not touch CUDA.
-        mask = torch.full((1, -(-size // 32)), -1, dtype=torch.int32)
-        words = mask.numpy().view(numpy.uint8)[0]
-        for _ in range(REHEARSED_TOKENS):
-            mask.fill_(-1)
-            grammar.fill_vocab_mask(mask, 0)
-            allowed = numpy.flatnonzero(numpy.unpackbits(words, bitorder="little")[:size])
-            if not len(allowed):
-                raise ValueError(NO_ANSWER)
-            token = int(allowed[len(allowed) // 2])
-            grammar.accept_token(token)
-            if token in self._model.eos_token_ids or grammar.is_terminated():
-                return
+        self._mask = torch.full((1, -(-model.vocabulary // 32)), -1, dtype=torch.int32)
+        self._words = self._mask.numpy().view(numpy.uint8)[0]
+
+    def allowed(self) -> Any:
+        self._mask.fill_(-1)
+        self._grammar.fill_vocab_mask(self._mask, 0)
+        return numpy.unpackbits(self._words, bitorder="little")[: self._model.vocabulary]
+
+    def take(self, token: int) -> bool:
+        self._grammar.accept_token(token)
+        return token in self._model.eos_token_ids or self._grammar.is_terminated()
 
 
 def words(error: str) -> str:

@@ -18,7 +18,8 @@ from sglang.srt.constrained.grammar_manager import GrammarManager
 from torch import distributed
 
 from tandem.engine.sglang import rows
-from tandem.engine.sglang.chunks import PROCESSOR_ERROR_TYPE
+from tandem.engine.sglang.chunks import ERROR_TYPES
+from tandem.errors import ProcessorError
 
 _SERVER_ERROR = 500
 _HERE = "the answer's form, which passed its check, could not be compiled"
@@ -81,7 +82,7 @@ def _ended_anywhere(manager: Any, requests: Sequence[Any]) -> list[bool]:
 
 def _end(request: Any) -> None:
     message = _ELSEWHERE if request.to_finish is None else _HERE
-    request.set_finish_with_abort(message, _SERVER_ERROR, PROCESSOR_ERROR_TYPE)
+    request.set_finish_with_abort(message, _SERVER_ERROR, ERROR_TYPES[ProcessorError])
 
 
 def _catch_up(req: Any) -> None:

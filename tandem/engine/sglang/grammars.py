@@ -3,7 +3,8 @@
 - A step that one takes too long for ends its request. A form that passed its check was rehearsed
   for its first tokens alone, and xgrammar has no limits for a step, as llguidance has.
 - One that raises or allows no token ends its request, and its row is sampled freely once more: an
-  exception, or a row of nothing, would end the scheduler.
+  exception, or a row of nothing, would end the scheduler. Both are the client's own fault, whose
+  form it is.
 - Ranks that share a sequence end it alike. A grammar that has failed is only marked, and with each
   step, in the order of the device's work, the ranks agree on those that have, and on those that
   have come to their end on some of them alone.
@@ -27,7 +28,7 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from tandem.engine.sglang import failures, guidance
 from tandem.engine.sglang.tensors import on_device
-from tandem.errors import ProcessorError
+from tandem.errors import ContradictionError, ProcessorError
 
 log = logging.getLogger(__name__)
 _STEP_SECONDS = 0.1
@@ -105,7 +106,8 @@ def _state_of(grammar: Any) -> int:
 def _end(request: Any, why: str) -> None:
     """In a middle chunk of a prefill nothing is decided yet: what failed is told again later."""
     if not request.finished() and request.inflight_middle_chunks <= 0:
-        failures.end(request, ProcessorError(why))
+        kind = ProcessorError if why == _AT_ODDS else ContradictionError
+        failures.end(request, kind(why))
 
 
 def watched_fill(fill: Callable[..., None]) -> Callable[..., None]:

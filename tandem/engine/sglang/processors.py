@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tandem.engine.sglang import arguments
@@ -18,6 +18,7 @@ from tandem.logits.ready.grammar import GrammarProcessor
 from tandem.logits.ready.tagged import Tagged
 from tandem.logits.registry import Registry
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.sampling import MAX_INT32
 from tandem.v1 import common_pb2
 
 _NONE = "this worker has none"
@@ -91,15 +92,23 @@ class Processors:
         return not self._obstacle
 
     def steering(
-        self, spec: LogitsProcessorSpec | None, bias: common_pb2.EmbeddingBias | None = None
+        self,
+        spec: LogitsProcessorSpec | None,
+        bias: common_pb2.EmbeddingBias | None = None,
+        *,
+        max_tokens: int = MAX_INT32,
     ) -> Steering | None:
-        """Raises RequestError for a spec that cannot be run, naming the processor."""
+        """Raises RequestError for a spec that cannot be run, naming the processor. `max_tokens`: of
+        the answer.
+        """
         if bias is not None:
             self._check_applied(embedding_bias.PARAM)
         if spec is None:
             return None if bias is None else Steering(bias=bias)
         named = spec.named()
-        built = self._registry.check(spec, available=EVERYTHING, model=self._model)
+        built = self._registry.check(
+            spec, available=EVERYTHING, model=self._model, max_tokens=max_tokens
+        )
         engines: dict[str, str] = {}
         own: list[LogitsProcessorEntry] = []
         reads_history = False
@@ -111,7 +120,7 @@ class Processors:
                 continue
             self._check_applied(f"{PARAM}[{place}]", entry.name)
             if isinstance(processor, Choice):  # the scheduler would tokenise it on its loop
-                entry = LogitsProcessorEntry(entry.name, processor.in_tokens())
+                entry = replace(entry, args=processor.in_tokens(), ready=None)
             own.append(entry)
             reads_history |= Need.HISTORY in needs_of(processor)
         return Steering(tuple(own), reads_history, bias, engines)

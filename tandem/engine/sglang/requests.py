@@ -153,8 +153,8 @@ def sampling_params(sampling: common_pb2.SamplingParams) -> dict[str, Any]:
 
 
 def encode_spec(entries: Sequence[LogitsProcessorEntry]) -> str:
-    """Names and arguments as JSON, for the scheduler's process."""
-    return json.dumps([[entry.name, dict(entry.args)] for entry in entries])
+    """Names, arguments and whether a client asked, as JSON, for the scheduler's process."""
+    return json.dumps([[entry.name, dict(entry.args), entry.from_client] for entry in entries])
 
 
 def encode_bias(bias: common_pb2.EmbeddingBias | None) -> str | None:

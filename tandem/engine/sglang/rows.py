@@ -16,7 +16,7 @@ from typing import Any
 import numpy
 
 from tandem.engine.sglang.requests import BIAS_KEY, MADE_KEY, SPEC_KEY, decode_bias
-from tandem.errors import ProcessorError, RequestError
+from tandem.errors import ProcessorError, RequestError, TandemError
 from tandem.logits.arrays import indices, like
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
@@ -38,7 +38,7 @@ class Verdicts:
     codes: Any
     """(rows,), see `edit_rows`."""
 
-    def tell(self, fail: Callable[[Any, ProcessorError], None]) -> None:
+    def tell(self, fail: Callable[[Any, TandemError], None]) -> None:
         """Calls `fail` for a request that must end with an error instead of its token."""
         for request, state, code in zip(
             self.requests, self.states, self.codes.tolist(), strict=True
@@ -130,9 +130,7 @@ def forget(request: Any) -> None:
 
 def decode_spec(encoded: str) -> LogitsProcessorSpec:
     """The processors that `requests.encode_spec` wrote into a request."""
-    return LogitsProcessorSpec(
-        tuple(LogitsProcessorEntry(name, args) for name, args in json.loads(encoded))
-    )
+    return LogitsProcessorSpec(tuple(LogitsProcessorEntry(*each) for each in json.loads(encoded)))
 
 
 def made_of(request: Any) -> int:

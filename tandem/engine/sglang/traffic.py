@@ -84,7 +84,11 @@ class Traffic:
             role=self._role,
             endpoint=self._endpoint,
             processor=self._launched.processor,
-            steering=self._processors.steering(request.logits, request.embedding_bias),
+            steering=self._processors.steering(
+                request.logits,
+                request.embedding_bias,
+                max_tokens=request.sampling.max_tokens,
+            ),
             rank=self._data_ranks.take(request),
             begins=self._begins,
         )

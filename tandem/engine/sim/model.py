@@ -15,7 +15,7 @@ from tandem.engine.sim.options import SimOptions
 from tandem.engine.sim.prefix_cache import PrefixCache
 from tandem.engine.sim.sampling import Chosen, choose
 from tandem.engine.sim.sequence import NEVER, Sequence
-from tandem.errors import KvCorruptError, KvTransferError, ProcessorError
+from tandem.errors import KvCorruptError, KvTransferError, TandemError
 from tandem.v1 import common_pb2, kv_pb2
 
 TokenLogprob: TypeAlias = tuple[int, float]
@@ -48,7 +48,7 @@ class SimModel:
     def prefill(self, sequence: Sequence) -> None:
         """Fill the prompt's KV pages and choose the first token.
 
-        Raises ProcessorError.
+        Raises TandemError.
         """
         started = time.thread_time()
         try:
@@ -138,7 +138,7 @@ class SimModel:
             logprobs: Logprobs | None = None
             if sequence.sampler is not None:
                 chosen = next(sampled)
-                if isinstance(chosen, ProcessorError):
+                if isinstance(chosen, TandemError):
                     add(Delta(sequence.id, (), Ending.FAILED, error=chosen))
                     ended.append(sequence)
                     continue
@@ -195,15 +195,15 @@ class SimModel:
         sampler.tapped.context = np.stack(rows)
 
     def _first(self, sequence: Sequence) -> Chosen:
-        """Sample a sequence's first token. Raises ProcessorError."""
+        """Sample a sequence's first token. Raises TandemError."""
         if sequence.sampler is None:
             return self._favoured(sequence), None
         chosen = next(self._sampled([sequence]))
-        if isinstance(chosen, ProcessorError):
+        if isinstance(chosen, TandemError):
             raise chosen
         return chosen
 
-    def _sampled(self, sequences: Iterable[Sequence]) -> Iterator[Chosen | ProcessorError]:
+    def _sampled(self, sequences: Iterable[Sequence]) -> Iterator[Chosen | TandemError]:
         """The choices of the sequences that have a sampler."""
         return iter(
             choose(

@@ -16,7 +16,7 @@ from tandem.engine.mailbox import Mailbox
 from tandem.engine.sim.faults import CRASH_STATUS, Fault, Faults
 from tandem.engine.sim.model import SimModel, TokenLogprob
 from tandem.engine.sim.sequence import Sequence, SequenceStage
-from tandem.errors import ProcessorError
+from tandem.errors import TandemError
 
 _MAX_BEHIND_SECONDS = 0.05
 """A schedule that is later than this is not made up for: the machine was too slow, or asleep."""
@@ -106,7 +106,7 @@ class PrefillRunner:
         troubles: Troubles,
         *,
         computed: Callable[[Sequence], None],
-        failed: Callable[[Sequence, ProcessorError], None],
+        failed: Callable[[Sequence, TandemError], None],
     ) -> None:
         self._model = model
         self._troubles = troubles
@@ -168,7 +168,7 @@ class PrefillRunner:
     async def _compute(self, sequence: Sequence) -> None:
         try:
             self._model.prefill(sequence)
-        except ProcessorError as error:
+        except TandemError as error:
             self._failed(sequence, error.with_traceback(None))
             return
         if sequence.request.sampling.HasField("prompt_logprobs"):

@@ -10,7 +10,7 @@ import numpy as np
 
 from tandem.engine.base import EngineRequest, Logprobs
 from tandem.engine.sim.language import Language
-from tandem.errors import ProcessorError
+from tandem.errors import TandemError
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import EVERYTHING
@@ -58,7 +58,12 @@ class RowSampler:
         self._bias = np.array(list(bias.values()), dtype=np.float32)
         self.processors: RequestLogits | None = None
         if request.logits is not None:
-            registry.check(request.logits, available=EVERYTHING, model=model)
+            registry.check(
+                request.logits,
+                available=EVERYTHING,
+                model=model,
+                max_tokens=sampling.max_tokens,
+            )
         if request.logits is not None or request.embedding_bias is not None:
             self.processors = RequestLogits.create(
                 registry, request.logits, model, bias=request.embedding_bias
@@ -128,7 +133,7 @@ class RowSampler:
         return Logprobs(chosen=chosen, top=([(int(each), float(logprobs[each])) for each in best],))
 
 
-def choose(asked: Sequence[Asked]) -> list[Chosen | ProcessorError]:
+def choose(asked: Sequence[Asked]) -> list[Chosen | TandemError]:
     """The next token of each sequence of a step, or why it has none. Processors edit all their rows
     of the step together.
     """
@@ -139,7 +144,7 @@ def choose(asked: Sequence[Asked]) -> list[Chosen | ProcessorError]:
     ]
 
 
-def _steered(asked: Sequence[Asked]) -> list[Chosen | ProcessorError]:
+def _steered(asked: Sequence[Asked]) -> list[Chosen | TandemError]:
     """`choose`, for sequences that have processors."""
     if not asked:
         return []
@@ -148,6 +153,6 @@ def _steered(asked: Sequence[Asked]) -> list[Chosen | ProcessorError]:
     errors = apply_rows(states, [sampler.history for sampler, _, _ in asked], rows)
     return [
         # Not the error that the state keeps: it would hold on to who raises it.
-        sampler.take(row) if error is None else ProcessorError(error.message)
+        sampler.take(row) if error is None else type(error)(error.message)
         for (sampler, _, _), row, error in zip(asked, rows, errors, strict=True)
     ]

@@ -10,12 +10,14 @@ from __future__ import annotations
 import functools
 import importlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
+import numpy
 
+from tandem.logits.forms.productive import NO_ANSWER
 from tandem.logits.forms.tagged import ONE_LINE, SpecialTokens, Tags, blamed, lark
 from tandem.logits.model import Model
 
@@ -28,16 +30,42 @@ STEP_LIMITS: Final[dict[str, Any]] = {
 """A mask takes about 10 ms at most, and a matcher 40 MB. llguidance's own limits are 2 to 12 times
 as high."""
 REHEARSED_TOKENS = 128
-NO_ANSWER = "no answer has this form"
-_ALLOWED = bytes([200])
-"""llguidance's mark of a token that may come."""
+_SHORT = REHEARSED_TOKENS // 2
+"""Tokens of a short answer: none is looked for that has more."""
+_CLOSING: Final = ("]}", '"')
+"""What ends JSON's lists and objects, and its texts. The one may stand in a text, and the other
+begins one: which is the shorter way depends on where an answer is.
+"""
+answer_lists = msgspec.msgpack.Decoder(list[list[int]])
+"""Reads what a choice is compiled to: its answers in tokens, each with the end."""
+
+
+class CompiledForm(NamedTuple):
+    content: bytes
+    """What `Form.use` takes."""
+    shortest: int | None = None
+    """Tokens of the shortest answer that was found, without its end; None: none was."""
 
 
 class Compiler(Protocol):
     """What a process that compiles forms is given. Made once, then used in forks."""
 
-    def compile(self, kind: Kind, source: str) -> bytes:
-        """What `Form.use` takes. Raises ValueError, in words for the client."""
+    def compile(self, kind: Kind, source: str) -> CompiledForm:
+        """Raises ValueError, in words for the client."""
+        ...
+
+
+class Steps(Protocol):
+    """One answer of a form, token by token, as an engine goes along it."""
+
+    def allowed(self) -> Any:
+        """Which tokens may come next: numbers, (vocabulary,), 0 for those that may not. Raises
+        ValueError where finding them passes a limit.
+        """
+        ...
+
+    def take(self, token: int) -> bool:
+        """Whether the answer has ended with it. Raises ValueError as `allowed`."""
         ...
 
 
@@ -54,11 +82,26 @@ class LlguidanceCompiler:
         )
         warm_up(self._model)
 
-    def compile(self, kind: Kind, source: str) -> bytes:
+    def compile(self, kind: Kind, source: str) -> CompiledForm:
         compiled = compile_form(kind, source, self._model)
-        if kind != "choice":
-            _rehearse(matcher(compiled, self._model))
-        return compiled
+        if kind == "choice":
+            return CompiledForm(compiled, shortest_choice(compiled))
+        made = matcher(compiled, self._model)
+        return CompiledForm(compiled, rehearse(lambda: _Steps(made.deep_copy()), self._model))
+
+
+def rehearse(begin: Callable[[], Steps], model: Model) -> int | None:
+    """Take some tokens of answers. Returns how many the shortest has that was found; None: none has
+    ended so soon. Raises ValueError where an answer cannot go on, or passes a limit.
+    """
+    _rehearse(begin())
+    found = [_length(begin(), order, model) for order in closing_first(model)]
+    return min((length for length in found if length is not None), default=None)
+
+
+def shortest_choice(compiled: bytes) -> int:
+    """Tokens of the shortest of some answers, without its end."""
+    return min(map(len, answer_lists.decode(compiled))) - 1
 
 
 def compile_form(kind: Kind, source: str, model: Model) -> bytes:
@@ -97,6 +140,7 @@ def warm_up(model: Model) -> None:
     """
     try:
         _special_tokens(model)
+        closing_first(model)
     except ValueError:
         return
 
@@ -104,6 +148,13 @@ def warm_up(model: Model) -> None:
 def tokenizer_of(model: Model) -> Any:
     """llguidance's view of a model's tokenizer. Raises ValueError."""
     return _tokenizer(*_key(model))
+
+
+def closing_first(model: Model) -> Any:
+    """Orders of all tokens, (vocabulary,) each: those first that close what is open, then what can
+    be closed at once, then the longest. Raises ValueError.
+    """
+    return _order(*_key(model))
 
 
 def _choice(source: str, model: Model) -> bytes:
@@ -137,20 +188,49 @@ def _lark(gbnf: str) -> str:
     return lark
 
 
-def _rehearse(made: Any) -> None:
-    """Take some tokens of an answer. Raises ValueError where there are none, or finding them passes
-    a limit.
-    """
+class _Steps:
+    """llguidance's, of an answer."""
+
+    def __init__(self, made: Any) -> None:
+        self._made = made
+
+    def allowed(self) -> Any:
+        mask = numpy.frombuffer(self._made.compute_logit_bias(), dtype=numpy.uint8)
+        self._check()
+        return mask
+
+    def take(self, token: int) -> bool:
+        self._made.consume_token(token)
+        self._check()
+        return bool(self._made.is_stopped())
+
+    def _check(self) -> None:
+        """A matcher that has failed counts as stopped, too."""
+        if self._made.is_error():
+            raise ValueError(_words(self._made.get_error()))
+
+
+def _rehearse(steps: Steps) -> None:
     for _ in range(REHEARSED_TOKENS):
-        mask = made.compute_logit_bias()
-        if made.is_error():
-            raise ValueError(_words(made.get_error()))
-        token = max(mask.find(_ALLOWED, len(mask) // 2), mask.find(_ALLOWED))
-        if token < 0:
+        allowed = numpy.flatnonzero(steps.allowed())
+        if not len(allowed):
             raise ValueError(NO_ANSWER)
-        made.consume_token(token)
-        if made.is_stopped():
+        if steps.take(int(allowed[len(allowed) // 2])):
             return
+
+
+def _length(steps: Steps, order: Any, model: Model) -> int | None:
+    """Tokens of an answer that takes the first token of `order` that may come, and ends as soon as
+    it may. None: it has not come to an end yet.
+    """
+    ends = sorted(model.eos_token_ids)
+    for count in range(_SHORT):
+        allowed = steps.allowed()
+        if allowed[ends].any():
+            return count
+        if steps.take(int(order[(allowed[order] != 0).argmax()])):
+            return count + 1
+    return None
 
 
 def _words(error: str) -> str:
@@ -171,6 +251,24 @@ def _special_tokens(model: Model) -> SpecialTokens:
 
 def _key(model: Model) -> tuple[Path | None, int, tuple[int, ...]]:
     return model.tokenizer_path, model.vocabulary, tuple(sorted(model.eos_token_ids))
+
+
+@functools.lru_cache(maxsize=4)
+def _order(path: Path | None, vocabulary: int, eos_token_ids: tuple[int, ...]) -> Any:
+    model = Model(vocabulary=vocabulary, eos_token_ids=eos_token_ids, tokenizer_path=path)
+    texts = model.texts()
+    return [
+        numpy.array(sorted(range(vocabulary), key=_rank(texts, first).__getitem__))
+        for first in (_CLOSING, _CLOSING[::-1])
+    ]
+
+
+def _rank(texts: Sequence[str], first: Sequence[str]) -> list[tuple[int, int]]:
+    kinds = [set(signs) for signs in (*first, "[]{}")]
+    return [
+        (next((n for n, kind in enumerate(kinds) if text and kind.issuperset(text)), 3), -len(text))
+        for text in texts
+    ]
 
 
 @functools.lru_cache(maxsize=4)

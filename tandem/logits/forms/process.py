@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from tandem.child_process import frame, ignore_signals, memory, receive
+from tandem.logits.forms import productive
 from tandem.logits.forms.compiler import Compiler
 from tandem.logits.forms.wire import (
     MAX_MESSAGE_BYTES,
@@ -156,7 +157,8 @@ def _compile(
 def _outcome(compiler: Compiler, order: Order, before: int) -> Answer:
     """`before`: this process's own memory when nothing was compiled."""
     try:
-        compiled = compiler.compile(order.kind, order.source)
+        productive.check(order.kind, order.source)
+        compiled, shortest = compiler.compile(order.kind, order.source)
     except MemoryError:
         raise
     except RecursionError:
@@ -168,7 +170,7 @@ def _outcome(compiler: Compiler, order: Order, before: int) -> Answer:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     _, _, files = memory()
     texts = len(order.source) + len(compiled)
-    return Compiled(compiled, max(peak - files - before, texts, _LEAST_BYTES))
+    return Compiled(compiled, max(peak - files - before, texts, _LEAST_BYTES), shortest)
 
 
 def _confine(boot: CompilerBoot) -> int:

@@ -50,6 +50,8 @@ class Compiled(msgspec.Struct, frozen=True, tag=True):
     compiled: bytes
     memory_bytes: int
     """What compiling it took: at least what it takes where it is used."""
+    shortest: int | None = None
+    """As CompiledForm says."""
 
 
 class Wrong(msgspec.Struct, frozen=True, tag=True):

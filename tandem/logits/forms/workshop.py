@@ -43,6 +43,8 @@ OUTCOMES: Final = ("compiled", "wrong", "too_dear", "lost")
 class Uncompiled(Protocol):
     """A form that was not compiled yet: tandem.logits.ready.form.Form."""
 
+    shortest: int | None
+
     @property
     def kind(self) -> Kind: ...
     @property
@@ -235,7 +237,8 @@ class Workshop:
 
     async def _judged(self, job: _Job, answer: Answer) -> tuple[str, Uncompiled | TandemError]:
         match answer:
-            case Compiled(compiled, size):
+            case Compiled(compiled, size, shortest):
+                job.form.shortest = shortest
                 return await self._kept(job, compiled, size)
             case Wrong(message):
                 return "wrong", self._refuse(job.key, message)

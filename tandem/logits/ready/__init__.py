@@ -22,3 +22,14 @@ READY: dict[str, str] = {
     "watermark": "tandem.logits.ready.watermark:Watermark",
 }
 """Name -> import path."""
+FORMS = frozenset({"choice", "ebnf", "json_schema", "regex", "tagged"})
+"""Those that say what form an answer has, from its first token to its last."""
+
+
+def is_ready_made(processor: object) -> bool:
+    """Whether it is one of these, and no code of a deployment or a program."""
+    cls = type(processor)
+    return f"{cls.__module__}:{cls.__qualname__}" in _PATHS
+
+
+_PATHS = frozenset(READY.values())

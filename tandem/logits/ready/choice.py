@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import Annotated, ClassVar
 
-import msgspec
 from msgspec import Meta
 
 from tandem.logits.forms import compiler
@@ -17,8 +17,6 @@ from tandem.logits.processor import Need
 from tandem.logits.ready.form import Form
 from tandem.logits.ready.masks import Mask
 from tandem.logits.ready.types import MAX_ITEMS, Text, TokenIds
-
-_token_lists = msgspec.msgpack.Decoder(list[list[int]])
 
 
 class Choice(Form):
@@ -56,9 +54,14 @@ class Choice(Form):
         return json.dumps([self._texts, self._token_ids])
 
     def use(self, compiled: bytes, model: Model) -> None:
-        self._answers = _token_lists.decode(compiled)
+        self._answers = compiler.answer_lists.decode(compiled)
         self._ended = Mask.of("force", [model.eos_token_id])
         self._begin()
+
+    def begins(self, token_ids: Sequence[int], model: Model) -> bool:
+        wanted = list(token_ids)
+        at = bisect_left(self._answers, wanted)
+        return at < len(self._answers) and self._answers[at][: len(wanted)] == wanted
 
     def in_tokens(self) -> dict[str, list[list[int]]]:
         """Arguments of the same choice, which take no tokenizer to read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -43,6 +43,9 @@ class ForcedSequence(MaskingProcessor):
         model.check([end])
         self._masks = tuple(Mask.of("force", [token]) for token in (*token_ids, end))
 
+    def turns(self) -> Iterable[int]:
+        return range(len(self._masks))
+
     def mask(self, input_ids: TokenHistory) -> Mask:
         return self._masks[min(input_ids.position, len(self._masks) - 1)]
 
@@ -67,6 +70,9 @@ class ForcedPrefix(MaskingProcessor):
     def prepare(self, model: Model) -> None:
         token_ids = tokens_of(model, self._given, self._text)
         self._masks = tuple(Mask.of("force", [token]) for token in token_ids)
+
+    def turns(self) -> Iterable[int]:
+        return range(len(self._masks) + 1)
 
     def mask(self, input_ids: TokenHistory) -> Mask | None:
         position = input_ids.position

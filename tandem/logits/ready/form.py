@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from tandem.logits.forms import compiler
 from tandem.logits.model import Model
 from tandem.logits.ready.masks import MaskingProcessor
+
+
+class FormError(Exception):
+    """No token can follow by a form: those so far do not fit it, or finding one takes too much."""
 
 
 class Form(MaskingProcessor):
@@ -18,6 +23,8 @@ class Form(MaskingProcessor):
 
     kind: ClassVar[compiler.Kind]
     """What language `source` is in."""
+    shortest: int | None = None
+    """Tokens of the shortest answer that is known, without its end; None: none is known."""
 
     @property
     @abstractmethod
@@ -32,6 +39,12 @@ class Form(MaskingProcessor):
 
     def keep(self, compiled: bytes) -> None:
         """Take what was compiled for an engine that runs forms of this kind itself."""
+
+    def begins(self, token_ids: Sequence[int], model: Model) -> bool:
+        """Whether an answer begins with these tokens, which may have an end, as far as is known
+        here: an engine may have the only one who knows.
+        """
+        return True
 
     def fresh(self) -> Self:
         """Another one for another sequence, which shares what does not change."""

@@ -7,6 +7,7 @@ classes on a row. Elsewhere (sim) they mask the row themselves, by llguidance.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy
@@ -17,7 +18,7 @@ from tandem.logits.forms.limits import MAX_SCHEMA, check_text
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import Need
-from tandem.logits.ready.form import Form
+from tandem.logits.ready.form import Form, FormError
 from tandem.logits.ready.masks import Mask
 from tandem.logits.ready.types import Text
 
@@ -53,6 +54,17 @@ class GrammarProcessor(Form):
     def use(self, compiled: bytes, model: Model) -> None:
         self._compiled = compiler.matcher(compiled, model)
 
+    def begins(self, token_ids: Sequence[int], model: Model) -> bool:
+        if self._compiled is None:
+            return True
+        matcher = self._compiled.deep_copy()
+        for token in token_ids:
+            if token in model.eos_token_ids:
+                return bool(matcher.is_accepting())
+            if not matcher.consume_token(token):
+                return False
+        return True
+
     def mask(self, input_ids: TokenHistory) -> Mask | None:
         generated = input_ids.generated
         if self._matcher is None or len(generated) < self._read:
@@ -60,8 +72,10 @@ class GrammarProcessor(Form):
         self._matcher.consume_tokens(list(generated[self._read :]))
         self._read = len(generated)
         if self._matcher.is_error():
-            raise RuntimeError("the tokens so far do not fit the grammar")
+            raise FormError("the answer's form cannot go on behind the tokens so far")
         allowed = numpy.frombuffer(self._matcher.compute_logit_bias(), dtype=numpy.uint8)
+        if self._matcher.is_error():
+            raise FormError("the answer's form takes too much for the next token")
         return Mask("only", numpy.flatnonzero(allowed))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, ClassVar
 
 from msgspec import Meta
@@ -10,7 +11,7 @@ from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.processor import Need
 from tandem.logits.ready.masks import Mask, MaskingProcessor
-from tandem.logits.ready.types import Count, TokenId, TokenIds, ends_of
+from tandem.logits.ready.types import MAX_TOKENS, Count, TokenId, TokenIds, ends_of
 
 _POSITION: frozenset[Need] = frozenset({Need.POSITION, Need.VOCABULARY})
 _TAIL = 16  # tokens that surely hold the last few characters
@@ -18,20 +19,33 @@ _CLOSING = "\"'”’»)]*_"
 
 
 class MinNewTokens(MaskingProcessor):
-    """No end before `count` tokens: until then the end tokens' logits are -inf."""
+    """No end before `count` tokens: until then the end tokens' logits are -inf. A worker adds the
+    request's stop tokens to them, and looks for its stop strings and stop words only behind so many
+    tokens: as vLLM's `min_tokens`, and its detokenizer.
+    """
 
     needs: ClassVar[frozenset[Need]] = _POSITION
 
-    def __init__(self, count: Count, eos_token_ids: TokenIds | None = None) -> None:
-        """`eos_token_ids`: None for the model's."""
-        self._count, self._given = count, eos_token_ids
+    def __init__(
+        self,
+        count: Count,
+        eos_token_ids: TokenIds | None = None,
+        stop_token_ids: Annotated[list[TokenId], Meta(max_length=MAX_TOKENS)] | None = None,
+    ) -> None:
+        """`eos_token_ids`: None for the model's. `stop_token_ids`: what else ends a sequence."""
+        self.count = count
+        self._given, self._stops = eos_token_ids, stop_token_ids or []
         self._mask: Mask | None = None
 
     def prepare(self, model: Model) -> None:
-        self._mask = Mask.of("never", ends_of(model, self._given))
+        model.check(self._stops)
+        self._mask = Mask.of("never", sorted({*ends_of(model, self._given), *self._stops}))
+
+    def turns(self) -> Iterable[int]:
+        return (0, self.count)
 
     def mask(self, input_ids: TokenHistory) -> Mask | None:
-        return self._mask if input_ids.position < self._count else None
+        return self._mask if input_ids.position < self.count else None
 
 
 class MaxNewTokens(MaskingProcessor):
@@ -48,6 +62,9 @@ class MaxNewTokens(MaskingProcessor):
         end = model.eos_token_id if self._given is None else self._given
         model.check([end])
         self._mask = Mask.of("force", [end])
+
+    def turns(self) -> Iterable[int]:
+        return (0, self._count)
 
     def mask(self, input_ids: TokenHistory) -> Mask | None:
         return self._mask if input_ids.position >= self._count else None

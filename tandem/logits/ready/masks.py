@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, TypeAlias
 
@@ -50,6 +50,10 @@ class MaskingProcessor(BaseLogitsProcessor):
     @abstractmethod
     def mask(self, input_ids: TokenHistory) -> Mask | None:
         """For the next token; None leaves the row as it is."""
+
+    def turns(self) -> Iterable[int]:
+        """Positions at which another mask than before applies, of one that goes by nothing else."""
+        return (0,)
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
         mask = self._next_mask(input_ids)

@@ -30,6 +30,7 @@ class ThinkingBudget(MaskingProcessor):
     ) -> None:
         """`end_token_ids` or `end_text`: the marker, such as "</think>"."""
         self._budget = budget
+        self._model: Model | None = None
         self._given, self._text = end_token_ids, end_text
         self._end: list[int] = []
         self._masks: list[Mask] = []
@@ -38,6 +39,7 @@ class ThinkingBudget(MaskingProcessor):
         back."""
 
     def prepare(self, model: Model) -> None:
+        self._model = model
         self._end = tokens_of(model, self._given, self._text)
         self._masks = [Mask.of("force", [token]) for token in self._end]
 
@@ -46,8 +48,16 @@ class ThinkingBudget(MaskingProcessor):
         if position < self._budget or 0 < self._ended_at <= position:
             return None
         generated = list(input_ids.generated)
-        self._ended_at = _end_of(self._end, generated)
+        self._ended_at = _end_of(self._end, generated) or self._spelled(generated)
         return None if self._ended_at else self._masks[_begun(self._end, generated)]
+
+    def _spelled(self, generated: list[int]) -> int:
+        """A position behind the marker, where a model wrote it in other tokens; 0: it did not. A
+        form's grammar takes that for the end too, and would not let another follow.
+        """
+        assert self._model is not None
+        spelled = self._text and self._text in self._model.decode(generated)
+        return len(generated) if spelled else 0
 
 
 def _end_of(marker: list[int], tokens: list[int]) -> int:

@@ -8,7 +8,7 @@ import resource
 import threading
 import time
 
-from tandem.logits.forms.compiler import Kind
+from tandem.logits.forms.compiler import CompiledForm, Kind
 from tandem.logits.model import Model
 
 
@@ -17,7 +17,7 @@ class HostileCompiler:
         if broken:
             raise RuntimeError("no tokenizer here")
 
-    def compile(self, kind: Kind, source: str) -> bytes:
+    def compile(self, kind: Kind, source: str) -> CompiledForm:
         match source:
             case "crash":
                 ctypes.string_at(0)
@@ -29,7 +29,7 @@ class HostileCompiler:
             case "sleep":
                 time.sleep(3600)
             case "eat":
-                return str(len(b"x" * 2**28)).encode()
+                return CompiledForm(str(len(b"x" * 2**28)).encode())
             case "recurse":
                 self.compile(kind, source)
             case "panic":
@@ -51,10 +51,10 @@ class HostileCompiler:
                     resource.getrlimit(limit)
                     for limit in (resource.RLIMIT_CPU, resource.RLIMIT_CORE)
                 )
-                return f"{cpu} {core}".encode()
+                return CompiledForm(f"{cpu} {core}".encode())
             case "quiet":
                 os.write(2, b"the client's words")
-        return f"{os.getppid()}".encode()
+        return CompiledForm(f"{os.getppid()}".encode())
 
 
 class PlainForm:
@@ -64,6 +64,7 @@ class PlainForm:
         self.source = source
         self.kind: Kind = kind
         self.compiled = self.kept = b""
+        self.shortest: int | None = None
 
     def use(self, compiled: bytes, model: Model) -> None:
         self.compiled = compiled

@@ -34,7 +34,7 @@ COMPILER = SglangCompiler(
 def compiled(args: Args) -> Any:
     entry = LogitsProcessorEntry("tagged", args, from_client=True)
     form = Registry.builtin().form(LogitsProcessorSpec((entry,)), 0)
-    written = COMPILER.compile(form.kind, form.source).decode()
+    written = COMPILER.compile(form.kind, form.source).content.decode()
     return COMPILER._backend.dispatch_structural_tag(written)
 
 
