@@ -130,7 +130,7 @@ class Bench:
                 model=config.model_name(),
                 limits=limits,
                 tokenizer=tokenizer,
-                reads_text=self._hooks is not None,
+                reads_text=lambda: self._hooks is not None,
                 forced=(),
             ),
             engine=NoEngine(),

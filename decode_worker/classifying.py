@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from decode_worker.rules import DecodeRules
+from tandem import extra_fields
 from tandem.engine.base import EngineRequest
 from tandem.hooks.audit import AuditLog, Decided
 from tandem.hooks.audit import parse as parse_audit
@@ -14,6 +15,7 @@ from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext
 from tandem.hooks.classifiers.counters import ClassifierCounters
 from tandem.hooks.classifiers.judgements import Judgements
+from tandem.hooks.classifiers.runner import ClassifierRunner
 from tandem.hooks.classifiers.sequence_guard import Question
 from tandem.hooks.classifiers.settings import parse
 from tandem.text.tokenizer import Tokenizer
@@ -22,11 +24,22 @@ from tandem.worker.config import WorkerConfig
 from tandem.worker.phase import PhaseParts
 
 
-def load_phase(config: WorkerConfig, tokenizer: Tokenizer) -> PhaseParts:
-    """What makes a worker a decode worker. Raises ConfigError or LoadError."""
+def load_phase(
+    config: WorkerConfig,
+    tokenizer: Tokenizer,
+    *,
+    register: Callable[[ClassifierSet], object] | None = None,
+) -> PhaseParts:
+    """What makes a worker a decode worker. `register`: what registers more classifiers than the
+    settings name, now or, on the worker's event loop, while it runs; None: nothing does.
+
+    Raises ConfigError or LoadError.
+    """
     model = config.model_name()
     classifiers = ClassifierSet.build(parse(config.classifiers), model=model)
-    if not len(classifiers):
+    if register is not None:
+        register(classifiers)
+    elif not len(classifiers):
         return PhaseParts(DecodeRules())
     settings = parse_audit(config.audit)
     name = config.worker_name("decode")
@@ -41,6 +54,8 @@ class Guarded:
     request: EngineRequest
     task: common_pb2.Task
     output_index: int
+    runners: Sequence[ClassifierRunner]
+    """Those that judge it: what was registered when it began."""
     context: ScoringContext | None = None
     """What stays the same in all of its windows; made with the first."""
     question: Question | None = None
@@ -65,6 +80,14 @@ class Classifying:
         return {runner.name: runner.counters for runner in self._classifiers.runners}
 
     @property
+    def reads_text(self) -> bool:
+        return len(self._classifiers) > 0
+
+    @property
+    def reads_logprobs(self) -> bool:
+        return self._classifiers.settings.logprobs
+
+    @property
     def resumable(self) -> bool:
         return self._classifiers.resumable
 
@@ -81,7 +104,8 @@ class Classifying:
             self.audit.close()
 
     def open(self, request: EngineRequest, task: common_pb2.Task, *, output_index: int) -> None:
-        self._open[request.request_id] = Guarded(request, task, output_index)
+        if runners := self._classifiers.runners:
+            self._open[request.request_id] = Guarded(request, task, output_index, runners)
 
     def ask(self, request_id: int, question: Question, *, finish_reason: str) -> None:
         guarded = self._open[request_id]
@@ -89,7 +113,7 @@ class Classifying:
         if guarded.context is None:
             guarded.context = self._new_context(guarded)
         context = question.context(guarded.context, finish_reason=finish_reason)
-        self._judgements.ask(request_id, context)
+        self._judgements.ask(request_id, context, guarded.runners)
 
     def record(self, request_id: int, judgement: Judgement) -> str:
         guarded = self._open[request_id]
@@ -113,9 +137,10 @@ class Classifying:
             request_id=str(request.request_id),
             prompt=task.prompt_text or self._tokenizer.decode(request.token_ids),
             generated_text="",
-            extra_fields=dict(task.metadata),
+            extra_fields=extra_fields.read(task.extra_fields),
             prompt_token_ids=list(request.token_ids),
             request_metadata={
+                "metadata": dict(task.metadata),
                 "trace_id": task.trace_id,
                 "model": task.model,
                 "lora_adapter": task.lora_adapter,

@@ -22,12 +22,14 @@ class DecodeRules:
     max_held_rows = 1000
 
     def __init__(self, classifiers: ClassifierSet | None = None) -> None:
-        """`classifiers` only says how they are set: whether they block, hold back, regenerate."""
+        """`classifiers` only says whether there are some, and how they are set: whether they block,
+        hold back, regenerate. More may be registered while it runs.
+        """
         self._classifiers = classifiers
 
     def guard(self, *, streaming: bool) -> SequenceGuard | None:
         """Only where there is a classifier."""
-        if self._classifiers is None:
+        if not self._classifiers:
             return None
         settings = self._classifiers.settings
         return SequenceGuard(
@@ -35,6 +37,7 @@ class DecodeRules:
             window_tokens=settings.window_tokens,
             blocks=self._classifiers.blocks,
             streaming=streaming,
+            logprobs=settings.logprobs,
         )
 
     def started(self, kv: KvTransfer | None) -> worker_pb2.LegStarted | None:
@@ -72,16 +75,23 @@ class DecodeRules:
         )
 
     def regeneration(self, leg: Leg, judgement: Judgement) -> common_pb2.Regeneration | None:
-        """Where the settings have it so for an output that was judged and blocked. A classifier
-        that failed would fail again.
+        """Where the settings have it so for an output that was judged and blocked, sampled as the
+        classifier that blocks says, and else as the settings do. A classifier that failed would
+        fail again.
         """
         wanted = None if self._classifiers is None else self._classifiers.settings.regenerate
         if wanted is None or not judgement.blocked or judgement.failed:
+            return None
+        asked = wanted.when == "blocked" if judgement.regenerate is None else judgement.regenerate
+        if not asked:
             return None
         if leg.regenerations >= wanted.times:
             return None
         again = common_pb2.Regeneration(count=leg.regenerations + 1)
         for name in sampling.REGENERATED:
-            if (value := getattr(wanted, name)) is not None:
+            value = getattr(judgement.sampling, name)
+            if value is None:
+                value = getattr(wanted, name)
+            if value is not None:
                 setattr(again, name, value)
         return again

@@ -14,6 +14,7 @@ from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.endings import WithheldReason
 from tandem.errors import ConfigError
+from tandem.extra_fields import MAX_BYTES as MAX_EXTRA_FIELDS_BYTES
 from tandem.logits.forms.limits import SpecLimits
 from tandem.message_limits import MAX_OUTPUTS, MAX_PROMPT_LOGPROBS
 from tandem.upstream import names
@@ -267,6 +268,14 @@ class FrontendConfig:
         " name them in its answer's `x-tandem-ignored-fields`. Fields that would change the answer,"
         " and slips of the pen, are refused either way.",
     )
+    extra_fields: tuple[str, ...] = setting(
+        (),
+        "Names of fields that OpenAI's API does not have and classifiers are given as extra_fields,"
+        " whatever their values. Of other such fields see `unknown_fields`.",
+    )
+    max_extra_fields_bytes: int = setting(
+        16_384, "What those fields may come to in one request, as JSON; at most 131072."
+    )
     model_family: str = setting(
         "auto",
         "Whose formats the model writes reasoning and calls of tools in, as docs/tools.md lists"
@@ -314,6 +323,8 @@ class FrontendConfig:
                 f"max_prompt_logprobs must be at most {MAX_PROMPT_LOGPROBS},"
                 f" not {self.max_prompt_logprobs}"
             )
+        if not 0 < self.max_extra_fields_bytes <= MAX_EXTRA_FIELDS_BYTES:
+            raise ConfigError(f"max_extra_fields_bytes must be 1 to {MAX_EXTRA_FIELDS_BYTES}")
         if self.max_n > MAX_OUTPUTS:
             raise ConfigError(f"max_n must be at most {MAX_OUTPUTS}, not {self.max_n}")
         for name in _NOT_NEGATIVE:

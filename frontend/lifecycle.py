@@ -22,6 +22,7 @@ from frontend.openai.endpoints import Endpoints
 from frontend.openai.generation import Generation
 from frontend.openai.reading.bodies import Reading
 from frontend.openai.reading.models import Models
+from frontend.openai.reading.reader import field_rules
 from frontend.openai.reading.readers import Readers
 from frontend.slo import Slo
 from frontend.tenants import Tenants
@@ -153,7 +154,7 @@ def _build(
         router_wait_seconds=config.router_wait_seconds,
     )
     models = Models(config, demultiplexer, metrics)
-    reading = Reading(models, readers, metrics, config.unknown_fields)
+    reading = Reading(models, readers, metrics, field_rules(config))
     endpoints = Endpoints(models, reading, demultiplexer, draining, config.unknown_fields)
     generation = Generation(
         reading,

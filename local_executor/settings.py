@@ -77,6 +77,7 @@ def router(
         max_queue=executor_config.max_open_sequences,
         client_logits_processors=tuple(processors),
         allow_reports=True,
+        allow_external_scores=True,
         worker_silence_seconds=_SILENCE_SECONDS,
         voucher_key_file=_voucher_key(folder) if executor_config.disaggregated else "",
     )

@@ -26,9 +26,18 @@ from local_executor.process import Order
 from router import server
 from router.discovery.static import StaticDiscovery
 from router.server import RunningRouter
-from tandem.errors import EngineError, InternalError, StartError, TandemError
+from tandem.errors import EngineError, InternalError, LoadError, StartError, TandemError
 from tandem.executor.config import ExecutorConfig
-from tandem.executor.live import ELSEWHERE, HOOKED, Live
+from tandem.executor.errors import ShutDownError
+from tandem.executor.live import (
+    ELSEWHERE,
+    HOOKED,
+    Live,
+    LiveClassifier,
+    LoopOf,
+    refuse_classifier,
+)
+from tandem.hooks.classifiers.contract import ExternalClassifierHook
 from tandem.hooks.contract import Phase
 from tandem.logits.ready import READY
 from tandem.worker.config import WorkerConfig
@@ -39,6 +48,8 @@ _DRAIN_SECONDS = 5.0
 """The time for what was cancelled to reach the engines."""
 _CLOSE_SECONDS = 30.0
 """Longest wait for the thread; all that it waits for has a bound of its own."""
+_REGISTER_SECONDS = 30.0
+"""Longest wait for a turn of the engines' loop."""
 _OF_OTHER_PROCESSES = frozenset({"sglang"})
 """Engines that are given processes of their own: see local_executor/process.py."""
 _MOST_PATH_BYTES = 107
@@ -72,8 +83,12 @@ class LocalStack:
         if not self._in_process:
             return ELSEWHERE
         given = self._config.worker_settings or {}
-        judged = any(given.get(name) for name in ("hook", "hooks", "classifiers"))
+        judged = given.get("hook") or given.get("hooks") or self._live.judged
         return HOOKED if judged else {}
+
+    @property
+    def own(self) -> bool:
+        return True
 
     @property
     def _in_process(self) -> bool:
@@ -89,6 +104,29 @@ class LocalStack:
         except BaseException:
             self.close()
             raise
+
+    def register_external_classifier_hook(self, hook: ExternalClassifierHook, loop: LoopOf) -> None:
+        """Between two turns of the engines' loop, so that no output begins half judged."""
+        if not self._in_process:
+            refuse_classifier()
+        classifier = LiveClassifier(hook, loop)
+        if not self._started.done():
+            self._live.add_classifier(classifier)
+            return
+        added: Future[None] = Future()
+
+        def add() -> None:
+            try:
+                self._live.add_classifier(classifier)
+                added.set_result(None)
+            except LoadError as error:
+                added.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(add)
+            added.result(_REGISTER_SECONDS)
+        except (RuntimeError, TimeoutError) as error:
+            raise ShutDownError("The executor has failed") from error
 
     def close(self) -> None:
         """Stop and free everything. May be called twice, and in any thread."""

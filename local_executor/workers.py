@@ -55,9 +55,10 @@ async def serving(
             registry = startup.load_registry(config)
             if live is not None:
                 live.register(registry)
-            worker = Worker(
-                phase, config, _LOAD[phase], registry=registry, create=create, with_admin=False
-            )
+            load = _LOAD[phase]
+            if live is not None and phase == "decode":
+                load = partial(decode_worker.classifying.load_phase, register=live.take_classifiers)
+            worker = Worker(phase, config, load, registry=registry, create=create, with_admin=False)
             closing.push_async_callback(worker.close)
             workers.append(worker)
         for worker in workers:

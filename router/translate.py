@@ -70,6 +70,7 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
         keeps_tasks=description.keeps_tasks,
         parks=description.parks,
         has_classifiers=description.has_classifiers,
+        judges_logprobs=description.judges_logprobs,
         draining=description.load.draining,
         moved_kv=description.load.moved_kv or not description.load.HasField("moved_kv"),
     )
@@ -237,6 +238,7 @@ def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
         hold_output=action.hold_output,
         context_only=action.context_only,
         say_made=action.say_made,
+        say_logprobs=action.say_logprobs,
         task_digest=action.task_digest,
         parent_span=action.parent_span,
         canary=action.canary,

@@ -25,6 +25,7 @@ TopK = Annotated[int, Meta(ge=1, le=MAX_INT32)]
 MinP = Annotated[float, Meta(ge=0, lt=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 RepetitionPenalty = Annotated[float, Meta(gt=0, le=2)]
+Seed = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 LogitBias = Annotated[float, Meta(ge=-100, le=100)]
 
 TOP_K_OFF = -1
@@ -41,6 +42,8 @@ REGENERATED = (
     "min_p",
     "presence_penalty",
     "frequency_penalty",
+    "repetition_penalty",
+    "seed",
 )
 """What a regeneration may set otherwise."""
 

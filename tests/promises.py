@@ -678,6 +678,68 @@ PROMISES: tuple[Promise, ...] = (
         "per hook and phase are exported.",
         ours=True,
     ),
+    Promise(
+        "S4-121",
+        "Given engines of a program's own, when it registers a hook at its Executor or"
+        " AsyncExecutor, then the outputs that begin from then on are judged by it.",
+    ),
+    Promise(
+        "S4-122",
+        "Given a program, when an output was scored, then its Result has"
+        " external_scores[hook name]: of engines of its own, and elsewhere where the deployment"
+        " allows it.",
+    ),
+    Promise(
+        "S4-123",
+        "Given metadata and extra fields of a program's Request, when its output is judged, then"
+        " the hook has them as it has those of a client's body.",
+    ),
+    Promise(
+        "S4-124",
+        "Given a hook that blocks, when the client is a program or asks for token ids, then it has"
+        " the replacement's text, and neither tokens, log-probabilities nor logits of what was"
+        " withheld.",
+    ),
+    Promise(
+        "S4-125",
+        "Given fields of a body that OpenAI's API does not have and the deployment names, when sent"
+        " to any endpoint that generates, then they are the hook's extra fields, whatever JSON"
+        " they are; fields that it does not name are not.",
+    ),
+    Promise(
+        "S4-126",
+        "Given a registration at a router elsewhere or of engines in another process, then it is"
+        " refused by name.",
+        ours=True,
+    ),
+    Promise(
+        "S4-127",
+        "Given `logprobs` in the settings of classifiers, when an output is judged, then the hook"
+        " has the log-probability of each token, prefill's among them, and the client has them"
+        " only where it asked; without, no engine computes them.",
+    ),
+    Promise(
+        "S4-128",
+        "Given a hook that blocks and names sampling parameters, when the deployment lets it, then"
+        " the output is generated again with them, as often as the deployment says.",
+    ),
+    Promise(
+        "S4-129",
+        "Given a hook that names sampling parameters that the deployment does not let it set, then"
+        " the output is blocked and not generated again.",
+        ours=True,
+    ),
+    Promise(
+        "S4-130",
+        "Given a class as the RFC shows it, without an import of Tandem, then it runs on every"
+        " endpoint, and in both executors, at engines of their own and elsewhere.",
+    ),
+    Promise(
+        "S4-131",
+        "Given a hook of an asyncio program, when it judges, then on the program's event loop; one"
+        " that fails, hangs, or whose loop is gone blocks as any other does.",
+        ours=True,
+    ),
     # --- S5: operation (ours) ---
     Promise(
         "S5-121",
@@ -1500,6 +1562,12 @@ PROMISES: tuple[Promise, ...] = (
         "S6-303",
         "Given a failure that would be the same again, then client libraries are told so in "
         "their own terms.",
+        ours=True,
+    ),
+    Promise(
+        "S6-460",
+        "Given extra fields that are too many, too large, nested too deeply or no JSON, then the"
+        " request is refused and the field named, by frontends, executors and workers.",
         ours=True,
     ),
     Promise(

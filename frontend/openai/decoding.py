@@ -10,7 +10,7 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 
 from frontend.openai.foreign import VALUES, Foreign
-from frontend.openai.strangers import Kind, Strangers, UnknownFields
+from frontend.openai.strangers import FieldRules, Kind, Strangers
 from tandem.errors import InvalidRequestError, RequestError, UnsupportedError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -24,10 +24,13 @@ _LONGEST_PARAM = 100
 
 
 class Decoded(NamedTuple, Generic[T]):
-    """A request, and the names of what its body has beside it that nobody knows."""
+    """A request, and what its body has beside it."""
 
     request: T
     ignored: tuple[str, ...] = ()
+    """Names of what nobody knows."""
+    extra_fields: str = ""
+    """What classifiers are given, as a JSON object; empty: nothing."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,10 @@ class Body(Generic[T]):
         decoders = msgspec.json.Decoder(strict), msgspec.json.Decoder(lenient)
         return Body(*decoders, Kind.of(strict, foreign, **inner))
 
-    def decode(self, body: bytes, unknown_fields: UnknownFields) -> Decoded[T]:
+    def decode(self, body: bytes, rules: FieldRules) -> Decoded[T]:
         """Raises InvalidRequestError or UnsupportedError with `param`."""
         try:
-            return self._decode(body, unknown_fields)
+            return self._decode(body, rules)
         except msgspec.ValidationError as error:
             raise _explain(str(error)) from None
         except msgspec.DecodeError as error:
@@ -62,15 +65,15 @@ class Body(Generic[T]):
         except RecursionError:
             raise InvalidRequestError("The body is nested too deeply") from None
 
-    def _decode(self, body: bytes, unknown_fields: UnknownFields) -> Decoded[T]:
+    def _decode(self, body: bytes, rules: FieldRules) -> Decoded[T]:
         try:
             return Decoded(self.strict.decode(body))
         except msgspec.ValidationError as error:
             if not str(error).startswith(_UNKNOWN):
                 raise
-        strangers = Strangers(unknown_fields)
+        strangers = Strangers(rules)
         strangers.check(body, self.kind)
-        return Decoded(self.lenient.decode(body), strangers.ignored)
+        return Decoded(self.lenient.decode(body), strangers.ignored, strangers.extra_fields)
 
 
 def _explain(message: str) -> RequestError:

@@ -13,9 +13,22 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from frontend.openai.foreign import Foreign
+from tandem import extra_fields
 from tandem.errors import InvalidRequestError, UnsupportedError
 
 UnknownFields: TypeAlias = Literal["refuse", "warn"]
+
+
+class FieldRules(NamedTuple):
+    """What becomes of fields of a body that its request does not have."""
+
+    unknown: UnknownFields = "warn"
+    extra: frozenset[str] = frozenset()
+    """Names of those that classifiers are given."""
+    max_extra_bytes: int = extra_fields.MAX_BYTES
+    """What they may come to, as JSON."""
+
+
 Members: TypeAlias = dict[str, msgspec.Raw]
 
 MOST_IGNORED = 16
@@ -52,14 +65,27 @@ class Strangers:
     `param`, or what msgspec raises of what is no JSON.
     """
 
-    def __init__(self, unknown_fields: UnknownFields) -> None:
-        self._refuses = unknown_fields == "refuse"
+    def __init__(self, rules: FieldRules) -> None:
+        self._rules = rules
+        self._refuses = rules.unknown == "refuse"
         self._ignored: dict[str, None] = {}
+        self._extra: Members = {}
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """Names of what was passed over without being known, safe to be shown, each once."""
         return tuple(self._ignored)
+
+    @property
+    def extra_fields(self) -> str:
+        """Those that classifiers are given, as a JSON object; empty: there are none."""
+        if not self._extra:
+            return ""
+        text, most = msgspec.json.encode(self._extra), self._rules.max_extra_bytes
+        largest = max(self._extra, key=lambda name: memoryview(self._extra[name]).nbytes)
+        extra_fields.check_size(len(text), max_bytes=most, param=largest)
+        extra_fields.read(text)
+        return text.decode()
 
     def check(self, body: bytes, kind: Kind) -> None:
         """Go through a body; what is wrong with it otherwise is for others to find."""
@@ -84,6 +110,9 @@ class Strangers:
         """`label`: the path without positions."""
         for name in members:
             if name in kind.fields:
+                continue
+            if name in self._rules.extra and not path:
+                self._extra[name] = members[name]
                 continue
             foreign = kind.foreign.get(name)
             param = path + name[:LONGEST_NAME]

@@ -31,6 +31,8 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     context_only: bool = False
     say_made: bool = False
     """A decode leg whose worker is to say what its engine makes."""
+    say_logprobs: bool = False
+    """Decode's classifiers are given them, so its engine and prefill's say them."""
     made: bytes = b""
     """What the sequence goes on from, as LegMade said it; empty: it begins."""
     task_digest: bytes = b""

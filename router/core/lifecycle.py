@@ -506,11 +506,24 @@ class Lifecycle:
 
     def _open_pair(self, sequence: Sequence, pair: Pair, *, held: bool) -> None:
         sequence.pair = pair
-        sequence.prefill = self._open(sequence, pair.prefill, kv_peer="", held=False)
+        says = pair.decode.profile.judges_logprobs and not sequence.request.canary
+        sequence.prefill = self._open(
+            sequence, pair.prefill, kv_peer="", held=False, says_logprobs=says
+        )
         endpoint = pair.prefill.profile.kv_endpoint
-        sequence.decode = self._open(sequence, pair.decode, kv_peer=endpoint, held=held)
+        sequence.decode = self._open(
+            sequence, pair.decode, kv_peer=endpoint, held=held, says_logprobs=says
+        )
 
-    def _open(self, sequence: Sequence, worker: Worker, *, kv_peer: str, held: bool) -> Leg:
+    def _open(
+        self,
+        sequence: Sequence,
+        worker: Worker,
+        *,
+        kv_peer: str,
+        held: bool,
+        says_logprobs: bool = False,
+    ) -> Leg:
         submit = sequence.request.submit
         self._last_leg += 1
         made = sequence.made if sequence.made is not None and sequence.made.used else None
@@ -547,6 +560,7 @@ class Lifecycle:
                 hold_output=held,
                 context_only=submit.context_only,
                 say_made=says_made,
+                say_logprobs=says_logprobs,
                 made=bytes(made.steps) if made else b"",
                 task_digest=b"" if voucher is None else voucher.task_digest,
                 parent_span=sequence.span,

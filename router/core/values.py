@@ -132,6 +132,8 @@ class Profile:
     """Prefill: it can keep KV for a request to come."""
     has_classifiers: bool = False
     """Decode: they judge its output, as no prefill worker can. `has_hook` holds as well."""
+    judges_logprobs: bool = False
+    """Decode: its classifiers are given log-probabilities, which both legs' engines are to say."""
     draining: bool = False
     moved_kv: bool = True
     """KV has moved to or from it since its start, or it takes no canaries."""

@@ -24,6 +24,7 @@ from tandem.executor.responses import Response
 from tandem.executor.serving import serving
 from tandem.executor.statistics import IterationStats, RequestStatsPerIteration
 from tandem.executor.waiters import Waiter
+from tandem.hooks.classifiers.contract import ExternalClassifierHook
 
 _GRAIN_SECONDS = 0.002
 """After the limits were looked at they are let alone for so long: each look goes through all."""
@@ -64,7 +65,8 @@ class AsyncExecutor:
             core,
             lock,
             self._backend.turn_soon,
-            refused=self._serving.refused,
+            refused=lambda: self._serving.refused,
+            scores=self._serving.own,
         )
 
     def enqueue_request(self, request: Request) -> int:
@@ -120,6 +122,13 @@ class AsyncExecutor:
     def get_latest_request_stats(self) -> list[RequestStatsPerIteration]:
         """The same as Executor.get_latest_request_stats does."""
         return self._calls.request_stats()
+
+    def register_external_classifier_hook(self, hook: ExternalClassifierHook) -> None:
+        """As Executor.register_external_classifier_hook, also before the executor is entered; it is
+        awaited on the program's own event loop.
+        """
+        self._calls.check_open()
+        self._serving.register_external_classifier_hook(hook, lambda: self._loop)
 
     def can_enqueue_requests(self) -> bool:
         """Whether it has not been shut down."""

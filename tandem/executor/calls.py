@@ -55,16 +55,18 @@ class Calls:
         lock: AbstractContextManager[object],
         nudge: Callable[[], object],
         *,
-        refused: Mapping[str, str],
+        refused: Callable[[], Mapping[str, str]],
+        scores: bool = False,
     ) -> None:
         """`nudge` tells the backend that there may be something to do. `refused`: arguments of
-        requests that this executor refuses, and why.
+        requests that this executor refuses now, and why. `scores`: as submissions.asked has it.
         """
         self._config = config
         self._core = core
         self._lock = lock
         self._nudge = nudge
         self._refused = refused
+        self._scores = scores
         self.check_open = core.check_open
         _all.add(self)
 
@@ -74,8 +76,10 @@ class Calls:
 
     def enqueue(self, requests: Sequence[Request]) -> list[int]:
         """Returns ids, in order. Raises ShutDownError and FullError."""
+        refused = self._refused()
         asked = [
-            submissions.asked(request, self._config, refused=self._refused) for request in requests
+            submissions.asked(request, self._config, refused=refused, scores=self._scores)
+            for request in requests
         ]
         with self._lock:
             request_ids = self._core.enqueue(asked, time.monotonic())

@@ -1,17 +1,25 @@
-"""What a program has of engines in its own process alone: its functions edit logits there, and it
-is given logits.
+"""What a program has of engines in its own process alone: its functions edit logits there, its
+classifiers judge outputs, and it is given logits.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
-from tandem.errors import LoadError
+from tandem.errors import LoadError, UnsupportedError
 from tandem.executor.config import LogitsPostProcessorConfig
 from tandem.executor.requests import Request
-from tandem.logits.callbacks import Callback, batched_callback, callback, with_client_id
+from tandem.hooks.classifiers.classifier_set import ClassifierSet, checked
+from tandem.hooks.classifiers.contract import ExternalClassifierHook, ScoringContext
+from tandem.logits.callbacks import (
+    Callback,
+    batched_callback,
+    callback,
+    with_client_id,
+)
 from tandem.logits.registry import Registry
 from tandem.logits.tap import LogitsTap, Tapped
 
@@ -28,7 +36,44 @@ ELSEWHERE = {
 }
 """What is refused of engines in another process, and why, by the name of the argument."""
 HOOKED = dict.fromkeys(("return_context_logits", "return_generation_logits"), _HOOKED)
-"""What is refused where an operator's hooks judge output."""
+"""What is refused where hooks or classifiers judge output."""
+_REGISTER = "register_external_classifier_hook"
+LoopOf = Callable[[], asyncio.AbstractEventLoop | None]
+
+
+def refuse_classifier() -> NoReturn:
+    """Raises UnsupportedError: the engines are not in the program's process."""
+    raise UnsupportedError(
+        f"{_REGISTER}: an object cannot leave its process: name its class to the workers, in"
+        " `classifiers` of their settings",
+        param=_REGISTER,
+    )
+
+
+class LiveClassifier:
+    """A program's classifier as workers run it: what it starts and ends is the program's own."""
+
+    def __init__(self, hook: ExternalClassifierHook, loop: LoopOf) -> None:
+        """Raises LoadError for what is no classifier."""
+        self.name = checked(hook)
+        self.blocking, self.timeout_ms = hook.blocking, hook.timeout_ms
+        self._hook, self._loop = hook, loop
+
+    async def score(self, ctx: ScoringContext) -> dict[str, Any]:
+        """By the program's event loop, where it has one. Cancelling it cancels the call there."""
+        loop = self._loop()
+        if loop is None:
+            return await self._hook.score(ctx)
+        call = self._call(ctx)
+        try:
+            future = asyncio.run_coroutine_threadsafe(call, loop)
+        except RuntimeError:  # the loop is closed
+            call.close()
+            raise
+        return await asyncio.wrap_future(future)
+
+    async def _call(self, ctx: ScoringContext) -> dict[str, Any]:
+        return await self._hook.score(ctx)
 
 
 class Live:
@@ -48,6 +93,28 @@ class Live:
                 batched = batched_callback(given.processor_batched)
             classes[Request.BATCHED_POST_PROCESSOR_NAME] = batched
         self._classes = classes
+        self._classifiers: ClassifierSet | None = None
+        self._early: list[LiveClassifier] = []
+        """Those that were registered before there was a worker."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether there is a classifier, of the settings or the program's own."""
+        found = self._classifiers
+        return bool(self._early) or (found is not None and len(found) > 0)
+
+    def add_classifier(self, classifier: LiveClassifier) -> None:
+        """In the thread of the engines, once they are there. Raises LoadError."""
+        if self._classifiers is None:
+            self._early.append(classifier)
+        else:
+            self._classifiers.register_external_classifier_hook(classifier)
+
+    def take_classifiers(self, classifiers: ClassifierSet) -> None:
+        """Those of the worker, to which the program may add. Raises LoadError."""
+        self._classifiers = classifiers
+        for early in self._early:
+            classifiers.register_external_classifier_hook(early)
 
     @property
     def names(self) -> tuple[str, ...]:

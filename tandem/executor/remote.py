@@ -5,6 +5,7 @@ tells it what comes. It runs on one event loop; the core is used under a lock th
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections import Counter
@@ -25,6 +26,7 @@ from tandem.executor.live import Live
 from tandem.executor.recorder import KvCache
 from tandem.executor.responses import FinishReason
 from tandem.executor.unread import Completion
+from tandem.hooks.classifiers.scores import MAX_REPLACEMENT_CHARS
 from tandem.logits.tap import Tapped
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.upstream.demultiplexer import Demultiplexer
@@ -215,7 +217,7 @@ class RemoteBackend:
 class _Served:
     """A request at the router, and what came of it and was not yet told to the core."""
 
-    __slots__ = ("_counts", "_end_id", "_id", "_noted", "_tapped", "state")
+    __slots__ = ("_counts", "_end_id", "_id", "_noted", "_replacements", "_tapped", "state")
 
     def __init__(self, start: Start, state: RequestState, tapped: Tapped | None) -> None:
         self.state = state
@@ -224,11 +226,15 @@ class _Served:
         self._id = start.request_id
         self._end_id = start.request.end_id
         self._noted = False
+        self._replacements: dict[int, str] = {}
 
     def tell(self, core: ExecutorCore) -> None:
         """Tell the core all that came. The lock is held."""
         rows, ended = self.state.take()
-        for choice, _, token_ids, logprobs, _ in rows:
+        for choice, text, token_ids, logprobs, _ in rows:
+            if text:  # none is asked for: it is a classifier's
+                said = self._replacements.get(choice, "") + text
+                self._replacements[choice] = said[:MAX_REPLACEMENT_CHARS]
             if token_ids:
                 values: list[float] = []
                 for entry in logprobs:
@@ -243,8 +249,12 @@ class _Served:
                 self._leave(core, finish)
                 continue
             self._note_prompt(core, finish)
-            completion = self._completion(finish)
-            if self._tapped is not None:
+            try:
+                completion = self._completion(finish)
+            except (ValueError, RecursionError):
+                core.fail(self._id, WorkerError("What classifiers answered cannot be read"))
+                continue
+            if self._tapped is not None and not finish.withheld:
                 logits = self._tapped.logits(finish.choice, self._counts[finish.choice])
                 completion = completion._replace(logits=logits)
             core.finish(self._id, finish.choice, completion)
@@ -267,13 +277,22 @@ class _Served:
         core.finish(self._id, finish.choice, Completion(FinishReason.LENGTH, params=params))
 
     def _completion(self, finish: Finish) -> Completion:
+        """Raises ValueError or RecursionError where scores are no JSON."""
+        scores = json.loads(finish.external_scores) if finish.external_scores else None
         if finish.reason == submissions.WITHHELD:
-            return Completion(FinishReason.STOP_WORDS, finish.stop_reason or "", withheld=True)
+            return Completion(
+                FinishReason.STOP_WORDS,
+                finish.stop_reason or "",
+                withheld=True,
+                replacement=self._replacements.get(finish.choice, ""),
+                external_scores=scores,
+            )
         if finish.reason == "length":
-            return Completion(FinishReason.LENGTH)
+            return Completion(FinishReason.LENGTH, external_scores=scores)
         word = finish.stop_tokens
         stopped = word and word[-1] != self._end_id
-        return Completion(FinishReason.STOP_WORDS if stopped else FinishReason.END_ID)
+        reason = FinishReason.STOP_WORDS if stopped else FinishReason.END_ID
+        return Completion(reason, external_scores=scores)
 
 
 class _Program:

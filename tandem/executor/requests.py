@@ -7,7 +7,7 @@ Values are judged once a request is enqueued, and come back as an error in its r
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -89,7 +89,11 @@ class OutputConfig:
     """False: a result that is not streamed begins with the prompt."""
     _: KW_ONLY
     return_perf_metrics: bool = False
-    """Times, and what the hand-over took; a router passes it on only with `allow_reports`."""
+    """Times, what the hand-over took, and what hooks did; a router passes it on only with
+    `allow_reports`."""
+    return_external_scores: bool | None = None
+    """What classifiers answered; a router passes it on only with `allow_external_scores`. None: of
+    engines of the executor's own."""
 
 
 @dataclass(slots=True)
@@ -164,6 +168,10 @@ class Request:
     """None: the model alone."""
     cache_salt_id: int | None = None
     """Cached prefixes are those of requests with the same one."""
+    metadata: Mapping[str, str] | None = None
+    """For classifiers, who have it in their `request_metadata`."""
+    extra_fields: Mapping[str, Any] | None = None
+    """For classifiers, who have it as `extra_fields`: whatever JSON can say, by names."""
 
     @property
     def request_type(self) -> RequestType:

@@ -51,6 +51,12 @@ class Result(Struct, kw_only=True):
     """A hook or a classifier of the deployment ended the sequence."""
     stop_reason: str = ""
     """That hook's reason or the classifier's name, with `withheld`."""
+    replacement: str = ""
+    """The text that a classifier has in place of what was withheld; its tokens are no token's of
+    the model."""
+    external_scores: dict[str, Any] | None = None
+    """What each classifier answered, by its name, with a sequence's last response, where
+    `return_external_scores` asked for it and there are classifiers."""
     request_perf_metrics: RequestPerfMetrics | None = None
     """With a sequence's last response, where `return_perf_metrics` asked for it."""
     context_phase_params: ContextPhaseParams | None = None

@@ -17,7 +17,8 @@ from typing import Protocol
 
 from tandem.errors import ConfigError, StartError, TandemError, UnsupportedError
 from tandem.executor.config import ExecutorConfig
-from tandem.executor.live import ELSEWHERE, Live
+from tandem.executor.live import ELSEWHERE, Live, LoopOf, refuse_classifier
+from tandem.hooks.classifiers.contract import ExternalClassifierHook
 
 _ADDRESS = re.compile(r"(?:dns://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s/\\:\[\]]+):([0-9]{1,5})")
 _MODEL_FILE = "config.json"
@@ -34,8 +35,17 @@ class Serving(Protocol):
         """Arguments of requests and configurations that are not offered here, and why."""
         ...
 
+    @property
+    def own(self) -> bool:
+        """Its engines are the executor's own."""
+        ...
+
     def start(self) -> str:
         """Returns the router's address, once it is there. Raises StartError."""
+        ...
+
+    def register_external_classifier_hook(self, hook: ExternalClassifierHook, loop: LoopOf) -> None:
+        """As Executor does. `loop`: where the hook is awaited; None: on that of the engines."""
         ...
 
     def close(self) -> None:
@@ -46,13 +56,16 @@ class Serving(Protocol):
 class Elsewhere:
     """A router that others run. Implements Serving."""
 
-    refused = ELSEWHERE
+    refused, own = ELSEWHERE, False
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     def start(self) -> str:
         return self._address
+
+    def register_external_classifier_hook(self, hook: ExternalClassifierHook, loop: LoopOf) -> None:
+        refuse_classifier()
 
     def close(self) -> None:
         """Others run it, so nothing is stopped."""

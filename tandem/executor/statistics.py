@@ -189,11 +189,29 @@ class KvCacheMetrics:
 
 
 @dataclass(slots=True, kw_only=True)
+class HookMetrics:
+    """What a phase's output hooks made of a sequence's chunks. Tandem's own."""
+
+    phase: str
+    """`prefill` or `decode`."""
+    worker: str
+    """The name of the worker that ran them."""
+    emitted: int
+    """Chunks that they let through, changed or not."""
+    suppressed: int
+    terminated: int
+    seconds: float
+    """What they took."""
+
+
+@dataclass(slots=True, kw_only=True)
 class RequestPerfMetrics:
     """Where the time of one sequence of a request went."""
 
     timing_metrics: TimingMetrics = field(default_factory=TimingMetrics)
     kv_cache_metrics: KvCacheMetrics = field(default_factory=KvCacheMetrics)
+    hook_metrics: list[HookMetrics] = field(default_factory=list)
+    """Of each phase that reports, in the order in which they ran."""
     speculative_decoding: None = None
     """Workers do not tell it."""
     first_iter: int | None = None

@@ -6,7 +6,7 @@ import json
 import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
+from copy import copy, deepcopy
 from dataclasses import replace
 from datetime import timedelta
 from itertools import compress
@@ -14,7 +14,7 @@ from math import isnan
 from operator import index
 from typing import Any, SupportsIndex, TypeGuard
 
-from tandem import ids, sampling, token_limits
+from tandem import extra_fields, ids, sampling, token_limits
 from tandem.endings import WithheldReason
 from tandem.errors import (
     InvalidRequestError,
@@ -29,6 +29,7 @@ from tandem.executor.config import MOST_SECONDS, ExecutorConfig
 from tandem.executor.entries import Asked
 from tandem.executor.live import ELSEWHERE, OF_REQUEST
 from tandem.executor.requests import GuidedDecodingParams, GuideType, Request
+from tandem.extra_fields import PARAM as EXTRA_FIELDS
 from tandem.logits.callbacks import with_client_id
 from tandem.logits.contradictions import fields as contradictions
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
@@ -45,13 +46,20 @@ WITHHELD: WithheldReason = "content_filter"
 
 
 def asked(
-    request: Request, config: ExecutorConfig, *, refused: Mapping[str, str] = ELSEWHERE
+    request: Request,
+    config: ExecutorConfig,
+    *,
+    refused: Mapping[str, str] = ELSEWHERE,
+    scores: bool = False,
 ) -> Asked:
     """What the core is to know of a request. Whatever can be wrong with it without a look at the
-    model is its `fault`. `refused`: arguments that this executor refuses, and why.
+    model is its `fault`. `refused`: arguments that this executor refuses, and why. `scores`:
+    requests that do not say ask for what classifiers answered.
     """
     try:
         request = _snapshot(request)
+        if request.output_config.return_external_scores is None:
+            request.output_config.return_external_scores = scores
         n = request.sampling_config.num_return_sequences
         sequences = _count("num_return_sequences", 1 if n is None else n)
         max_tokens = _count("max_tokens", request.max_tokens)
@@ -107,6 +115,8 @@ def _snapshot(request: Request) -> Request:
         input_token_ids=prompt,
         sampling_config=copy(request.sampling_config),
         output_config=copy(request.output_config),
+        metadata=None if request.metadata is None else dict(request.metadata),
+        extra_fields=deepcopy(request.extra_fields),
     )
 
 
@@ -156,8 +166,9 @@ def _submission(
         streaming=request.streaming,
         want_token_ids=True,
         want_report=bool(request.output_config.return_perf_metrics),
-        want_external_scores=False,
-        metadata={},
+        want_external_scores=bool(request.output_config.return_external_scores),
+        metadata=request.metadata or {},
+        extra_fields=_extra_fields(request),
         withheld_reason=WITHHELD,
         timeout_seconds=seconds,
         priority=round((request.priority - 0.5) * _PRIORITIES),
@@ -187,6 +198,8 @@ def _check(request: Request) -> None:
     if not request.input_token_ids:
         raise InvalidRequestError("the prompt has no tokens", param="input_token_ids")
     halves.check(request)
+    _check_texts(request.metadata or {})
+    _extra_fields(request)
     if request.sampling_config.beam_width != 1:
         raise UnsupportedError("beams are not searched: beam_width is 1", param="beam_width")
     if not 0 <= request.priority <= 1:
@@ -205,6 +218,26 @@ def _check(request: Request) -> None:
         if request.logits_post_processor_name is not None:
             raise InvalidRequestError("give a function or a name, not both", param=OF_REQUEST)
     _form(request.guided_decoding_params)
+
+
+def _check_texts(metadata: Mapping[str, str]) -> None:
+    if not all(isinstance(each, str) for pair in metadata.items() for each in pair):
+        raise InvalidRequestError("metadata must be texts by texts", param="metadata")
+
+
+def _extra_fields(request: Request) -> str:
+    """As JSON. Raises InvalidRequestError for what JSON cannot say, or is too much."""
+    given = request.extra_fields
+    if not given:
+        return ""
+    try:
+        text = json.dumps(given, allow_nan=False, ensure_ascii=False)
+        extra_fields.read(text)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"extra_fields must be what JSON can say: {type(error).__name__}", param=EXTRA_FIELDS
+        ) from error
+    return text
 
 
 def _check_offered(request: Request, refused: Mapping[str, str]) -> None:

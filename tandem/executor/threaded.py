@@ -27,6 +27,7 @@ from tandem.executor.responses import Response
 from tandem.executor.serving import Elsewhere, serving
 from tandem.executor.statistics import IterationStats, RequestStatsPerIteration
 from tandem.executor.waiters import Waiter
+from tandem.hooks.classifiers.contract import ExternalClassifierHook
 
 _STOP_SECONDS = 10.0
 """Longest wait for the thread at shutdown."""
@@ -69,7 +70,8 @@ class Executor:
             core,
             lock,
             self._backend.turn_soon_from_elsewhere,
-            refused=self._serving.refused,
+            refused=lambda: self._serving.refused,
+            scores=self._serving.own,
         )
         self._router = self._serving.start()
         if not isinstance(self._serving, Elsewhere):
@@ -146,6 +148,17 @@ class Executor:
         `request_stats_max_iterations` of them are kept.
         """
         return self._calls.request_stats()
+
+    def register_external_classifier_hook(self, hook: ExternalClassifierHook) -> None:
+        """Have a classifier of the program's own judge the outputs that begin from now on, in the
+        thread of the engines. Its `startup` and `shutdown`, if it has some, are the program's to
+        call. How outputs are held back says `worker_settings`, under `classifiers`.
+
+        Raises LoadError for what is no classifier, or has the name of another; UnsupportedError
+        where the engines are not in this process; ShutDownError.
+        """
+        self._calls.check_open()
+        self._serving.register_external_classifier_hook(hook, lambda: None)
 
     def can_enqueue_requests(self) -> bool:
         """Whether it has not been shut down."""

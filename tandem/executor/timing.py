@@ -7,9 +7,11 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-from tandem.executor.statistics import KvCacheMetrics, RequestPerfMetrics
+from tandem.executor.statistics import HookMetrics, KvCacheMetrics, RequestPerfMetrics
 from tandem.upstream.request_state import RequestState
 from tandem.v1 import common_pb2
+
+_PHASES = {common_pb2.PHASE_PREFILL: "prefill", common_pb2.PHASE_DECODE: "decode"}
 
 
 def measure(state: RequestState, sequence: int, metrics: RequestPerfMetrics) -> None:
@@ -23,6 +25,18 @@ def measure(state: RequestState, sequence: int, metrics: RequestPerfMetrics) -> 
     reports = {
         report.phase: report for report in state.reports if report.sequence == state.base + sequence
     }
+    metrics.hook_metrics = [
+        HookMetrics(
+            phase=_PHASES[phase],
+            worker=report.worker,
+            emitted=report.emitted,
+            suppressed=report.suppressed,
+            terminated=report.terminated,
+            seconds=report.hook_seconds,
+        )
+        for phase, report in sorted(reports.items())
+        if phase in _PHASES
+    ]
     if first:
         timing.first_token_time = timedelta(seconds=first)
     if last := state.last_at(sequence):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -29,6 +29,10 @@ class Completion(NamedTuple):
     logits: Logits = Logits()
     params: ContextPhaseParams | None = None
     """What a context-only request leaves."""
+    replacement: str = ""
+    """What a classifier has in place of what it withheld."""
+    external_scores: dict[str, Any] | None = None
+    """What classifiers answered, by their names; None: it was not asked for."""
 
 
 class _Piece(Struct, eq=False):
@@ -230,6 +234,8 @@ class Unread:
             result.request_perf_metrics = completion.perf_metrics
             result.context_logits, result.generation_logits = completion.logits
             result.context_phase_params = completion.params
+            result.replacement = completion.replacement
+            result.external_scores = completion.external_scores
         return Response(self._id, result, self._client_id)
 
     def _shown(self, sequence: int, token_ids: list[int]) -> list[int]:

@@ -85,6 +85,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     want_external_scores: bool
     metadata: Mapping[str, str]
     """The client's own, for classifiers."""
+    extra_fields: str = ""
+    """A JSON object, likewise: tandem/extra_fields.py bounds it."""
     withheld_reason: WithheldReason
     """The finish_reason of a choice that a hook or a classifier ended."""
     timeout_seconds: float
@@ -185,6 +187,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             want_report=self.want_report,
             want_external_scores=self.want_external_scores,
             metadata=self.metadata or None,  # protobuf takes a mapping in Python, be it empty
+            extra_fields=self.extra_fields,
             tenant=self.tenant,
             cache_salt=self.cache_salt,
             shown_special_tokens=self.shown_special_tokens,

@@ -57,6 +57,7 @@ class WorkerDescription(_message.Message):
     PARKS_FIELD_NUMBER: _builtins.int
     HAS_CLASSIFIERS_FIELD_NUMBER: _builtins.int
     LORA_ADAPTERS_FIELD_NUMBER: _builtins.int
+    JUDGES_LOGPROBS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique in a deployment, e.g. the pod's name"""
     instance: _builtins.str
@@ -74,6 +75,8 @@ class WorkerDescription(_message.Message):
     """prefill: StartLeg.context_only may be used"""
     has_classifiers: _builtins.bool
     """decode: classifiers judge its output, as no prefill worker can"""
+    judges_logprobs: _builtins.bool
+    """decode: its classifiers are given log-probabilities, so both legs have StartLeg.say_logprobs"""
     @_builtins.property
     def fingerprint(self) -> _common_pb2.Fingerprint: ...
     @_builtins.property
@@ -105,10 +108,11 @@ class WorkerDescription(_message.Message):
         parks: _builtins.bool = ...,
         has_classifiers: _builtins.bool = ...,
         lora_adapters: _abc.Iterable[_builtins.str] | None = ...,
+        judges_logprobs: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "limits", b"limits", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_classifiers", b"has_classifiers", "has_hook", b"has_hook", "instance", b"instance", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "lora_adapters", b"lora_adapters", "name", b"name", "parks", b"parks", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_classifiers", b"has_classifiers", "has_hook", b"has_hook", "instance", b"instance", "judges_logprobs", b"judges_logprobs", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "lora_adapters", b"lora_adapters", "name", b"name", "parks", b"parks", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -334,6 +338,7 @@ class StartLeg(_message.Message):
     SAY_MADE_FIELD_NUMBER: _builtins.int
     CANARY_FIELD_NUMBER: _builtins.int
     TO_COMPUTE_FIELD_NUMBER: _builtins.int
+    SAY_LOGPROBS_FIELD_NUMBER: _builtins.int
     NEW_BLOCKS_FIELD_NUMBER: _builtins.int
     leg: _builtins.int
     destination: _builtins.int
@@ -366,6 +371,8 @@ class StartLeg(_message.Message):
     """a few tokens that prove the hand-over: nobody judges, shows or counts them; destination is 0"""
     to_compute: _builtins.int
     """prefill: tokens of the prompt that the router does not expect in the cache; absent: all"""
+    say_logprobs: _builtins.bool
+    """the engine says those of the chosen tokens, for classifiers; shown where the task asks for them"""
     new_blocks: _builtins.bytes
     """prefill: blocks of the prompt that the router does not expect there, as in CacheChanges"""
     def __init__(
@@ -387,11 +394,12 @@ class StartLeg(_message.Message):
         say_made: _builtins.bool = ...,
         canary: _builtins.bool = ...,
         to_compute: _builtins.int | None = ...,
+        say_logprobs: _builtins.bool = ...,
         new_blocks: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "to_compute", b"to_compute"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "canary", b"canary", "context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "new_blocks", b"new_blocks", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "say_made", b"say_made", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms", "to_compute", b"to_compute"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "canary", b"canary", "context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "new_blocks", b"new_blocks", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "say_logprobs", b"say_logprobs", "say_made", b"say_made", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms", "to_compute", b"to_compute"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__to_compute: _TypeAlias = _typing.Literal["to_compute"]  # noqa: Y015
     _WhichOneofArgType__to_compute: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute"]  # noqa: Y015

@@ -21,6 +21,7 @@ def describe(
     has_hook: bool,
     has_classifiers: bool,
     registry: Registry,
+    judges_logprobs: bool = False,
     aggregated_as: str = "",
 ) -> worker_pb2.WorkerDescription:
     """All of it but the load. The fingerprint is the engine's, and the deployment's revision.
@@ -39,6 +40,7 @@ def describe(
         limits=engine.limits,
         has_hook=has_hook or has_classifiers,
         has_classifiers=has_classifiers,
+        judges_logprobs=judges_logprobs,
         propagate_terminate=config.propagate_terminate and phase == "prefill",
         logits_processors=registry.offered(),
         lora_adapters=sorted(config.lora_adapters),

@@ -5,7 +5,7 @@ not.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from google.protobuf.message import DecodeError
@@ -86,7 +86,7 @@ class Intake:
         model: str,
         limits: worker_pb2.Limits,
         tokenizer: Tokenizer,
-        reads_text: bool,
+        reads_text: Callable[[], bool],
         forced: Sequence[LogitsProcessorEntry],
         spec_limits: SpecLimits = DEFAULT_LIMITS,
         park_seconds: float = 0.0,
@@ -94,7 +94,8 @@ class Intake:
         cannot_resume: Collection[str] = (),
         obstacle: str = "",
     ) -> None:
-        """`reads_text`: hooks or classifiers do, so output becomes text whatever the client asked.
+        """`reads_text`: whether hooks or classifiers do, so that the output of a leg that begins
+        now becomes text whatever the client asked.
         `forced`: processors that every request gets, after its own.
         `spec_limits`: of a request's own. `park_seconds`: how long prefill parks KV; 0: it parks
         none. `lora_adapters`: the names of those that the engine has. `cannot_resume`: as the
@@ -161,9 +162,13 @@ class Intake:
         if read.made:
             _check_resumes(command)
             params.ClearField("prompt_logprobs")  # they came before the first token
+        if command.say_logprobs and not params.HasField("logprobs"):
+            params.logprobs = 0
         if params.HasField("seed"):
             # Other outputs, and other runs of one output, are to differ.
-            offset = command.output_index + task.regeneration.count * _SEEDS_BETWEEN_RUNS
+            offset = command.output_index
+            if not task.regeneration.HasField("seed"):
+                offset += task.regeneration.count * _SEEDS_BETWEEN_RUNS
             params.seed = (params.seed + offset) % 2**_SEED_BITS
         request = EngineRequest(
             request_id=self._next_request_id(),
@@ -273,7 +278,7 @@ class Intake:
         task, stop = read.task, read.task.sampling.stop
         least = contradictions.least_tokens(read.logits)
         shown = task.shown_special_tokens
-        reads_text = task.want_text or (self._reads_text and judged) or bool(stop)
+        reads_text = task.want_text or (judged and self._reads_text()) or bool(stop)
         return Output(
             detokenizer=self._tokenizer.detokenizer(shown) if reads_text else None,
             stops=StopStrings(stop, least=least) if stop else None,

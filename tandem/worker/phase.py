@@ -31,6 +31,16 @@ class Classifiers(Protocol):
         ...
 
     @property
+    def reads_text(self) -> bool:
+        """Whether there are some now: they may be registered while the worker runs."""
+        ...
+
+    @property
+    def reads_logprobs(self) -> bool:
+        """Whether they are given the log-probabilities of tokens."""
+        ...
+
+    @property
     def resumable(self) -> bool:
         """Whether they may judge again what another worker's classifiers have judged."""
         ...

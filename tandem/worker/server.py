@@ -221,12 +221,14 @@ class Worker:
         if engine is None:
             return False
         self.sharing = engine.sharing
+        classifiers = self._parts.classifiers
         self._description = describe(
             self._phase,
             self._config,
             engine,
             has_hook=self._hooks is not None,
-            has_classifiers=self._parts.classifiers is not None,
+            has_classifiers=classifiers is not None,
+            judges_logprobs=classifiers is not None and classifiers.reads_logprobs,
             registry=self._registry,
             aggregated_as=self._shared.instance if self._shared else "",
         )
@@ -309,7 +311,7 @@ class Worker:
                 cannot_resume=engine.cannot_resume,
                 obstacle="" if resumable else NOT_RESUMABLE,
                 tokenizer=self._tokenizer,
-                reads_text=hooks is not None or classifiers is not None,
+                reads_text=self._reads_text,
                 forced=startup.forced_entries(
                     self._config, self._registry, self._tokenizer, engine
                 ),
@@ -331,6 +333,10 @@ class Worker:
             on_paired=self._endpoint.readiness.on_paired,
         )
         self._prepared = True
+
+    def _reads_text(self) -> bool:
+        classifiers = self._parts.classifiers
+        return self._hooks is not None or (classifiers is not None and classifiers.reads_text)
 
     # --- serving ---------------------------------------------------------------------------------
 

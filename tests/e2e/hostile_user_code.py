@@ -50,7 +50,7 @@ class OddClassifier:
     name, blocking, timeout_ms = "odd", True, 5000.0
 
     async def score(self, ctx: ScoringContext) -> Any:
-        do = ctx.extra_fields.get("do", "")
+        do = ctx.request_metadata["metadata"].get("do", "")
         if do == "hang":
             await asyncio.Event().wait()
         if do == "raise":
@@ -59,7 +59,7 @@ class OddClassifier:
             raise SystemExit(3)
         if do == "mutate":
             ctx.output_token_ids.clear()
-            ctx.extra_fields.clear()
+            ctx.request_metadata.clear()
         return CLASSIFIER_ANSWERS.get(do, {"score": 0.1})
 
 

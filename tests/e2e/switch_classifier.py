@@ -25,7 +25,7 @@ class SwitchClassifier:
         line = json.dumps({"classifier": self.name, **asdict(ctx)}) + "\n"
         with open(path, "a") as log:  # noqa: ASYNC230 - a line of a test
             log.write(line)
-        do = ctx.extra_fields.get(f"do_{self.name}", "pass")
+        do = ctx.request_metadata["metadata"].get(f"do_{self.name}", "pass")
         if do == "hang":
             await asyncio.Event().wait()
         return self._answer(do, ctx)
@@ -35,7 +35,7 @@ class SwitchClassifier:
             raise RuntimeError("this test's classifier fails on purpose")
         if do == "mutate":
             ctx.output_token_ids.clear()
-            ctx.extra_fields.clear()
+            ctx.request_metadata.clear()
         if do == "block":
             return {"block": True, "score": 0.9}
         if do == "block_second" and ctx.request_metadata["output_index"] == 1:

@@ -142,7 +142,8 @@ def test_a_classifier_is_told_all_there_is_to_know(classified: Classified) -> No
     assert context["finish_reason"] == "length"
     assert len(context["output_token_ids"]) == 12
     assert context["prompt_token_ids"]
-    assert context["extra_fields"] == {"do_first": "pass"}
+    assert context["extra_fields"] == {}
+    assert context["request_metadata"]["metadata"] == {"do_first": "pass"}
     assert int(context["request_id"]) > 0
     metadata = context["request_metadata"]
     assert (metadata["model"], metadata["output_index"]) == (MODEL, 0)

@@ -822,6 +822,17 @@ def test_a_report_without_a_hook_releases_decode_when_prefill_closes() -> None:
     assert bench.of(actions.ReleaseLeg) == [actions.ReleaseLeg(decode.worker, decode.leg)]
 
 
+@pytest.mark.promise("S4-127")
+@pytest.mark.parametrize("judges", [False, True])
+def test_both_legs_engines_say_log_probabilities_where_decodes_classifiers_are_given_them(
+    judges: bool,
+) -> None:
+    bench = Bench(decode=0)
+    bench.worker(Phase.DECODE, has_hook=True, has_classifiers=True, judges_logprobs=judges)
+    bench.submit()
+    assert [leg.say_logprobs for leg in bench.legs()] == [judges, judges]
+
+
 def test_each_attempt_is_judged_anew() -> None:
     bench = Bench(prefill=0, decode=2)
     bench.worker(Phase.PREFILL, has_hook=True)

@@ -16,7 +16,7 @@ from frontend.openai.reading.models import Chosen, LoadedModel, Models
 from frontend.openai.reading.reader import decode
 from frontend.openai.reading.readers import Readers
 from frontend.openai.reading.wire import Answerable, Answered, Order, Read
-from frontend.openai.strangers import UnknownFields
+from frontend.openai.strangers import FieldRules
 
 SMALL_BYTES: Final = 16 * 1024
 """Bodies up to this are read on the event loop, which takes 20 ms at most."""
@@ -51,12 +51,12 @@ class Reading:
     """Whoever must read a body asks this."""
 
     def __init__(
-        self, models: Models, readers: Readers, metrics: Metrics, unknown_fields: UnknownFields
+        self, models: Models, readers: Readers, metrics: Metrics, rules: FieldRules
     ) -> None:
         self._models = models
         self._readers = readers
         self._metrics = metrics
-        self._unknown_fields: UnknownFields = unknown_fields
+        self._rules = rules
 
     async def submission(self, dialect: Dialect, call: Call) -> Submissible:
         """The request of a call. Raises RequestError and RefusedError."""
@@ -71,7 +71,7 @@ class Reading:
         body = await call.body()
         salt = "" if call.tenant is None else call.tenant.salt
         if len(body) <= SMALL_BYTES:
-            request = decode(dialect, body, self._unknown_fields)
+            request = decode(dialect, body, self._rules)
             self._tell(call, request.ignored)
             asked = request.generating
             chosen = await self._models.choose(asked.model, asked.user, call.grant)
@@ -131,7 +131,7 @@ class Reading:
 
     async def _named(self, body: bytes, call: Call) -> Chosen:
         """What a body is for, of which nothing else is read yet."""
-        named = _ASKED_MODEL.decode(body, self._unknown_fields).request
+        named = _ASKED_MODEL.decode(body, self._rules).request
         return await self._models.choose(named.model, named.known_user, call.grant)
 
     def _tell(self, call: Call, ignored: Sequence[str]) -> None:

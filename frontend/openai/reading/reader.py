@@ -29,10 +29,11 @@ from frontend.openai.requests import (
     TokenizeRequest,
 )
 from frontend.openai.responses.dialect import RESPONSES
-from frontend.openai.strangers import UnknownFields
+from frontend.openai.strangers import FieldRules
 from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.tools import asked_tools, shown_tools
-from tandem.errors import InvalidRequestError, RequestError
+from tandem import extra_fields
+from tandem.errors import ConfigError, InvalidRequestError, RequestError
 from tandem.keys.grant import Grant
 from tandem.v1 import router_pb2
 
@@ -57,23 +58,38 @@ class Request(NamedTuple):
     """What its answer says again of it."""
     ignored: tuple[str, ...]
     """Names of fields that nobody knows."""
+    extra_fields: str
+    """Those that classifiers are given, as a JSON object."""
 
 
-def decode(dialect: Dialect, body: bytes, unknown_fields: UnknownFields) -> Request:
+def field_rules(config: FrontendConfig) -> FieldRules:
+    """Raises ConfigError where `extra_fields` cannot be given to classifiers."""
+    names = frozenset(config.extra_fields)
+    known = frozenset().union(*(each.requests.kind.names for each in _SPOKEN))
+    if taken := sorted(names & known):
+        raise ConfigError(f"extra_fields: requests have `{taken[0]}` for something else")
+    longest = max(map(len, names), default=1)
+    if len(names) > extra_fields.MAX_FIELDS or not all(names):
+        raise ConfigError(f"extra_fields takes {extra_fields.MAX_FIELDS} names, none of them empty")
+    if longest > extra_fields.MAX_NAME_CHARACTERS:
+        most = extra_fields.MAX_NAME_CHARACTERS
+        raise ConfigError(f"extra_fields: a name has at most {most} characters")
+    return FieldRules(config.unknown_fields, names, config.max_extra_fields_bytes)
+
+
+def decode(dialect: Dialect, body: bytes, rules: FieldRules) -> Request:
     """What a client asks for, of whatever model. Raises RequestError with `param`."""
-    own, ignored = dialect.requests.decode(body, unknown_fields)
-    return Request(dialect, dialect.generating(own), dialect.repeated(own), ignored)
+    own, ignored, extra = dialect.requests.decode(body, rules)
+    return Request(dialect, dialect.generating(own), dialect.repeated(own), ignored, extra)
 
 
 class Reader:
     """Knows one model's files. Every failure is a RequestError with `param`."""
 
-    def __init__(
-        self, preprocessor: Preprocessor, tokenizer: Tokenizer, unknown_fields: UnknownFields
-    ) -> None:
+    def __init__(self, preprocessor: Preprocessor, tokenizer: Tokenizer, rules: FieldRules) -> None:
         self.tokenizer = tokenizer
         self._preprocessor = preprocessor
-        self._unknown_fields = unknown_fields
+        self._rules = rules
 
     @staticmethod
     def load(config: FrontendConfig) -> Reader:
@@ -85,7 +101,7 @@ class Reader:
             extra = {"model": config.model_name}
             log.warning("the model has no chat template: chat completions are refused", extra=extra)
         preprocessor = Preprocessor(config, tokenizer, template)
-        return Reader(preprocessor, tokenizer, config.unknown_fields)
+        return Reader(preprocessor, tokenizer, field_rules(config))
 
     def submission(
         self,
@@ -112,9 +128,11 @@ class Reader:
         except RequestError as error:
             request.dialect.name(error)
             raise
-        if not request.repeated:
+        if not (request.repeated or request.extra_fields):
             return asked
-        return msgspec.structs.replace(asked, repeated=request.repeated)
+        return msgspec.structs.replace(
+            asked, repeated=request.repeated, extra_fields=request.extra_fields
+        )
 
     def read(self, order: Order) -> Read | Answered:
         match order.kind:
@@ -124,7 +142,7 @@ class Reader:
                 return self._detokenize(order.body)
             case "count_tokens":
                 return self._count_tokens(order.body)
-        request = decode(_DIALECTS[order.kind], order.body, self._unknown_fields)
+        request = decode(_DIALECTS[order.kind], order.body, self._rules)
         submission = self.submission(
             request,
             router_pb2.ServedModel.FromString(order.served),
@@ -137,7 +155,7 @@ class Reader:
         return Read(submission, request.ignored)
 
     def _tokenize(self, body: bytes) -> Answered:
-        request, ignored = _TOKENIZE.decode(body, self._unknown_fields)
+        request, ignored, _ = _TOKENIZE.decode(body, self._rules)
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
         if request.messages is not None:
@@ -151,7 +169,7 @@ class Reader:
         return Answered(msgspec.json.encode(answer), ignored)
 
     def _count_tokens(self, body: bytes) -> Answered:
-        request, ignored = COUNT_BODY.decode(body, self._unknown_fields)
+        request, ignored, _ = COUNT_BODY.decode(body, self._rules)
         asked = prompt(request)
         try:
             text = self._preprocessor.chat_text(asked.messages, asked, asked_tools(asked))
@@ -162,7 +180,7 @@ class Reader:
         return Answered(msgspec.json.encode(count), ignored)
 
     def _detokenize(self, body: bytes) -> Answered:
-        request, ignored = _DETOKENIZE.decode(body, self._unknown_fields)
+        request, ignored, _ = _DETOKENIZE.decode(body, self._rules)
         if request.tokens and max(request.tokens) >= self.tokenizer.vocabulary:
             raise InvalidRequestError(
                 f"Token ids must be below {self.tokenizer.vocabulary}", param="tokens"

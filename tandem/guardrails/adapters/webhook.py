@@ -74,6 +74,8 @@ class WebhookClassifier:
             payload["prompt"] = ctx.prompt
         if self._send_token_ids:
             payload["output_token_ids"] = ctx.output_token_ids
+            if ctx.output_logprobs:
+                payload["output_logprobs"] = ctx.output_logprobs
             if self._send_prompt:
                 payload["prompt_token_ids"] = ctx.prompt_token_ids
         return payload

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -13,8 +13,8 @@ from tandem.hooks.classifiers.contract import ExternalClassifierHook, ScoringCon
 from tandem.hooks.classifiers.counters import Decision
 from tandem.hooks.classifiers.loader import load_classifier, load_plugin
 from tandem.hooks.classifiers.runner import ClassifierRunner
-from tandem.hooks.classifiers.scores import Answer
-from tandem.hooks.classifiers.settings import ClassifierSettings
+from tandem.hooks.classifiers.scores import AS_BEFORE, Answer
+from tandem.hooks.classifiers.settings import ClassifierSettings, Resampling
 from tandem.usercode.loader import check_takes_one, is_async
 
 
@@ -32,6 +32,10 @@ class Judgement:
     """What each decided, by its name."""
     scores: Mapping[str, Any] = field(default_factory=dict)
     """external_scores: what each answered, by its name."""
+    regenerate: bool | None = None
+    """Whether the classifier that blocks asks for another try; None: it does not say."""
+    sampling: Resampling = AS_BEFORE
+    """How it asks for that to be sampled."""
     seconds: float = 0.0
 
     @property
@@ -87,13 +91,14 @@ class ClassifierSet:
         )
 
     def register_external_classifier_hook(self, hook: ExternalClassifierHook) -> None:
-        """Before the worker takes its first request. Raises LoadError: the hook lacks something,
-        its `score` is synchronous (S4-116), or its name is taken (S4-108).
+        """It judges the outputs that begin from now on. One that has a `startup` is registered
+        before the worker's. Raises LoadError: the hook lacks something, its `score` is synchronous
+        (S4-116), or its name is taken (S4-108).
         """
-        name = _checked(hook)
+        name = checked(hook)
         if name in self._runners:
             raise LoadError(f"there are two classifiers named {name!r}: give each its own name")
-        self._runners[name] = ClassifierRunner(hook, max_concurrency=self.settings.max_concurrency)
+        self._runners[name] = ClassifierRunner(hook, self.settings)
 
     async def startup(self) -> None:
         """Run the classifiers' own. Raises LoadError."""
@@ -105,13 +110,18 @@ class ClassifierSet:
         for runner in reversed(self._runners.values()):
             await runner.shutdown()
 
-    async def judge(self, ctx: ScoringContext) -> Judgement:
+    async def judge(
+        self, ctx: ScoringContext, runners: Sequence[ClassifierRunner] | None = None
+    ) -> Judgement:
         """Ask all at once; it takes as long as the slowest (S4-099), and no longer than the longest
         timeout. Raises nothing but this task's own cancellation, which cancels them all (S4-115).
+        `runners`: those that were registered when the output began; None: all there are.
         """
         began = perf_counter()
-        answers = await asyncio.gather(*(runner.run(ctx) for runner in self._runners.values()))
-        return self._joined(dict(zip(self._runners, answers, strict=True)), perf_counter() - began)
+        asked = self.runners if runners is None else runners
+        answers = await asyncio.gather(*(runner.run(ctx) for runner in asked))
+        names = [runner.name for runner in asked]
+        return self._joined(dict(zip(names, answers, strict=True)), perf_counter() - began)
 
     def _joined(self, answers: Mapping[str, Answer], seconds: float) -> Judgement:
         scores = {name: answer.scores for name, answer in answers.items()}
@@ -124,13 +134,15 @@ class ClassifierSet:
                     replacement=self.settings.refusal if replacement is None else replacement,
                     decisions=decisions,
                     scores=scores,
+                    regenerate=answer.regenerate,
+                    sampling=answer.sampling,
                     seconds=seconds,
                 )
         return Judgement(decisions=decisions, scores=scores, seconds=seconds)
 
 
-def _checked(hook: Any) -> str:
-    """The name of a hook that has all it needs."""
+def checked(hook: Any) -> str:
+    """The name of a hook that has all it needs. Raises LoadError."""
     kind = type(hook).__name__
     name = getattr(hook, "name", None)
     if not isinstance(name, str) or not name:

@@ -15,6 +15,8 @@ output is complete, once for each of a request's n outputs (S4-098, S4-114), and
 
 `block` (any truth value) and `replacement` (text) decide where the classifier is blocking. All but
 the replacement is kept as external_scores[name]: it must be what JSON can say, and short.
+Where the settings generate blocked outputs again, `regenerate` beside `block` says whether this one
+is (any truth value), or with which sampling parameters: `{"temperature": 0, "seed": 7}`.
 
 With `resumable = True` it declares that it answers the same to the same output, so that a request
 whose decode worker was lost may go on at another one, and its output is judged there once more.
@@ -29,6 +31,7 @@ classifier written for it runs here.
 from __future__ import annotations
 
 import copy
+import json
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -45,26 +48,34 @@ class ScoringContext:
     generated_text: str
     """All text of the output so far, as the hook chain let it through (S4-118)."""
     extra_fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of the client's body that OpenAI's API does not have."""
+    """Fields of the client's body that OpenAI's API does not have: those that the deployment names
+    (the frontend's `extra_fields`), or a program's `Request.extra_fields`.
+    """
     finish_reason: str = ""
     """`stop` or `length`; empty while the output goes on."""
     prompt_token_ids: list[int] = field(default_factory=list)
     output_token_ids: list[int] = field(default_factory=list)
     """The token ids of `generated_text`, as the hook chain let them through."""
+    output_logprobs: list[float] = field(default_factory=list)
+    """The log-probability of each of `output_token_ids`, as the engine gave it. Empty, unless the
+    settings say `logprobs: true`.
+    """
     request_metadata: dict[str, Any] = field(default_factory=dict)
-    """`trace_id`, `model`, `lora_adapter` (empty: the model alone), `phase`, `output_index`,
-    `streaming`; `is_final`: the output is complete; `shown_chars`: so much of `generated_text` the
-    client has already; `regeneration`: earlier runs of the output that were blocked;
-    `replayed_tokens`: so many of its first tokens were generated, and judged, at another worker.
+    """`metadata`: the client's own, texts by texts, as OpenAI's API has it; `trace_id`, `model`,
+    `lora_adapter` (empty: the model alone), `phase`, `output_index`, `streaming`; `is_final`: the
+    output is complete; `shown_chars`: so much of `generated_text` the client has already;
+    `regeneration`: earlier runs of the output that were blocked; `replayed_tokens`: so many of its
+    first tokens were generated, and judged, at another worker.
     """
 
     def for_one(self) -> ScoringContext:
         """A copy that shares nothing that can be changed."""
         return replace(
             self,
-            extra_fields=copy.deepcopy(self.extra_fields),
+            extra_fields=json.loads(json.dumps(self.extra_fields)),  # deepcopy takes 20 times more
             prompt_token_ids=list(self.prompt_token_ids),
             output_token_ids=list(self.output_token_ids),
+            output_logprobs=list(self.output_logprobs),
             request_metadata=copy.deepcopy(self.request_metadata),
         )
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext
+from tandem.hooks.classifiers.runner import ClassifierRunner
 
 log = logging.getLogger(__name__)
 
@@ -29,9 +30,11 @@ class Judgements:
     def __len__(self) -> int:
         return len(self._open)
 
-    def ask(self, key: Hashable, ctx: ScoringContext) -> None:
-        """Begin the judgement of one output."""
-        task = asyncio.get_running_loop().create_task(self._judge(key, ctx))
+    def ask(
+        self, key: Hashable, ctx: ScoringContext, runners: Sequence[ClassifierRunner] | None = None
+    ) -> None:
+        """Begin the judgement of one output, as ClassifierSet.judge has it."""
+        task = asyncio.get_running_loop().create_task(self._judge(key, ctx, runners))
         self._open[key] = task
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -51,8 +54,10 @@ class Judgements:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _judge(self, key: Hashable, ctx: ScoringContext) -> None:
-        judgement = await self._classifiers.judge(ctx)
+    async def _judge(
+        self, key: Hashable, ctx: ScoringContext, runners: Sequence[ClassifierRunner] | None
+    ) -> None:
+        judgement = await self._classifiers.judge(ctx, runners)
         del self._open[key]
         self._deliver(key, judgement)
 

@@ -16,6 +16,7 @@ from tandem.hooks.classifiers.contract import (
 )
 from tandem.hooks.classifiers.counters import ClassifierCounters, Decision
 from tandem.hooks.classifiers.scores import Answer, InvalidAnswerError, read
+from tandem.hooks.classifiers.settings import ClassifierSettings
 from tandem.usercode import lifecycle
 from tandem.usercode.call import Caller, Failed, failed_await
 from tandem.usercode.deadline import OverdueError
@@ -29,14 +30,14 @@ class ClassifierRunner:
 
     __slots__ = ("_given_up", "_read", "_turns", "blocking", "caller", "counters", "hook", "name")
 
-    def __init__(self, hook: ExternalClassifierHook, *, max_concurrency: int) -> None:
+    def __init__(self, hook: ExternalClassifierHook, settings: ClassifierSettings) -> None:
         self.hook = hook
         self.name = hook.name
         self.blocking = hook.blocking
-        self._read = partial(read, blocking=hook.blocking)
+        self._read = partial(read, blocking=hook.blocking, again=settings.regenerate)
         self.caller = Caller(hook.timeout_ms / 1000)
         self.counters = ClassifierCounters()
-        self._turns = asyncio.Semaphore(max_concurrency)
+        self._turns = asyncio.Semaphore(settings.max_concurrency)
         # Calls that did not end when they were cancelled. Each keeps its turn, so that there are
         # never more than max_concurrency.
         self._given_up: set[asyncio.Task[Answer | Failed]] = set()

@@ -7,11 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from tandem.hooks.classifiers.counters import Decision
+from tandem.hooks.classifiers.settings import RegenerateSettings, Resampling
 
 MAX_SCORES_BYTES = 16 * 1024
 """Size of one classifier's answer as JSON, its replacement not counted (S4-106)."""
 MAX_REPLACEMENT_CHARS = 1024 * 1024
+AS_BEFORE = Resampling()
 
 
 class InvalidAnswerError(Exception):
@@ -30,11 +34,16 @@ class Answer:
     """For external_scores: the answer as plain JSON data, without the replacement; of a failure
     `{"error": reason}`.
     """
+    regenerate: bool | None = None
+    """Where it blocks, whether the output is to be generated again; None: it does not say."""
+    sampling: Resampling = AS_BEFORE
+    """How that is to be sampled."""
 
 
-def read(answer: Any, blocking: bool) -> Answer:
+def read(answer: Any, blocking: bool, again: RegenerateSettings | None = None) -> Answer:
     """Raises InvalidAnswerError, or whatever the answer's own objects raise: call it as user code.
-    `blocking`: the classifier's `block` decides.
+    `blocking`: the classifier's `block` decides. `again`: how blocked outputs are generated again;
+    None: they are not, and `regenerate` is a score like any other.
     """
     if not isinstance(answer, Mapping):
         raise InvalidAnswerError("it answered no mapping")
@@ -49,9 +58,31 @@ def read(answer: Any, blocking: bool) -> Answer:
     decision: Decision = "annotate"
     if blocking:
         decision = "block" if block else "pass"
+    regenerate, sampling = None, AS_BEFORE
+    if again is not None and decision == "block":
+        regenerate, sampling = _another_try(answer.get("regenerate"), again)
     return Answer(
-        blocks=blocking and block, replacement=replacement, decision=decision, scores=scores
+        blocks=blocking and block,
+        replacement=replacement,
+        decision=decision,
+        scores=scores,
+        regenerate=regenerate,
+        sampling=sampling,
     )
+
+
+def _another_try(given: Any, settings: RegenerateSettings) -> tuple[bool | None, Resampling]:
+    if given is None:
+        return None, AS_BEFORE
+    if not isinstance(given, Mapping):
+        return bool(given), AS_BEFORE
+    try:
+        sampling = msgspec.convert(_plain(given), Resampling)
+    except msgspec.ValidationError:
+        raise InvalidAnswerError("its sampling of another try cannot be used") from None
+    if not settings.allows(sampling):
+        raise InvalidAnswerError("its sampling of another try is not in the settings' may_set")
+    return True, sampling
 
 
 def _plain_text(given: Any) -> str:

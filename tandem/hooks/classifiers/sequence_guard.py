@@ -21,7 +21,7 @@ judgement runs, by what the engine makes within the longest timeout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tandem.hooks.classifiers.classifier_set import Judgement
@@ -39,6 +39,8 @@ class Question:
     shown_chars: int
     """So much of `text` the client has already."""
     is_final: bool
+    logprobs: list[float] = field(default_factory=list)
+    """Of `token_ids`, where classifiers are given them."""
 
     def context(self, base: ScoringContext, *, finish_reason: str) -> ScoringContext:
         """What classifiers are given: `base` says whose output it is; `finish_reason` is known
@@ -48,6 +50,7 @@ class Question:
             base,
             generated_text=self.text,
             output_token_ids=self.token_ids,
+            output_logprobs=self.logprobs,
             finish_reason=finish_reason if self.is_final else "",
             request_metadata={
                 **base.request_metadata,
@@ -88,6 +91,7 @@ class SequenceGuard:
         "_final",
         "_held",
         "_hold",
+        "_logprobs",
         "_shown_chars",
         "_texts",
         "_token_ids",
@@ -98,9 +102,17 @@ class SequenceGuard:
     )
 
     def __init__(
-        self, *, hold_back: HoldBack, window_tokens: int, blocks: bool, streaming: bool
+        self,
+        *,
+        hold_back: HoldBack,
+        window_tokens: int,
+        blocks: bool,
+        streaming: bool,
+        logprobs: bool = False,
     ) -> None:
-        """`blocks`: some classifier may block."""
+        """`blocks`: some classifier may block. `logprobs`: classifiers are given those of tokens,
+        which pieces have.
+        """
         self._hold: HoldBack | None = None
         """None: nothing is held, not even the last chunk."""
         if blocks:
@@ -114,6 +126,7 @@ class SequenceGuard:
         self._final = False
         self._texts: list[str] = []
         self._token_ids: list[int] = []
+        self._logprobs: list[float] | None = [] if logprobs else None
         self._shown_chars = 0
         self.over = False
         self.blocked_by: str | None = None
@@ -125,11 +138,18 @@ class SequenceGuard:
         return self._held.tokens + self._waiting.tokens
 
     def push(self, piece: Piece, final: bool) -> Step:
-        """What the hook chain let through. After a block: no effect."""
+        """What the hook chain let through. After a block: no effect. Raises ValueError where
+        log-probabilities are missing.
+        """
         if self.over:
             return _NOTHING
         self._texts.append(piece.text)
         self._token_ids += piece.token_ids
+        if self._logprobs is not None and piece.token_ids:
+            chosen = [logprob for logprob, _ in _extras(piece)]
+            if len(chosen) != len(piece.token_ids):
+                raise ValueError("the engine gave no log-probabilities for classifiers")
+            self._logprobs += chosen
         self._final = final
         show = None
         if self._holds(final):
@@ -169,6 +189,7 @@ class SequenceGuard:
             token_ids=list(self._token_ids),
             shown_chars=self._shown_chars,
             is_final=self._final,
+            logprobs=list(self._logprobs or ()),
         )
         return self._asked
 

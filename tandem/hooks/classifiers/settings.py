@@ -6,6 +6,7 @@ classifiers:
   refusal: "…"              # shown where a classifier blocks and brings no replacement
   max_concurrency: 256      # calls of one classifier at a time; others wait within their timeout
   regenerate: null          # off; {times: 1, temperature: 0} tries again before it blocks
+  logprobs: false           # classifiers are given the log-probability of each token
   plugins: []               # installed packages that register classifiers by code
   entries:
     - path: my_pkg.toxicity:Toxicity    # or a ready-made one: litellm, webhook, …
@@ -18,6 +19,7 @@ classifiers:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -26,7 +28,16 @@ from msgspec import Meta, Struct
 from tandem.config import read_section
 from tandem.errors import ConfigError
 from tandem.hooks.settings import MAX_TIMEOUT_MS, Name
-from tandem.sampling import MinP, Penalty, Temperature, TopK, TopP
+from tandem.sampling import (
+    REGENERATED,
+    MinP,
+    Penalty,
+    RepetitionPenalty,
+    Seed,
+    Temperature,
+    TopK,
+    TopP,
+)
 
 HoldBack = Literal["none", "window", "all"]
 REFUSAL = "I can't help with that."
@@ -49,18 +60,46 @@ class ClassifierEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return not self.models or model in self.models
 
 
-class RegenerateSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How often, and with which other sampling parameters, a blocked output is generated again
-    before its replacement is shown. None: as the client asked.
-    """
+class Resampling(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sampling parameters of another try. None: as before."""
 
-    times: Annotated[int, Meta(ge=1, le=MAX_REGENERATIONS)] = 1
     temperature: Temperature | None = None
     top_p: TopP | None = None
     top_k: TopK | None = None
     min_p: MinP | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    seed: Seed | None = None
+
+
+class RegenerateSettings(Resampling, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often, and with which other sampling parameters, a blocked output is generated again
+    before its replacement is shown. None: as the client asked.
+    """
+
+    times: Annotated[int, Meta(ge=1, le=MAX_REGENERATIONS)] = 1
+    when: Literal["blocked", "asked"] = "blocked"
+    """`asked`: only where the classifier that blocks asks for it."""
+    may_set: dict[str, tuple[float, float] | None] = {}
+    """Parameters that the classifier that blocks may set otherwise, each with the lowest and the
+    highest value; None: as clients may set it.
+    """
+
+    def allows(self, sampling: Resampling) -> bool:
+        """Whether a classifier may ask for another try that is sampled so."""
+        for name in REGENERATED:
+            value = getattr(sampling, name)
+            if value is not None and not self._allows(name, value):
+                return False
+        return True
+
+    def _allows(self, name: str, value: float) -> bool:
+        low, high = self.may_set.get(name, _NEVER) or _ALWAYS
+        return low <= value <= high
+
+
+_NEVER, _ALWAYS = (1.0, 0.0), (-math.inf, math.inf)
 
 
 class ClassifierSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,6 +111,8 @@ class ClassifierSettings(Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_concurrency: Annotated[int, Meta(ge=1, le=65_536)] = 256
     regenerate: RegenerateSettings | None = None
     """None: off."""
+    logprobs: bool = False
+    """Both phases have their engines say the log-probability of each token, for classifiers."""
     plugins: tuple[Name, ...] = ()
     entries: tuple[ClassifierEntry, ...] = ()
 
@@ -83,7 +124,18 @@ def parse(given: Mapping[str, Any]) -> ClassifierSettings:
         raise ConfigError(
             "classifiers.regenerate needs hold_back: all: what was shown cannot be made again"
         )
+    if settings.regenerate:
+        _check_may_set(settings.regenerate.may_set)
     return settings
+
+
+def _check_may_set(ranges: Mapping[str, tuple[float, float] | None]) -> None:
+    for name, bounds in ranges.items():
+        where = f"classifiers.regenerate.may_set.{name}"
+        if name not in REGENERATED:
+            raise ConfigError(f"{where}: no such parameter; there are {', '.join(REGENERATED)}")
+        if bounds is not None and not bounds[0] <= bounds[1]:
+            raise ConfigError(f"{where}: the lowest value comes first, then the highest")
 
 
 def _spelled_out(given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -135,6 +135,8 @@ class Leg(Struct, eq=False, kw_only=True):
     """What those generated."""
     want_text: bool
     want_token_ids: bool
+    want_logprobs: bool
+    """The client does; classifiers may be given them where it does not."""
     want_report: bool
     started_at: float
     deadline: float
@@ -213,12 +215,21 @@ class Leg(Struct, eq=False, kw_only=True):
             parcel.add(WaitingRow(len(rest), "", rest, token_logprobs(prompt.logprobs), place=1))
 
     def show(
-        self, text: str, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] | None
+        self,
+        text: str,
+        token_ids: Sequence[int],
+        logprobs: Sequence[TokenLogprob] | None,
+        *,
+        replaces: bool = False,
     ) -> None:
-        """A row for the client, behind what waits."""
+        """A row for the client, behind what waits. `replaces`: the text is a classifier's, and for
+        clients of token ids too.
+        """
         count = len(token_ids)
-        if not self.want_text:
+        if not (self.want_text or replaces):
             text = ""
+        if not self.want_logprobs:
+            logprobs = None
         size = ROW_BYTES + CHARACTER_BYTES * len(text) + 4 * count
         if logprobs:
             size += count * logprobs_bytes(logprobs)

@@ -217,6 +217,7 @@ class Core:
             spent_tokens=task.regeneration.spent_tokens,
             want_text=task.want_text,
             want_token_ids=task.want_token_ids,
+            want_logprobs=task.sampling.HasField("logprobs"),
             want_report=task.want_report,
             started_at=self._now,
             deadline=self._now + command.timeout_ms / 1000,
@@ -536,7 +537,8 @@ class Core:
         end = leg.output.end
         if end is not None and not end.terminated:
             parking.token_ids.extend(piece.token_ids)
-            parking.logprobs.extend([logprob for logprob, _ in piece.extras or ()])
+            if leg.want_logprobs:
+                parking.logprobs.extend([logprob for logprob, _ in piece.extras or ()])
             leg.say(worker_pb2.LegEvent(leg=leg.number, parked=parking))
             leg.parking = None
 
@@ -552,7 +554,8 @@ class Core:
         if not self._bound_guarded(leg, guard.held_tokens * leg.token_bytes):
             return
         if step.show is not None:
-            self._show(leg, step.show.text, step.show.token_ids, step.show.extras)
+            shown, replaces = step.show, guard.blocked_by is not None
+            self._show(leg, shown.text, shown.token_ids, shown.extras, replaces=replaces)
         if step.over:
             if guard.blocked_by is not None:
                 leg.output.end = Finish("stop", guard.blocked_by, withheld=True)
@@ -571,9 +574,11 @@ class Core:
         text: str,
         token_ids: Sequence[int],
         logprobs: Sequence[TokenLogprob] | None = None,
+        *,
+        replaces: bool = False,
     ) -> None:
         """Let the client have a row, now or once it may."""
-        leg.show(text, token_ids, logprobs)
+        leg.show(text, token_ids, logprobs, replaces=replaces)
         if leg.parcel is not None:
             self._check_parcel(leg, leg.parcel)
 

@@ -984,6 +984,8 @@ class RouterRules:
         held = held and not (sequence.made is not None and sequence.made.used)
         if action.hold_output != held:
             self.fault(f"leg {decode.number}: hold_output is {action.hold_output}")
+        if action.say_logprobs != theirs.judges_logprobs:
+            self.fault(f"leg {decode.number}: say_logprobs is {action.say_logprobs}")
         if pair == sequence.avoided:
             self.fault(f"sequence {sequence.key} is tried again on the pair that failed")
         self._turn_rules(sequence, pair)

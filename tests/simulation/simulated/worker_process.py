@@ -185,7 +185,7 @@ class WorkerProcess:
                 model=spec.model,
                 limits=self.described.limits,
                 tokenizer=words,
-                reads_text=self.hooks is not None or self.classifying is not None,
+                reads_text=lambda: self.hooks is not None or self.classifying is not None,
                 forced=(),
                 park_seconds=spec.park_seconds,
             ),

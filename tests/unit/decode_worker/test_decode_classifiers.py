@@ -6,11 +6,12 @@ import asyncio
 import json
 from array import array
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from worker_harness import MODEL, TRACE, Bench, delta, ids_of, terminate_at
+from worker_harness import MODEL, TRACE, Bench, delta, ids_of, terminate_at, with_logprobs
 
 from decode_worker.classifying import Classifying, load_phase
 from decode_worker.rules import DecodeRules
@@ -20,7 +21,11 @@ from tandem.errors import HookError
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext
 from tandem.hooks.classifiers.sequence_guard import Question
-from tandem.hooks.classifiers.settings import ClassifierSettings, RegenerateSettings
+from tandem.hooks.classifiers.settings import (
+    ClassifierSettings,
+    RegenerateSettings,
+    Resampling,
+)
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker import halves
@@ -65,6 +70,7 @@ class Asked:
 
     audit = None
     counters: Mapping[str, Any] = {}
+    reads_text, reads_logprobs = True, False
 
     def __init__(self) -> None:
         self.questions: list[tuple[int, Question, str]] = []
@@ -285,6 +291,102 @@ def test_a_run_that_samples_otherwise_does_so_in_the_engine(tokenizer: Tokenizer
     assert sampling.seed != 7
 
 
+@pytest.mark.promise("S4-128")
+def test_a_seed_that_a_run_is_given_is_sampled_with_as_a_clients_would_be(
+    tokenizer: Tokenizer,
+) -> None:
+    bench, _ = bench_of(tokenizer)
+    again = common_pb2.Regeneration(count=2, seed=40, repetition_penalty=1.5)
+    bench.start(task={"regeneration": again}, output_index=2, seed=7)
+    sampling = bench.engine.submitted[0].sampling
+    assert (sampling.seed, sampling.repetition_penalty) == (42, 1.5)
+
+
+@pytest.mark.promise("S4-128")
+@pytest.mark.parametrize(
+    ("when", "asked", "again"),
+    [
+        ("blocked", None, True),
+        ("blocked", True, True),
+        ("blocked", False, False),
+        ("asked", None, False),
+        ("asked", True, True),
+    ],
+)
+def test_the_classifier_that_blocks_says_whether_and_how_it_is_made_again(
+    tokenizer: Tokenizer, when: Any, asked: bool | None, again: bool
+) -> None:
+    settings = RegenerateSettings(when=when, temperature=0.5, top_p=0.5)
+    bench, _ = bench_of(tokenizer, hold_back="all", regenerate=settings)
+    request = bench.start()
+    bench.step(delta(request, ids_of(tokenizer, "bad"), Ending.LENGTH))
+    sampling = Resampling(temperature=0, seed=3)
+    bench.shell.on_judgement(request, replace(BLOCK, regenerate=asked, sampling=sampling))
+    closed = bench.take().closed(1)
+    assert (closed.outcome == worker_pb2.LegClosed.OUTCOME_REGENERATE) is again
+    if again:
+        made = common_pb2.Task.FromString(closed.overlay).regeneration
+        assert (made.temperature, made.top_p, made.seed) == (0, 0.5, 3)
+        assert made.HasField("temperature")
+
+
+# --- log-probabilities ----------------------------------------------------------------------------
+
+
+@pytest.mark.promise("S4-127")
+@pytest.mark.parametrize("shown", [False, True])
+def test_classifiers_are_given_log_probabilities_that_the_client_sees_only_where_it_asks(
+    tokenizer: Tokenizer, shown: bool
+) -> None:
+    bench, asked = bench_of(tokenizer, hold_back="all", logprobs=True)
+    request = bench.start(say_logprobs=True, **({"logprobs": 0} if shown else {}))
+    assert bench.engine.submitted[0].sampling.HasField("logprobs")
+    ids = ids_of(tokenizer, "a word")
+    bench.step(with_logprobs(request, ids, Ending.LENGTH))
+    ((_, question, _),) = asked.questions
+    assert question.logprobs == [-0.5 * token_id for token_id in ids]
+    bench.shell.on_judgement(request, PASS)
+    assert bool(bench.take().logprobs(101)) is shown
+    assert bench.said.text(101) == "a word"
+
+
+@pytest.mark.promise("S4-127")
+def test_an_engine_that_gives_classifiers_no_log_probabilities_fails_its_leg_closed(
+    tokenizer: Tokenizer,
+) -> None:
+    bench, asked = bench_of(tokenizer, hold_back="all", logprobs=True)
+    request = bench.start(say_logprobs=True)
+    bench.step(delta(request, ids_of(tokenizer, "a"), Ending.LENGTH))
+    assert bench.take().closed(1).error.code == "internal_error"
+    assert (bench.said.rows(101), asked.questions) == ([], [])
+
+
+def test_nobody_pays_for_log_probabilities_that_nobody_wants(tokenizer: Tokenizer) -> None:
+    bench, asked = bench_of(tokenizer, hold_back="all")
+    request = bench.start()
+    assert not bench.engine.submitted[0].sampling.HasField("logprobs")
+    bench.step(delta(request, ids_of(tokenizer, "a"), Ending.LENGTH))
+    assert asked.questions[0][1].logprobs == []
+
+
+# --- replacements ---------------------------------------------------------------------------------
+
+
+@pytest.mark.promise("S4-124")
+def test_clients_of_token_ids_have_the_replacements_text_and_no_other(
+    tokenizer: Tokenizer,
+) -> None:
+    bench, _ = bench_of(tokenizer, hold_back="window", window_tokens=1)
+    request = bench.start(task={"want_text": False, "want_token_ids": True})
+    ids = ids_of(tokenizer, "shown")
+    bench.step(delta(request, ids))
+    bench.shell.on_judgement(request, PASS)
+    bench.step(delta(request, ids_of(tokenizer, "bad"), Ending.LENGTH))
+    bench.shell.on_judgement(request, BLOCK)
+    said = bench.take()
+    assert (said.text(101), said.token_ids(101)) == ("I may not.", ids)
+
+
 # --- faults ---------------------------------------------------------------------------------------
 
 
@@ -317,7 +419,12 @@ async def _judged(
     classifying = Classifying(classifiers_of(scorer), tokenizer)
     arrived: asyncio.Queue[Judgement] = asyncio.Queue()
     await classifying.start(lambda request_id, judgement: arrived.put_nowait(judgement))
-    fields: dict[str, Any] = {"trace_id": TRACE, "model": "m", "metadata": {"tenant": "t"}}
+    fields: dict[str, Any] = {
+        "trace_id": TRACE,
+        "model": "m",
+        "metadata": {"tenant": "t"},
+        "extra_fields": '{"policy": {"strict": [true]}}',
+    }
     request = EngineRequest(request_id=3, token_ids=[10, 11], sampling=common_pb2.SamplingParams())
     classifying.open(request, common_pb2.Task(**fields | task), output_index=1)
     question = Question(text="abc", token_ids=[5], shown_chars=0, is_final=True)
@@ -327,6 +434,7 @@ async def _judged(
     return classifying, judgement
 
 
+@pytest.mark.promise("S4-098", "S4-123")
 async def test_a_classifier_is_told_whose_output_it_judges(tokenizer: Tokenizer) -> None:
     scorer = Scorer()
     classifying, _ = await _judged(tokenizer, scorer)
@@ -334,7 +442,8 @@ async def test_a_classifier_is_told_whose_output_it_judges(tokenizer: Tokenizer)
     assert (given.generated_text, given.output_token_ids) == ("abc", [5])
     assert (given.request_id, given.finish_reason) == ("3", "stop")
     assert given.prompt == tokenizer.decode([10, 11])
-    assert given.extra_fields == {"tenant": "t"}
+    assert given.extra_fields == {"policy": {"strict": [True]}}
+    assert given.request_metadata["metadata"] == {"tenant": "t"}
     assert given.request_metadata["output_index"] == 1
     await classifying.close()
 

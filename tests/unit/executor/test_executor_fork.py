@@ -14,7 +14,7 @@ from tandem.executor.calls import Calls
 def test_a_fork_cannot_use_the_executor_and_waits_for_nobody() -> None:
     """Without a connection: gRPC itself may end a process that was forked while it works."""
     lock = threading.Lock()
-    calls = Calls(ExecutorConfig(), core(), lock, lambda: None, refused={})
+    calls = Calls(ExecutorConfig(), core(), lock, lambda: None, refused=dict)
     request = Request([1], max_tokens=1)
     read, write = os.pipe()
     with lock:  # as a thread of the program may hold it

@@ -72,6 +72,7 @@ class Reply:
         completion_tokens: int = 0,
         cached_tokens: int = 0,
         withheld: bool = False,
+        external_scores: str = "",
     ) -> None:
         reason = common_pb2.FINISH_REASON_LENGTH if length else common_pb2.FINISH_REASON_STOP
         self._stream.draft.rest.finish.append(
@@ -84,6 +85,7 @@ class Reply:
                 completion_tokens=completion_tokens,
                 cached_tokens=cached_tokens,
                 withheld=withheld,
+                external_scores=external_scores,
                 rows=self._stream.rows[self.first + output],
             )
         )

@@ -81,7 +81,14 @@ def test_everything_set_is_read() -> None:
             "window_tokens": 32,
             "refusal": "no",
             "max_concurrency": 16,
-            "regenerate": {"times": 2, "temperature": 0, "top_k": 40},
+            "regenerate": {
+                "times": 2,
+                "temperature": 0,
+                "top_k": 40,
+                "when": "asked",
+                "may_set": {"temperature": [0, 1], "seed": None},
+            },
+            "logprobs": True,
             "plugins": ["acme"],
             "entries": [
                 "my_pkg.a:A",
@@ -96,7 +103,14 @@ def test_everything_set_is_read() -> None:
             ],
         }
     )
-    assert settings.regenerate == RegenerateSettings(times=2, temperature=0, top_k=40)
+    assert settings.regenerate == RegenerateSettings(
+        times=2,
+        temperature=0,
+        top_k=40,
+        when="asked",
+        may_set={"temperature": (0, 1), "seed": None},
+    )
+    assert settings.logprobs
     assert settings.entries == (
         ClassifierEntry(path="my_pkg.a:A"),
         ClassifierEntry(
@@ -139,7 +153,17 @@ def test_everything_set_is_read() -> None:
             r"times: Expected `int` <= 3",
         ),
         ({"hold_back": "all", "regenerate": {"temperature": 3}}, r"regenerate\.temperature"),
-        ({"hold_back": "all", "regenerate": {"seed": 1}}, "regenerate: .*unknown field `seed`"),
+        ({"hold_back": "all", "regenerate": {"stop": ""}}, "regenerate: .*unknown field `stop`"),
+        (
+            {"hold_back": "all", "regenerate": {"may_set": {"stop": None}}},
+            r"regenerate\.may_set\.stop: no such parameter; there are temperature, ",
+        ),
+        (
+            {"hold_back": "all", "regenerate": {"may_set": {"temperature": [1, 0]}}},
+            r"regenerate\.may_set\.temperature: the lowest value comes first",
+        ),
+        ({"hold_back": "all", "regenerate": {"when": "never"}}, r"regenerate\.when"),
+        ({"logprobs": 1}, r"classifiers\.logprobs"),
     ],
 )
 def test_a_wrong_setting_is_named(given: dict[str, Any], says: str) -> None:

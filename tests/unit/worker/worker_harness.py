@@ -228,7 +228,7 @@ class Bench:
                 model=MODEL,
                 limits=LIMITS,
                 tokenizer=tokenizer,
-                reads_text=bool(hook) or parts.classifiers is not None,
+                reads_text=lambda: bool(hook) or parts.classifiers is not None,
                 forced=() if forced is None else (forced,),
                 park_seconds=park_seconds,
                 **intake,
@@ -280,6 +280,7 @@ class Bench:
         to_compute: int | None = None,
         new_blocks: bytes = b"",
         say_made: bool = False,
+        say_logprobs: bool = False,
         task: dict[str, Any] | None = None,
         **sampling: Any,
     ) -> worker_pb2.StartLeg:
@@ -312,6 +313,7 @@ class Bench:
             to_compute=to_compute,
             new_blocks=new_blocks,
             say_made=say_made,
+            say_logprobs=say_logprobs,
         )
 
     def step(self, *deltas: Delta) -> Said:

@@ -77,7 +77,7 @@ class FormSubject(BodySubject):
             model=MODEL,
             limits=limits,
             tokenizer=tokenizer.Tokenizer.load(MODEL_PATH),
-            reads_text=False,
+            reads_text=lambda: False,
             forced=(),
         )
 
