@@ -201,7 +201,7 @@ class HookMetrics:
     suppressed: int
     terminated: int
     seconds: float
-    """What they took."""
+    """What the hooks took for it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -211,7 +211,7 @@ class RequestPerfMetrics:
     timing_metrics: TimingMetrics = field(default_factory=TimingMetrics)
     kv_cache_metrics: KvCacheMetrics = field(default_factory=KvCacheMetrics)
     hook_metrics: list[HookMetrics] = field(default_factory=list)
-    """Of each phase that reports, in the order in which they ran."""
+    """A record for each phase that reports, in the order in which the phases ran."""
     speculative_decoding: None = None
     """Workers do not tell it."""
     first_iter: int | None = None

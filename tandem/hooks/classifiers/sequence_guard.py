@@ -40,7 +40,7 @@ class Question:
     """So much of `text` the client has already."""
     is_final: bool
     logprobs: list[float] = field(default_factory=list)
-    """Of `token_ids`, where classifiers are given them."""
+    """Those of `token_ids`, where classifiers are given them."""
 
     def context(self, base: ScoringContext, *, finish_reason: str) -> ScoringContext:
         """What classifiers are given: `base` says whose output it is; `finish_reason` is known

@@ -233,6 +233,7 @@ OF_EACH_HALF = {
     "want_token_ids",
     "want_report",
     "want_external_scores",
+    "extra_fields",
     "metadata",
 }
 """What only names a request, or says what of it is shown."""
