@@ -15,11 +15,11 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation fuzz fuzz-parsers client-test ranks-test playground-pictures stress chaos soak mutants promises proto monitoring settings chart chart-test cluster-test bench model lock lean full clean
+.PHONY: help demo up down test check simulation fuzz fuzz-parsers client-test ranks-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields chart chart-test cluster-test bench model lock lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 29
 
 demo: $(LEVEL) ## run a request through prefill and decode workers and show what happened
 	$(BIN)/tandem demo --engine $(ENGINE)
@@ -31,7 +31,7 @@ down: lean ## stop what `make up` started
 	$(BIN)/tandem down
 
 test: full ## run every test, in three processes (JOBS=8; ARGS="-k name" is passed to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --no-loadscope-reorder --rerun-failed $(ARGS)
 
 check: lean ## style, types, architecture and generated code
 	$(BIN)/ruff check
@@ -99,7 +99,7 @@ chart-test: lean ## render helm/tandem with every set of values, and hold it to 
 	$(BIN)/python -m pytest tests/chart tests/monitoring $(ARGS)
 
 cluster-test: lean ## install the chart on a Kubernetes cluster and try it: docs/kubernetes/testing.md
-	$(BIN)/python -m pytest tests/cluster tests/chart/test_chart_helms.py --timeout=900 $(ARGS)
+	$(BIN)/python -m pytest tests/cluster tests/chart/test_chart_helms.py --timeout=900 --rerun-failed $(ARGS)
 
 bench: lean ## CPU cost of a streamed token, with the sim engine
 	$(BIN)/python benchmarks/token_cost.py $(ARGS)

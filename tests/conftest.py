@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rerun_failed import FailedRerun
+from skip_reasons import SkipReasons
 from xdist.scheduler import LoadScopeScheduling
 
 from tandem.free_ports import FreePorts
@@ -31,9 +33,25 @@ def free() -> Iterator[FreePorts]:
         yield FreePorts(held)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--rerun-failed",
+        action="store_true",
+        help="run what failed once more, alone; what then passes is unsteady (tests/outcomes)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput"):
+        return  # the process that started this one reports
+    config.pluginmanager.register(SkipReasons())
+    if config.getoption("rerun_failed"):
+        config.pluginmanager.register(FailedRerun(config))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What starts SGLang takes longest, and begins."""
-    items.sort(key=lambda item: not _starts_sglang(item.nodeid))
+    items.sort(key=lambda item: not _starts_sglang(item.nodeid, item.config.rootpath))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -46,16 +64,30 @@ class _FilesTogether(LoadScopeScheduling):
     kind that start SGLang: each of its engines takes gigabytes.
     """
 
+    def remove_node(self, node: Any) -> str | None:
+        """A test whose process ended has failed: xdist would give it to the next process too."""
+        units = self.assigned_work[node].values()
+        for unit in units:
+            for test, ended in unit.items():
+                if not ended:
+                    unit[test] = True
+                    super().remove_node(node)
+                    return test
+        super().remove_node(node)
+        return None
+
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return f"sglang, {path.split('/')[1]}" if _starts_sglang(nodeid) else path
+        sglang = _starts_sglang(nodeid, self.config.rootpath)
+        return f"sglang, {path.split('/')[1]}" if sglang else path
 
 
-def _starts_sglang(nodeid: str) -> bool:
-    return "sglang" in nodeid.partition("[")[2] or _is_of_sglang(nodeid.partition("::")[0])
+def _starts_sglang(nodeid: str, root: Path) -> bool:
+    of_its_file = _is_of_sglang(root / nodeid.partition("::")[0])
+    return "sglang" in nodeid.partition("[")[2] or of_its_file
 
 
 @cache
-def _is_of_sglang(path: str) -> bool:
+def _is_of_sglang(path: Path) -> bool:
     """Whether all of a file is, or a test of it that has no engine in its name."""
-    return "mark.sglang" in (ROOT / path).read_text(encoding="utf-8")
+    return "mark.sglang" in path.read_text(encoding="utf-8")

@@ -2083,6 +2083,17 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-540",
+        "Given a test that fails, when all have run, then it runs once more, alone: what passes "
+        "then is named as unsteady with its reason, and what fails again fails the run.",
+        ours=True,
+    ),
+    Promise(
+        "S6-541",
+        "Given tests that are skipped, when a run ends, then they are counted by reason.",
+        ours=True,
+    ),
+    Promise(
         "S5-311",
         "Given any component's log lines, then they name it, its host and its address alike.",
         ours=True,
