@@ -168,8 +168,8 @@ class VoucherError(RequestError):
 
 
 class ContradictionError(RequestError):
-    """What a request asks of its answer leaves no token that may come next. Where that is seen before
-    anything runs, it is an InvalidRequestError.
+    """What a request asks of its answer leaves no token that may come next. Where that is seen
+    before anything runs, it is an InvalidRequestError.
     """
 
     code = "contradictory_request"

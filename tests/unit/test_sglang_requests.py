@@ -15,6 +15,7 @@ from tandem.engine.sglang.rows import decode_spec
 from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import (
     ContextLengthError,
+    ContradictionError,
     DeadlineError,
     EngineError,
     InvalidRequestError,
