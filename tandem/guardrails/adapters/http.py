@@ -151,12 +151,20 @@ class GuardrailClient:
 
 def _parse(answer: bytes) -> dict[str, Any]:
     try:
-        parsed = json.loads(answer, parse_constant=_no_constant)
+        parsed = json.loads(answer, parse_constant=_no_constant, object_pairs_hook=_object)
     except (ValueError, RecursionError):
         raise ScoringError("bad_answer") from None
     if not isinstance(parsed, dict):
         raise ScoringError("bad_answer")
     return parsed
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A name that comes twice would have the verdict of the last one (RFC 8259, 4)."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError
+    return found
 
 
 def _no_constant(_name: str) -> NoReturn:

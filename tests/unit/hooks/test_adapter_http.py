@@ -128,6 +128,8 @@ async def test_nothing_of_a_call_is_logged(
         (Reply(body="[1]"), "bad_answer"),
         (Reply(body="null"), "bad_answer"),
         (Reply(body='{"score": NaN}'), "bad_answer"),
+        (Reply(body='{"score": 1, "score": 0}'), "bad_answer"),
+        (Reply(body='{"score": 0, "more": {"a": 1, "a": 1}}'), "bad_answer"),
         (Reply(body='{"score": 1'), "bad_answer"),
         (Reply(body="[" * 100_000), "bad_answer"),
         (Reply(body='{"n": ' + "9" * 5000 + "}"), "bad_answer"),
