@@ -83,14 +83,19 @@ class AggregatedWorker:
 
     async def start(self, stop: asyncio.Event) -> bool:
         """Whether it serves: not, where `stop` came first. Raises StartError."""
+        registry = self._make_registry()
+        await self._endpoint.serve_admin(
+            registry, live=lambda: not self._engine_died, started=lambda: self._prepared
+        )
         for worker in self._workers.values():
             if not await worker.prepare(stop):
                 return False
+        workers = self._workers.values()
+        registry.register(Merged(each for worker in workers for each in worker.collectors()))
         phases: dict[str, WorkerServicer] = {
             phase: each.servicer for phase, each in self._workers.items()
         }
         await self._endpoint.listen(PhasesServicer(phases).add_to)
-        await self._endpoint.serve_admin(self._metrics(), live=lambda: not self._engine_died)
         await self._endpoint.readiness.open()
         address = sockets.bound(self._config.listen, self.port)
         log.info("serving", extra={"worker": self._config.name, "address": address})
@@ -126,11 +131,15 @@ class AggregatedWorker:
     def _engine_died(self) -> bool:
         return any(each.engine_died for each in self._workers.values())
 
-    def _metrics(self) -> CollectorRegistry:
+    @property
+    def _prepared(self) -> bool:
+        return all(each.prepared for each in self._workers.values())
+
+    def _make_registry(self) -> CollectorRegistry:
+        """What there is to tell before the engine has started."""
         registry = metrics.new_registry("aggregated_worker")
-        workers = self._workers.values()
         for collector in (
-            Merged(collector for worker in workers for collector in worker.collectors()),
+            Merged(each.standing for each in self._workers.values()),
             metrics.HeldMetrics("worker", self._budget, phase="decode"),
             SpanCollector(self._tracer),
             ExpiryCollector(tls.files(self._config)),

@@ -96,10 +96,12 @@ def _row(row: Row, number: int, top: int) -> dict[str, Any]:
 
 
 def _variables() -> list[dict[str, Any]]:
-    """One narrows the next. `All` of a namespace or pod also matches series that have none, as
-    outside Kubernetes.
+    """One narrows the next. `All` also matches series that have no such label: pods outside
+    Kubernetes, and releases in which nothing names a model.
     """
-    model = "tandem_frontend_served_model_info"
+    models = "tandem_(frontend|worker)_served_model_info"
+    place = 'namespace=~"$namespace"'
+    release = f'__name__=~"tandem_build_info|{models}",{place},model=~"$model"'
     return [
         {
             "name": "datasource",
@@ -115,13 +117,8 @@ def _variables() -> list[dict[str, Any]]:
             "skipUrlSync": False,
         },
         _variable("namespace", "Namespace", "label_values(tandem_build_info, namespace)", ".*"),
-        _variable("model", "Model", f'label_values({model}{{namespace=~"$namespace"}}, model)', ""),
-        _variable(
-            "job",
-            "Release",
-            f'label_values({model}{{namespace=~"$namespace",model=~"$model"}}, job)',
-            "",
-        ),
+        _variable("model", "Model", f'label_values({{__name__=~"{models}",{place}}}, model)', ".*"),
+        _variable("job", "Release", f"label_values({{{release}}}, job)", ""),
         _variable(
             "pod",
             "Pod",

@@ -10,10 +10,16 @@ from prometheus_client import Metric
 TARGET_LABELS = frozenset({"namespace", "job", "pod", "instance"})
 """What a scrape adds to every series. `job` is the Helm release."""
 _SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
-_PROMETHEUS_OWN = {
+_POD = frozenset({"namespace", "pod", "container"})
+_OTHERS = {
     "up": TARGET_LABELS,
     "ALERTS": frozenset({"namespace", "job", "alertname", "alertstate", "severity"}),
+    "kube_pod_container_status_waiting_reason": _POD | {"reason"},
+    "kube_pod_init_container_status_waiting": _POD,
+    "kube_pod_init_container_status_running": _POD,
+    "kube_pod_init_container_status_terminated": _POD,
 }
+"""Series of Prometheus itself, and of kube-state-metrics, which a cluster may have."""
 
 
 class UnknownMetricError(Exception):
@@ -44,7 +50,7 @@ class Catalogue:
         self._by_series: dict[str, Definition] = {
             series: each for each in self.definitions.values() for series in each.series
         }
-        self._labels: dict[str, frozenset[str]] = dict(_PROMETHEUS_OWN)
+        self._labels: dict[str, frozenset[str]] = dict(_OTHERS)
         for series, definition in self._by_series.items():
             bucket = {"le"} if series.endswith("_bucket") else set()
             self._labels[series] = definition.labels | TARGET_LABELS | bucket

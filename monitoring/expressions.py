@@ -20,6 +20,7 @@ _STAND_INS = {
     "@TTFT_OBJECTIVE@": "0.98765401",
     "@ITL_OBJECTIVE@": "0.98765402",
     "@AVAILABILITY_OBJECTIVE@": "0.98765403",
+    "@START_SECONDS@": "98765404",
 }
 """What Grafana and the chart fill in later is no PromQL: these are read in their place."""
 

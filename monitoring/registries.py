@@ -26,6 +26,7 @@ from router.workers import Workers
 from tandem import metrics
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
+from tandem.cli.certificate_keeping import KeptCollector
 from tandem.engine.base import EngineFigures, RankLoad
 from tandem.hooks.classifiers.counters import ClassifierCounters
 from tandem.hooks.runner.processes.pool import HookPool
@@ -39,6 +40,7 @@ from tandem.worker.counters import WorkerCounters
 from tandem.worker.hook_metrics import classifier_metrics
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.metrics import WorkerCollector
+from tandem.worker.start_metrics import StartCollector
 
 
 def families() -> Iterator[Metric]:
@@ -60,6 +62,7 @@ def families() -> Iterator[Metric]:
         yield from held.collect()
     yield from SpanCollector(None).collect()
     yield from ExpiryCollector({"tls_cert": "any"}).collect()
+    yield from KeptCollector(lambda: True).collect()
 
 
 def _frontend() -> Iterator[Metric]:
@@ -107,10 +110,12 @@ def _worker() -> Iterator[Metric]:
         classifiers=None,
         forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
         load=lambda: worker_pb2.Load(step_age_ms=0),
-        ready=lambda: False,
         figures=lambda: EngineFigures(open_handovers=0, retractions=0, ranks=(_rank(),)),
     ).collect()
     yield from classifier_metrics("decode", {"any": ClassifierCounters()})
+    yield from StartCollector(
+        "decode", model="any", started=lambda: True, ready=lambda: False
+    ).collect()
 
 
 def _rank() -> RankLoad:

@@ -18,6 +18,10 @@ from monitoring.expressions import Expressions, UnknownLabelError
 SCOPE = {"namespace": 'namespace="@NAMESPACE@"', "job": 'job="@JOB@"'}
 TTFT_OBJECTIVE, ITL_OBJECTIVE = "@TTFT_OBJECTIVE@", "@ITL_OBJECTIVE@"
 AVAILABILITY_OBJECTIVE = "@AVAILABILITY_OBJECTIVE@"
+START_SECONDS = "@START_SECONDS@"
+"""How long a worker may take to start: the longest of the phases."""
+PODS = "@PODS@"
+"""What the names of the release's pods begin with."""
 RUNBOOK_URL = "@RUNBOOK_URL@"
 DEFAULTS = {
     "@NAMESPACE@": "default",
@@ -25,6 +29,8 @@ DEFAULTS = {
     TTFT_OBJECTIVE: "0.99",
     ITL_OBJECTIVE: "0.99",
     AVAILABILITY_OBJECTIVE: "0.999",
+    START_SECONDS: "1800",
+    PODS: "tandem",
     RUNBOOK_URL: "https://example.com/runbooks",
 }
 """What the chart puts for the placeholders unless its values say otherwise; the URL is its own."""

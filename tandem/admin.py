@@ -1,10 +1,11 @@
-"""What operators and their machines ask a component: `/metrics`, `/live` and `/ready`, and of a
-router what it knows of requests and workers.
+"""What operators and their machines ask a component: `/metrics`, `/started`, `/live` and `/ready`,
+and of a router what it knows of requests and workers.
 
 One small HTTP server on an address of its own, in a thread of its own: it answers while the
 component's event loop is busy, and says so when that loop hangs. Nothing else is served there, and
 nothing can be changed by it.
 
+- `/started`: 200 once the component has started. Until then, leave it the time that it may take.
 - `/live`: 200 while the event loop answers and the component is alive. Restart it otherwise.
 - `/ready`: 200 while it takes work. Send it nothing otherwise.
 - `/metrics`: Prometheus text, or OpenMetrics, which carries exemplars, for those who accept that.
@@ -82,13 +83,14 @@ class Admin:
         *,
         ready: Callable[[], bool],
         live: Callable[[], bool] = lambda: True,
+        started: Callable[[], bool] = lambda: True,
         documents: Mapping[str, Callable[[str], Document]] | None = None,
     ) -> None:
-        """`ready`, `live` and `documents` are called on the component's loop. A document is named
+        """The probes and `documents` are called on the component's loop. A document is named
         by its path; one whose path ends in a slash is told what follows there.
         """
         self._registry = registry
-        self._probes = {"/live": live, "/ready": ready}
+        self._probes = {"/started": started, "/live": live, "/ready": ready}
         self._documents = documents or {}
         self._component = asyncio.get_running_loop()
         self._open: dict[asyncio.Task[None], None] = {}

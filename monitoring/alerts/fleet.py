@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitoring.rules import Alert, Group
+from monitoring.rules import PODS, START_SECONDS, Alert, Group
 
 _PLACE = "{{ $labels.namespace }}/{{ $labels.job }}"
 STALE_SECONDS = 600
@@ -13,6 +13,22 @@ _WORKERS = ("prefill_worker", "decode_worker")
 
 
 _AGGREGATED = 'tandem_build_info{component="aggregated_worker"}'
+
+
+_STARTED_AGAIN = "changes(process_start_time_seconds[1h]) > 0"
+_LOADS = f"""(
+  tandem_worker_starting == 1
+  unless on (namespace, job, pod, instance) {_STARTED_AGAIN}
+)"""
+"""Workers that load their model, and have not ended before: nothing is wrong with these. One that
+is started again was lost, however long it loads.
+"""
+_PODS = f'pod=~"{PODS}-(frontend|router|prefill|decode|worker|tls|model)-.*"'
+_DOWNLOADS = f"kube_pod_init_container_status_running{{{_PODS}}} == 1"
+"""Pods whose container waits for a download; told by kube-state-metrics, where it is there."""
+_CANNOT_BE_MADE = (
+    "ContainerCreating|CreateContainer.*|ErrImagePull|ImagePullBackOff|InvalidImageName"
+)
 
 
 def _absent(component: str) -> str:
@@ -28,7 +44,8 @@ def _none_ready(name: str, phase: str) -> Alert:
         description=f"Every request needs a {phase} worker, so every request fails.",
         expression=f"""
             sum by (namespace, job) (tandem_worker_ready{{phase="{phase}"}}) == 0
-            or absent(tandem_worker_ready{{phase="{phase}"}})""",
+            unless on (namespace, job) {_LOADS}
+            or absent(tandem_worker_ready{{phase="{phase}"}}) unless on () {_DOWNLOADS}""",
     )
 
 
@@ -42,12 +59,13 @@ _AVAILABLE = (
         summary=f"Router {{{{ $labels.pod }}}} of {_PLACE} has no pair of workers.",
         description="Workers may be ready, but none of prefill fits one of decode, or the router"
         " does not see them.",
-        expression="""
+        expression=f"""
             tandem_router_ready_pairs == 0
+            unless on (namespace, job) {_LOADS}
             unless on (namespace, job, pod, instance) tandem_router_draining == 1
             unless on (namespace, job, pod, instance) (
-              tandem_router_served_workers{phase="decode"} == 0
-              and tandem_router_discovered_workers{phase="decode"} > 0
+              tandem_router_served_workers{{phase="decode"}} == 0
+              and tandem_router_discovered_workers{{phase="decode"}} > 0
             )""",
     ),
     Alert(
@@ -56,8 +74,9 @@ _AVAILABLE = (
         after="5m",
         summary=f"Frontend {{{{ $labels.pod }}}} of {_PLACE} would refuse a request.",
         description="It has no stream to a router, or its router has no pair for its model.",
-        expression="""
+        expression=f"""
             tandem_frontend_ready == 0
+            unless on (namespace, job) {_LOADS}
             unless on (namespace, job, pod, instance) tandem_frontend_draining == 1""",
     ),
     Alert(
@@ -65,10 +84,38 @@ _AVAILABLE = (
         severity="warning",
         after="10m",
         summary=f"{{{{ $labels.phase }}}} worker {{{{ $labels.pod }}}} of {_PLACE} is not ready.",
-        description="It answers scrapes, does not drain, and takes no work.",
+        description="It has loaded its model, does not drain, and takes no work.",
         expression="""
             tandem_worker_ready == 0
+            unless on (namespace, job, pod, instance) tandem_worker_starting == 1
             unless on (namespace, job, pod, instance) tandem_worker_draining == 1""",
+    ),
+    Alert(
+        name="TandemWorkerStartLong",
+        severity="warning",
+        after="1m",
+        summary=f"Worker {{{{ $labels.pod }}}} of {_PLACE} has been starting for long.",
+        description="It began {{ $value | humanizeDuration }} ago: more than half of what a start"
+        " may take. It takes no work until its model is loaded.",
+        expression=f"""
+            time() - process_start_time_seconds > 0.5 * {START_SECONDS}
+            and on (namespace, job, pod, instance) tandem_worker_starting == 1""",
+    ),
+    Alert(
+        name="TandemPodCannotStart",
+        severity="warning",
+        after="10m",
+        summary="{{ $labels.pod }} in {{ $labels.namespace }} waits for its container to be made.",
+        description="A volume, a Secret or an image is missing: the pod's events say which.",
+        expression=f"""
+            max by (namespace, pod) (
+              kube_pod_container_status_waiting_reason{{reason=~"{_CANNOT_BE_MADE}",{_PODS}}} > 0
+            )
+            or max by (namespace, pod) (
+              kube_pod_init_container_status_waiting{{{_PODS}}} == 1
+              unless on (namespace, pod) kube_pod_init_container_status_running{{{_PODS}}} == 1
+              unless on (namespace, pod) kube_pod_init_container_status_terminated{{{_PODS}}} == 1
+            )""",
     ),
 )
 _SEEN = (
@@ -81,7 +128,10 @@ _SEEN = (
         expression="\nor ".join(
             (
                 *(_absent(each) for each in ("frontend", "router")),
-                *(f"({_absent(each)} unless on () {_AGGREGATED})" for each in _WORKERS),
+                *(
+                    f"({_absent(each)} unless on () {_AGGREGATED} unless on () {_DOWNLOADS})"
+                    for each in _WORKERS
+                ),
             )
         ),
     ),
@@ -90,7 +140,8 @@ _SEEN = (
         severity="warning",
         after="5m",
         summary=f"{{{{ $labels.pod }}}} of {_PLACE} does not answer scrapes.",
-        description="Its metrics port is closed, or its event loop is stuck.",
+        description="Its metrics port is closed, or its event loop is stuck. A worker that loads"
+        " its model answers.",
         expression="up == 0",
     ),
     Alert(
@@ -238,10 +289,22 @@ _MEMORY = (
         ),
     ),
 )
+_CERTIFICATES = (
+    Alert(
+        name="TandemCertificatesNotKept",
+        severity="warning",
+        after="5m",
+        summary="The certificates of {{ $labels.namespace }}/{{ $labels.job }} are not kept.",
+        description="What makes them cannot, or is not there. Pods that run go on; one that starts"
+        " hangs once a Secret of theirs is gone, and none is renewed.",
+        expression="tandem_certificates_kept == 0 or absent(tandem_certificates_kept)",
+    ),
+)
 GROUPS = (
     Group("tandem.ready.alerts", _AVAILABLE),
     Group("tandem.seen.alerts", _SEEN),
     Group("tandem.router.alerts", _ROUTER),
     Group("tandem.change.alerts", _CHANGE),
     Group("tandem.memory.alerts", _MEMORY),
+    Group("tandem.certificates", _CERTIFICATES),
 )

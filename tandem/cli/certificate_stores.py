@@ -13,10 +13,15 @@ from tandem.errors import StartError
 from tandem.wire.tls import ROLES
 
 if TYPE_CHECKING:
-    from kubernetes.client import V1Secret
+    from kubernetes.client import V1OwnerReference, V1Secret
 
 CERTIFICATE_FILES = (CA_FILE, *(f"{role}.{end}" for role in ROLES for end in ("key", "crt")))
 API_SECONDS = 20.0
+_LABELS = {"app.kubernetes.io/managed-by": "tandem", "app.kubernetes.io/part-of": "tandem"}
+"""Of Secrets that are made here. Not that of the release: a GitOps controller would prune what
+bears it and is not rendered.
+"""
+_NOT_FOUND = 404
 _CONFLICT = 409
 
 
@@ -76,16 +81,22 @@ class CertificateFolder:
 
 
 class CertificateSecrets:
-    """Secrets that are there already: the CA's, which no component mounts, that of the certificates
-    and, where it is named, that of the voucher key. They are read and replaced, and neither made
-    nor listed.
+    """Three Secrets: the CA's, which no component mounts, that of the certificates and, where it
+    is named, that of the voucher key. What is missing is made; nothing is listed or deleted.
     """
 
     def __init__(
-        self, *, namespace: str, authorities: str, certificates: str, voucher: str = ""
+        self,
+        *,
+        namespace: str,
+        authorities: str,
+        certificates: str,
+        voucher: str = "",
+        owner: str = "",
     ) -> None:
-        """Their names; without `voucher` that key is not kept. Raises StartError where there is no
-        cluster, or no library for it.
+        """Their names; without `voucher` that key is not kept. `owner`: the ServiceAccount with
+        which Kubernetes deletes the Secrets that are made here; without it they stay. Raises
+        StartError where there is no cluster, or no library for it.
         """
         try:
             from kubernetes import client, config
@@ -104,7 +115,8 @@ class CertificateSecrets:
         self._errors: tuple[type[Exception], ...] = (client.ApiException, HTTPError)
         self._namespace = namespace
         self._names = (authorities, certificates, *([voucher] if voucher else []))
-        self._found: tuple[V1Secret, ...] = ()
+        self._owner = owner
+        self._found: tuple[V1Secret | None, ...] = ()
 
     def read(self) -> Holding:
         self._found = tuple(self._read(name) for name in self._names)
@@ -114,43 +126,78 @@ class CertificateSecrets:
         """The CA's comes first: what it signed is never kept without it."""
         contents = (holding.authorities, holding.certificates, holding.voucher or {})
         return all(
-            self._replace(name, found, content)
+            self._write(name, found, content)
             for name, found, content in zip(self._names, self._found, contents, strict=False)
             if content != _content(found)
         )
 
-    def _read(self, name: str) -> V1Secret:
+    def _read(self, name: str) -> V1Secret | None:
+        """None: there is none."""
         try:
             return self._api.read_namespaced_secret(
                 name, self._namespace, _request_timeout=API_SECONDS
             )
         except self._errors as error:
+            if _status(error) == _NOT_FOUND:
+                return None
             raise self._failed("read", name, error) from error
 
-    def _replace(self, name: str, found: V1Secret, content: Mapping[str, bytes]) -> bool:
-        """With the version that was read: the API refuses it where another has come since."""
-        found.data = {key: base64.b64encode(value).decode() for key, value in content.items()}
+    def _write(self, name: str, found: V1Secret | None, content: Mapping[str, bytes]) -> bool:
+        """False where another has come since `found` was read: the API refuses this one then."""
+        data = {key: base64.b64encode(value).decode() for key, value in content.items()}
         try:
-            self._api.replace_namespaced_secret(
-                name, self._namespace, found, _request_timeout=API_SECONDS
-            )
+            if found is None:
+                self._make(name, data)
+            else:
+                found.data = data
+                self._api.replace_namespaced_secret(
+                    name, self._namespace, found, _request_timeout=API_SECONDS
+                )
         except self._errors as error:
-            if getattr(error, "status", None) == _CONFLICT:
+            if _status(error) == _CONFLICT:
                 return False
             raise self._failed("write", name, error) from error
         return True
 
+    def _make(self, name: str, data: dict[str, str]) -> None:
+        from kubernetes.client import V1ObjectMeta, V1Secret
+
+        owners = [self._read_owner()] if self._owner else None
+        metadata = V1ObjectMeta(name=name, labels=_LABELS, owner_references=owners)
+        self._api.create_namespaced_secret(
+            self._namespace,
+            V1Secret(metadata=metadata, data=data, type="Opaque"),
+            _request_timeout=API_SECONDS,
+        )
+
+    def _read_owner(self) -> V1OwnerReference:
+        from kubernetes.client import V1OwnerReference
+
+        account = self._api.read_namespaced_service_account(
+            self._owner, self._namespace, _request_timeout=API_SECONDS
+        )
+        return V1OwnerReference(
+            api_version="v1", kind="ServiceAccount", name=self._owner, uid=account.metadata.uid
+        )
+
     def _failed(self, verb: str, name: str, error: Exception) -> StoreError:
-        status = getattr(error, "status", None)
+        status = _status(error)
         hint = {
-            403: ": the account's Role must name it, with the verbs get and update",
-            404: ": it must be there before; helm upgrade makes it again",
-        }.get(status or 0, f": {error}")
+            403: ": the account's Role must let it get and update this Secret, create Secrets, and"
+            " get the account itself",
+            _NOT_FOUND: ": the namespace, or the ServiceAccount that is to own it, is not there",
+        }.get(status, f": {error}")
         return StoreError(
             f"cannot {verb} Secret {self._namespace}/{name}"
             f"{f' (status {status})' if status else ''}{hint}"
         )
 
 
-def _content(secret: V1Secret) -> dict[str, bytes]:
-    return {key: base64.b64decode(value) for key, value in (secret.data or {}).items()}
+def _status(error: Exception) -> int:
+    """That of the API's answer; 0: there was none."""
+    return getattr(error, "status", None) or 0
+
+
+def _content(secret: V1Secret | None) -> dict[str, bytes]:
+    data = (secret.data if secret else None) or {}
+    return {key: base64.b64decode(value) for key, value in data.items()}

@@ -1,8 +1,7 @@
 """`tandem certificates`: a CA and a certificate for each role, made where they lack, kept while
 they are good, and renewed in time; and the routers' voucher key, made once.
 
-The chart runs it as a Job after each change and as a CronJob every day; it may run again, and twice
-at once.
+It may run again, and twice at once. With `--keep` it goes on looking, as the chart runs it.
 """
 
 from __future__ import annotations
@@ -10,9 +9,11 @@ from __future__ import annotations
 import argparse
 import re
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
+from tandem import logs
 from tandem.cli.console import Console
 from tandem.errors import ConfigError, StartError
 
@@ -35,14 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--secrets",
         nargs=2,
         metavar=("CA", "CERTIFICATES"),
-        help="Keep them in these two Secrets, which must be there.",
+        help="Keep them in these two Secrets, which are made where they are not there.",
     )
     add(
         "--voucher-secret",
         default="",
         metavar="NAME",
-        help="Keep the routers' voucher key in this Secret, which must be there. A folder always"
-        " holds it.",
+        help="Keep the routers' voucher key in this Secret. A folder always holds it.",
+    )
+    add(
+        "--owner",
+        default="",
+        metavar="ACCOUNT",
+        help="The ServiceAccount with which Secrets that are made here are deleted; they stay"
+        " otherwise.",
     )
     add("--namespace", default="", help="Of the Secrets.")
     add(
@@ -54,6 +61,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--days", type=_days, default=90, help="Life of a certificate. [%(default)s]")
     add("--ca-days", type=_days, default=3650, help="Life of the CA. [%(default)s]")
+    add("--keep", action="store_true", help="Go on: look again every ten seconds, until stopped.")
+    add(
+        "--metrics-listen",
+        default="127.0.0.1:7401",
+        metavar="ADDRESS",
+        help="With --keep: where metrics and probes are. [%(default)s]",
+    )
+    add(
+        "--log-format",
+        choices=get_args(logs.Format),
+        default="console",
+        help="With --keep: how its log is written. [%(default)s]",
+    )
 
 
 def certificates(arguments: argparse.Namespace, console: Console) -> int:
@@ -62,6 +82,8 @@ def certificates(arguments: argparse.Namespace, console: Console) -> int:
         raise ConfigError("say where to keep them: --to, or --secrets")
     if arguments.voucher_secret and not arguments.secrets:
         raise ConfigError("--voucher-secret needs --secrets")
+    if arguments.owner and not arguments.secrets:
+        raise ConfigError("--owner needs --secrets")
     if arguments.secrets and not arguments.namespace:
         raise ConfigError("--secrets needs --namespace")
     if arguments.days > arguments.ca_days:
@@ -87,29 +109,36 @@ def certificates(arguments: argparse.Namespace, console: Console) -> int:
             authorities=authorities,
             certificates=issued,
             voucher=arguments.voucher_secret,
+            owner=arguments.owner,
+        )
+    if arguments.keep:
+        from tandem.cli import certificate_keeping
+
+        return certificate_keeping.keep(
+            partial(renew, store, plan),
+            metrics_listen=arguments.metrics_listen,
+            log_format=arguments.log_format,
         )
     try:
-        return _renew(store, plan, console)
+        changes = renew(store, plan)
     except certificate_stores.StoreError as error:
         console.failed(str(error))
         return 1
+    for change in changes:
+        console.line(change)
+    console.done("certificates are kept" if changes else "all certificates are good")
+    return 0
 
 
-def _renew(store: Store, plan: Plan, console: Console) -> int:
-    from tandem.cli import certificate_issuing
+def renew(store: Store, plan: Plan) -> tuple[str, ...]:
+    """What had to be made, and why; nothing: all is good. Raises StoreError."""
+    from tandem.cli import certificate_issuing, certificate_stores
 
     for _ in range(ATTEMPTS):
         issued = certificate_issuing.issue(store.read(), plan)
-        if not issued.changes:
-            console.done("all certificates are good")
-            return 0
-        if store.write(issued.holding):
-            for change in issued.changes:
-                console.line(change)
-            console.done("certificates are kept")
-            return 0
-    console.failed("somebody else writes them all the time: run it again")
-    return 1
+        if not issued.changes or store.write(issued.holding):
+            return issued.changes
+    raise certificate_stores.StoreError("somebody else writes them all the time: run it again")
 
 
 def _peer_name(text: str) -> str:

@@ -98,9 +98,11 @@ class DividedWorker:
         self._further = [Place(number, start) for number in range(2, config.token_processes + 1)]
         self._keeping: list[asyncio.Task[None]] = []
         self._stopped_at: float | None = None
+        self._joined = False
 
     async def start(self, stop: asyncio.Event) -> bool:
         """Whether it serves: not, where `stop` came first. Raises StartError."""
+        await self._first.serve_admin(self._metrics(self._first.registry))
         for each in self._further:
             await each.begin()  # its packages are imported while the engine loads
         if not await self._first.prepare(stop):
@@ -119,7 +121,8 @@ class DividedWorker:
         finally:
             joining.cancel()
             stopped.cancel()
-        await self._first.open(self._metrics(self._first.registry()))
+        self._joined = True
+        await self._first.open()
         return True
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -173,6 +176,9 @@ class DividedWorker:
         return registry
 
     async def _scrape(self) -> list[list[Metric]]:
+        """None before they serve: they have nothing to tell, and are too busy to say so."""
+        if not self._joined:
+            return []
         return list(await asyncio.gather(*(each.scrape() for each in self._further)))
 
 

@@ -43,9 +43,17 @@ class Endpoint:
         self.port = await self._server.start(self._config.address(self._kind))
         self._listening = True
 
-    async def serve_admin(self, registry: CollectorRegistry, live: Callable[[], bool]) -> None:
-        """Raises ConfigError where the address cannot be had."""
-        admin = Admin(registry, ready=lambda: self.readiness.ready, live=live)
+    async def serve_admin(
+        self,
+        registry: CollectorRegistry,
+        *,
+        live: Callable[[], bool],
+        started: Callable[[], bool],
+    ) -> None:
+        """Before the engine is started: a load is watched too. Raises ConfigError where the address
+        cannot be had.
+        """
+        admin = Admin(registry, ready=lambda: self.readiness.ready, live=live, started=started)
         self.metrics_port = await self._admin.enter_async_context(
             admin.serving(self._config.metrics_address(self._kind))
         )

@@ -19,6 +19,7 @@ from tandem.hooks.contract import Phase
 from tandem.worker import startup
 from tandem.worker.config import WorkerConfig
 from tandem.worker.drain import SETTLE_SECONDS
+from tandem.worker.start_metrics import StartCollector
 
 log = logging.getLogger(__name__)
 LEADER_CLOSE_SECONDS = SETTLE_SECONDS + 10.0
@@ -38,7 +39,8 @@ class Follower:
         startup.keep_transfer_local(config.host(phase))
         settings = startup.engine_settings(phase, config, startup.load_registry(config))
         self._engine = factory.follow(config.engine, Role(phase), settings)
-        self._following = True
+        self._started = False
+        self._following = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until the leader has closed its engine. When a group ends, SIGTERM reaches all its nodes
@@ -47,17 +49,23 @@ class Follower:
 
         Raises EngineError where a part of the engine dies, here or on another node.
         """
-        try:
-            ranks = await startup.start_engine(self._engine, name=self._config.engine, stop=stop)
-            process.own_signals(stop)  # engines put in handlers of their own
-            if ranks is None:
-                return
-            admin = Admin(
-                metrics.new_registry(f"{self._phase}_worker"),
-                ready=lambda: self._following,
+        registry = metrics.new_registry(f"{self._phase}_worker")
+        registry.register(
+            StartCollector(
+                self._phase, model=self._config.model_name(), started=lambda: self._started
             )
-            listen = self._config.metrics_address(self._phase)
+        )
+        admin = Admin(registry, ready=lambda: self._following, started=lambda: self._started)
+        listen = self._config.metrics_address(self._phase)
+        try:
             async with admin.serving(listen) as port:
+                ranks = await startup.start_engine(
+                    self._engine, name=self._config.engine, stop=stop
+                )
+                process.own_signals(stop)  # engines put in handlers of their own
+                if ranks is None:
+                    return
+                self._started = self._following = True
                 address = sockets.bound(listen, port)
                 told = {"peer": self._config.leader, "count": ranks, "address": address}
                 log.info("following", extra=told)

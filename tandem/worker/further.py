@@ -99,7 +99,7 @@ class Further:
     async def start(self, stop: asyncio.Event) -> bool:
         serves = await self._made.start(stop)
         if serves:
-            self._registry = self._made.registry()
+            self._registry = self._made.registry
             self._started.set_result(Serving(self._made.port))
         return serves
 

@@ -42,7 +42,6 @@ class WorkerCollector(Collector):
         classifiers: Classifiers | None,
         forms: Workshop,
         load: Callable[[], worker_pb2.Load],
-        ready: Callable[[], bool],
         figures: Callable[[], EngineFigures],
     ) -> None:
         self._phase = phase
@@ -51,7 +50,6 @@ class WorkerCollector(Collector):
         self._classifiers = classifiers
         self._forms = forms
         self._load = load
-        self._ready = ready
         self._figures = figures
 
     def collect(self) -> Iterator[Metric]:
@@ -115,7 +113,6 @@ class WorkerCollector(Collector):
                 "Since the engine's last step, while it has work; absent where it cannot say.",
                 load.step_age_ms / 1000,
             )
-        yield self._gauge("tandem_worker_ready", "1 while the worker takes work.", self._ready())
 
     def _counters(self, figures: EngineFigures) -> Iterator[Metric]:
         yield from leg_metrics(self._phase, self._counted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -45,6 +45,7 @@ from tandem.worker.records import Records
 from tandem.worker.servicer import WorkerServicer
 from tandem.worker.shell import Shell
 from tandem.worker.spans import LegSpans
+from tandem.worker.start_metrics import StartCollector
 
 log = logging.getLogger(__name__)
 TICK_SECONDS = 1.0
@@ -177,7 +178,14 @@ class Worker:
         self._endpoint = shared.endpoint if shared else Endpoint(phase, config, self._tls)
         self._budget = shared.budget if shared else ByteBudget(config.held_bytes())
         self._drained = metrics.DrainMetrics("worker", phase=phase)
-        self._prepared = False
+        self.standing = StartCollector(
+            phase,
+            model=config.model_name(),
+            started=lambda: self.prepared,
+            ready=lambda: self._endpoint.readiness.ready,
+        )
+        self.prepared = False
+        """Whether its engine has started."""
         self.engine_died = False
         self.sharing: Sharing | None = None
         """How further processes join its engine, once it was prepared; None: none may."""
@@ -193,18 +201,24 @@ class Worker:
 
     async def start(self, stop: asyncio.Event) -> bool:
         """Whether it serves: not, where `stop` came first. Raises StartError."""
+        if self._with_admin:
+            await self.serve_admin(self.registry)
         if not await self.prepare(stop):
             return False
-        await self.open(self.registry() if self._with_admin else None)
+        await self.open()
         return True
 
-    async def open(self, registry: CollectorRegistry | None) -> None:
-        """Be reached, once prepared; with a registry also by those who scrape it. Raises
-        StartError.
-        """
+    async def serve_admin(self, registry: CollectorRegistry) -> None:
+        """Answer probes and scrapes, from before the engine loads. Raises ConfigError."""
+        await self._endpoint.serve_admin(
+            registry, live=lambda: not self.engine_died, started=lambda: self.prepared
+        )
+
+    async def open(self) -> None:
+        """Be reached by routers, once prepared. Raises StartError."""
+        for collector in self.collectors():
+            self.registry.register(collector)
         await self._endpoint.listen(self.servicer.add_to)
-        if registry is not None:
-            await self._endpoint.serve_admin(registry, live=lambda: not self.engine_died)
         await self._endpoint.readiness.open()
         address = sockets.bound(self._config.address(self._phase), self.port)
         log.info("serving", extra={"worker": self._description.name, "address": address})
@@ -274,7 +288,7 @@ class Worker:
 
     def flush(self) -> None:
         """End every stream once what waits on it was sent."""
-        if self._prepared:
+        if self.prepared:
             self._shell.flush()
 
     # --- starting --------------------------------------------------------------------------------
@@ -332,7 +346,7 @@ class Worker:
             describe=self._describe_now,
             on_paired=self._endpoint.readiness.on_paired,
         )
-        self._prepared = True
+        self.prepared = True
 
     def _reads_text(self) -> bool:
         classifiers = self._parts.classifiers
@@ -378,11 +392,14 @@ class Worker:
             return None
         return LegSpans(self._tracer, phase=self._phase, worker=self._description.name)
 
+    @cached_property
     def registry(self) -> CollectorRegistry:
-        """All that this process has to tell."""
+        """All that this process has to tell; until it is reached, what there is to tell of a
+        start.
+        """
         registry = metrics.new_registry(f"{self._phase}_worker")
         for collector in (
-            *self.collectors(),
+            self.standing,
             metrics.HeldMetrics("worker", self._budget, phase=self._phase),
             SpanCollector(self._tracer),
             ExpiryCollector(tls.files(self._config)),
@@ -391,7 +408,7 @@ class Worker:
         return registry
 
     def collectors(self) -> Iterator[Collector]:
-        """What is told of this phase alone."""
+        """What there is to tell of this phase once it is prepared."""
         loop = asyncio.get_running_loop()
         yield self._drained
         yield WorkerCollector(
@@ -402,7 +419,6 @@ class Worker:
             forms=self._workshop,
             load=from_loop(loop, self._shell.load),
             figures=from_loop(loop, self._engine.figures),
-            ready=lambda: self._endpoint.readiness.ready,
         )
 
 

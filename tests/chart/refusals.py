@@ -18,9 +18,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"commonLabels": {"app.kubernetes.io/name": "x"}},
         "the chart sets the label app.kubernetes.io/name itself: leave it out of commonLabels",
     ),
-    "own-label-of-a-job": (
-        {"tls": {"job": {"podLabels": {"app.kubernetes.io/component": "x"}}}},
-        "the chart sets the label app.kubernetes.io/component itself: leave it out of tls.job.",
+    "own-label-of-the-controller": (
+        {"tls": {"controller": {"podLabels": {"app.kubernetes.io/component": "x"}}}},
+        "the chart sets the label app.kubernetes.io/component itself: leave it out of tls.contr",
     ),
     "own-label-of-a-service": (
         {"frontend": {"service": {"labels": {"app.kubernetes.io/instance": "x"}}}},
@@ -191,8 +191,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "tls.certManager needs an issuer: set tls.certManager.issuerRef.name",
     ),
     "short-lived-ca": (
-        {"tls": {"job": {"certificateDays": 90, "caDays": 60}}},
-        "tls.job.certificateDays is above tls.job.caDays",
+        {"tls": {"controller": {"certificateDays": 90, "caDays": 60}}},
+        "tls.controller.certificateDays is above tls.controller.caDays",
     ),
     "metrics-for-nobody": (
         {"monitoring": {"podMonitor": {"enabled": True}}},

@@ -41,7 +41,7 @@ VALUES: dict[str, dict[str, Any]] = {
             "podSecurityContext": {"runAsUser": 1_000_650_000, "fsGroup": 1_000_650_000},
         },
         "frontend": {"replicas": 1_000_000},
-        "tls": {"job": {"ttlSecondsAfterFinished": 1_000_000}},
+        "tls": {"controller": {"podSecurityContext": {"runAsUser": 1_000_650_000}}},
     },
     **{name: dict(chart_renders.values(name)) for name in chart_renders.SETS},
 }
@@ -59,7 +59,7 @@ SCHEMA = (
     "option",
 )
 """Cases of each keyword of the schema."""
-NULLS = ("decode", "image", "global", "tls.job", "frontend.service.port", "model.uri")
+NULLS = ("decode", "image", "global", "tls.controller", "frontend.service.port", "model.uri")
 each_helm = pytest.mark.parametrize("helm", HELMS)
 
 

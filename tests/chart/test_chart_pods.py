@@ -13,6 +13,7 @@ import yaml
 from chart_renders import SETS
 from pods import Pod
 
+from tandem import cli
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.engine.sglang import options as sglang_options
 from tandem.logits.forms.workshop import WorkshopLimits
@@ -127,7 +128,7 @@ def test_every_pod_runs_where_global_says_unless_it_says_so_itself(pod: Pod) -> 
 
 
 @pytest.mark.promise("S5-314")
-def test_pods_that_run_once_take_what_others_take() -> None:
+def test_pods_of_no_component_take_what_others_take() -> None:
     found = pods.of_set("openshift")
     assert found["model"].labels["team"] == found["tls"].labels["team"] == "serving"
     assert found["test"].annotations["team"] == "serving"
@@ -135,7 +136,7 @@ def test_pods_that_run_once_take_what_others_take() -> None:
         assert found[component].spec["securityContext"]["supplementalGroups"] == [7]
     jobs = [each for each in chart_renders.of_set("openshift") if each["kind"] == "Job"]
     stay = {each["metadata"]["name"]: each["spec"]["ttlSecondsAfterFinished"] for each in jobs}
-    assert sorted(stay.values()) == [0, 600]
+    assert list(stay.values()) == [600]
     for each in chart_renders.of_set("default"):
         assert "ttlSecondsAfterFinished" not in each.get("spec", {})
 
@@ -144,7 +145,7 @@ def test_pods_that_run_once_take_what_others_take() -> None:
 def test_what_is_laid_over_the_containers_of_such_pods_is_in_them() -> None:
     own = {"securityContext": {"seLinuxOptions": {"type": "mine"}}}
     model = {"uri": "hf://a/b", "cache": {"type": "pvc"}, "preload": {"enabled": True, **own}}
-    values = {"tests": own, "tls": {"job": own}, "model": model}
+    values = {"tests": own, "tls": {"controller": own}, "model": model}
     for pod in pods.of(chart_renders.manifests(values)):
         changed = [each for each in pod.containers if "seLinuxOptions" in each["securityContext"]]
         once = pod.component in ("test", "tls", "model")
@@ -167,7 +168,7 @@ def test_whatever_downloads_knows_the_proxy_and_the_authority(pod: Pod) -> None:
 @pytest.mark.promise("S6-162")
 @pytest.mark.parametrize("pod", all_pods())
 def test_only_who_asks_the_api_holds_a_token(pod: Pod) -> None:
-    """The router that watches it, and the Job that writes certificates."""
+    """The router that watches it, and the controller that keeps certificates."""
     asks_dns = pod.owner.startswith("Deployment/an-installation")  # the set "restricted"
     asks = pod.component == "tls" or (pod.component == "router" and not asks_dns)
     assert pod.spec["automountServiceAccountToken"] is asks
@@ -185,6 +186,19 @@ def test_every_image_is_a_version(pod: Pod) -> None:
 def test_every_container_says_what_it_needs(pod: Pod) -> None:
     for container in pod.containers:
         assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+
+
+@pytest.mark.promise("S6-507")
+@pytest.mark.parametrize("pod", all_pods())
+def test_no_limit_range_puts_a_memory_limit_below_a_request_of_the_chart_s(pod: Pod) -> None:
+    """It fills in the limits that a pod leaves out: engines alone leave them to who knows the
+    model.
+    """
+    for container in pod.containers:
+        if container["name"] in ("prefill", "decode", "worker"):
+            continue
+        resources = container["resources"]
+        assert _bytes(resources["requests"]["memory"]) <= _bytes(resources["limits"]["memory"])
 
 
 @pytest.mark.promise("S5-313")
@@ -205,7 +219,7 @@ def test_the_pod_of_a_test_stays_for_its_log() -> None:
 @pytest.mark.parametrize("pod", all_pods(components=COMPONENTS))
 def test_probes_ask_the_metrics_port_what_each_means(pod: Pod) -> None:
     ports = {port["name"] for port in pod.main["ports"]}
-    paths = {"startupProbe": "/live", "livenessProbe": "/live", "readinessProbe": "/ready"}
+    paths = {"startupProbe": "/started", "livenessProbe": "/live", "readinessProbe": "/ready"}
     for probe, path in paths.items():
         asked = pod.main[probe]["httpGet"]
         assert asked == {"path": path, "port": "metrics"}
@@ -269,9 +283,17 @@ def test_the_teardown_of_a_worker_is_as_long_as_it_may_take() -> None:
 @pytest.mark.parametrize("name", SETS)
 def test_everything_that_is_referred_to_is_there(name: str) -> None:
     made = {f"{each['kind']}/{each['metadata']['name']}" for each in chart_renders.of_set(name)}
+    made |= {f"Secret/{each}" for each in _kept_secrets(pods.of_set(name).get("tls"))}
     for pod in pods.of(chart_renders.of_set(name)):
         missing = set(_references(pod)) - made - EXTERNAL.get(name, set())
         assert missing - {"ServiceAccount/default"} == set(), pod.owner
+
+
+def _kept_secrets(controller: Pod | None) -> Iterator[str]:
+    """What is made while the release runs."""
+    if controller is not None:
+        given = cli._parser().parse_args(["certificates", *controller.main["args"]])
+        yield from (*given.secrets, given.voucher_secret)
 
 
 def test_what_is_not_there_would_be_noticed() -> None:
@@ -353,6 +375,13 @@ def _alike(pod: Pod) -> Any:
     (tls,) = (each for each in spec["volumes"] if each["name"] == "tls")
     assert pod.component in str(tls["secret"].pop("items"))
     return spec, sorted(pod.annotations), main["resources"]
+
+
+def _bytes(quantity: str) -> int:
+    for suffix, unit in (("Mi", MIB), ("Gi", GIB)):
+        if quantity.endswith(suffix):
+            return int(quantity.removesuffix(suffix)) * unit
+    return int(quantity)
 
 
 def _is_extra(each: chart_renders.Manifest) -> bool:

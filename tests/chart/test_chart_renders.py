@@ -16,7 +16,7 @@ from custom_kinds import SPECS
 
 KUBERNETES = ("1.29", "1.32", "1.36")
 KINDS = {
-    *("ConfigMap", "CronJob", "Deployment", "HorizontalPodAutoscaler", "Ingress", "Job"),
+    *("ConfigMap", "Deployment", "HorizontalPodAutoscaler", "Ingress", "Job"),
     *("NetworkPolicy", "Secret"),
     *("PersistentVolumeClaim", "Pod", "PodDisruptionBudget", "Role", "RoleBinding", "Service"),
     *("ServiceAccount", *(kind for _, kind in SPECS)),

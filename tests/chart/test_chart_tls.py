@@ -19,9 +19,9 @@ from tandem.cli import certificate_stores
 from tandem.cli.certificate_issuing import VOUCHER_FILE
 from tandem.wire.tls import ROLES, role_name
 
-JOB = [name for name in SETS if name not in ("tls", "existing-secrets", "mesh")]
+KEPT = [name for name in SETS if name not in ("tls", "existing-secrets", "mesh")]
 """The sets in which the chart makes the certificates itself."""
-KINDS = ("Job", "CronJob", "Role", "RoleBinding", "ServiceAccount", "Secret", "NetworkPolicy")
+KINDS = ("Deployment", "Role", "RoleBinding", "ServiceAccount", "NetworkPolicy")
 
 
 def of_tls(name: str, kind: str) -> list[Manifest]:
@@ -41,8 +41,21 @@ def settings(name: str, component: str) -> Any:
     return yaml.safe_load(pods.of_set(name)[component].carried("settings")["tandem.yaml"])
 
 
-def makers(name: str) -> list[Pod]:
-    return [pod for pod in pods.of(chart_renders.of_set(name)) if pod.component == "tls"]
+def keeper(name: str) -> Pod:
+    """What makes the certificates."""
+    (found,) = (pod for pod in pods.of(chart_renders.of_set(name)) if pod.component == "tls")
+    return found
+
+
+def arguments(name: str) -> Any:
+    """The command line of `keeper`, as the command reads it."""
+    main = keeper(name).main
+    return cli._parser().parse_args([*main["command"][1:], *main["args"]])
+
+
+def kept_secrets(name: str) -> list[str]:
+    given = arguments(name)
+    return sorted([*given.secrets, given.voucher_secret])
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -84,12 +97,12 @@ def test_without_tls_nothing_of_it_is_made() -> None:
 
 
 @pytest.mark.parametrize("name", ["tls", "existing-secrets"])
-def test_where_others_make_the_certificates_the_job_is_not_there(name: str) -> None:
+def test_where_others_make_the_certificates_the_controller_is_not_there(name: str) -> None:
     assert not [each for kind in KINDS for each in of_tls(name, kind)]
 
 
 @pytest.mark.promise("S5-125", "S6-159")
-@pytest.mark.parametrize("name", [*JOB, "existing-secrets"])
+@pytest.mark.parametrize("name", [*KEPT, "existing-secrets"])
 def test_a_pod_mounts_its_own_certificate_and_no_other(name: str) -> None:
     for component in roles(name):
         secrets = [
@@ -123,22 +136,18 @@ def test_cert_manager_makes_a_certificate_for_each_role_which_that_role_mounts()
 
 
 @pytest.mark.promise("S6-159")
-@pytest.mark.parametrize("name", JOB)
+@pytest.mark.parametrize("name", KEPT)
 def test_no_pod_mounts_the_key_of_the_ca(name: str) -> None:
-    names = {each["metadata"]["name"] for each in of_tls(name, "Secret")}
-    (authority,) = (each for each in names if each.endswith("-ca"))
+    (authority,) = (each for each in kept_secrets(name) if each.endswith("-ca"))
     assert authority not in yaml.safe_dump(
         [pod.spec["volumes"] for pod in pods.of(chart_renders.of_set(name))]
     )
 
 
 @pytest.mark.promise("S6-190")
-@pytest.mark.parametrize("name", JOB)
-def test_routers_alone_mount_the_voucher_key_that_the_job_made(name: str) -> None:
-    (made,) = {
-        cli._parser().parse_args(["certificates", *pod.main["args"]]).voucher_secret
-        for pod in makers(name)
-    }
+@pytest.mark.parametrize("name", KEPT)
+def test_routers_alone_mount_the_voucher_key_that_the_controller_made(name: str) -> None:
+    made = arguments(name).voucher_secret
     for pod in pods.of(chart_renders.of_set(name)):
         mounted = [volume for volume in pod.spec["volumes"] if made in yaml.safe_dump(volume)]
         if pod.component != "router":
@@ -152,13 +161,13 @@ def test_routers_alone_mount_the_voucher_key_that_the_job_made(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["tls", "mesh"])
-def test_without_the_job_and_without_a_secret_routers_sign_nothing(name: str) -> None:
+def test_without_the_controller_and_without_a_secret_routers_sign_nothing(name: str) -> None:
     assert "voucher_key_file" not in settings(name, "router")
     volumes = pods.of_set(name)["router"].spec["volumes"]
     assert "voucher-key" not in [volume["name"] for volume in volumes]
 
 
-def test_a_voucher_key_of_the_operator_s_is_used_instead_of_the_job_s() -> None:
+def test_a_voucher_key_of_the_operator_s_is_used_instead_of_the_controller_s() -> None:
     given = {"router": {"voucherKey": {"existingSecret": "mine", "key": "a.key"}}}
     (router,) = (
         pod for pod in pods.of(chart_renders.manifests(given)) if pod.component == "router"
@@ -169,65 +178,76 @@ def test_a_voucher_key_of_the_operator_s_is_used_instead_of_the_job_s() -> None:
 
 
 @pytest.mark.promise("S5-127", "S6-159")
-@pytest.mark.parametrize("name", JOB)
-def test_the_role_of_the_job_names_its_three_secrets_and_nothing_else(name: str) -> None:
-    names = sorted(each["metadata"]["name"] for each in of_tls(name, "Secret"))
-    assert len(names) == 3
-    assert rules(name) == [
-        {
-            "apiGroups": [""],
-            "resources": ["secrets"],
-            "resourceNames": names,
-            "verbs": ["get", "update"],
-        }
-    ]
+@pytest.mark.parametrize("name", KEPT)
+def test_the_role_names_three_secrets_and_the_account_that_they_go_with(name: str) -> None:
+    """To make one is the only right that Kubernetes cannot confine to names."""
     (binding,) = of_tls(name, "RoleBinding")
     (account,) = of_tls(name, "ServiceAccount")
-    assert [subject["name"] for subject in binding["subjects"]] == [account["metadata"]["name"]]
-    assert {pod.spec["serviceAccountName"] for pod in makers(name)} == {account["metadata"]["name"]}
+    own = account["metadata"]["name"]
+    names = kept_secrets(name)
+    assert len(names) == 3
+    assert [
+        (rule["resources"], rule.get("resourceNames"), rule["verbs"]) for rule in rules(name)
+    ] == [
+        (["secrets"], names, ["get", "update"]),
+        (["secrets"], None, ["create"]),
+        (["serviceaccounts"], [own], ["get"]),
+    ]
+    assert [subject["name"] for subject in binding["subjects"]] == [own]
+    assert keeper(name).spec["serviceAccountName"] == own
 
 
-@pytest.mark.parametrize("name", JOB)
-def test_the_secrets_are_made_empty_so_that_an_upgrade_keeps_what_the_job_wrote(name: str) -> None:
-    for secret in of_tls(name, "Secret"):
-        assert secret.keys() == {"apiVersion", "kind", "metadata", "type"}
+@pytest.mark.promise("S6-500")
+@pytest.mark.parametrize("name", KEPT)
+def test_no_secret_is_rendered_so_that_nobody_who_replaces_objects_empties_one(name: str) -> None:
+    """Helm's --force-replace, kubectl replace and Argo CD's Replace=true among them."""
+    kept = kept_secrets(name)
+    rendered = {each["metadata"]["name"] for each in by_name(name, "Secret").values()}
+    assert not rendered.intersection(kept)
+    assert not by_name(name, "CronJob")
 
 
-@pytest.mark.parametrize("name", JOB)
-def test_the_job_and_its_renewal_run_what_the_command_takes(name: str) -> None:
-    """By the image of the chart, with the names that the Role allows and components ask for."""
-    job, renewal = makers(name)
-    assert {pod.owner.split("/")[0] for pod in (job, renewal)} == {"Job", "CronJob"}
-    assert job.spec == renewal.spec
-    assert job.main["command"] == ["tandem", "certificates"]
-    assert job.main["image"] == pods.of_set(name)["router"].main["image"]
-    arguments = cli._parser().parse_args([*job.main["command"][1:], *job.main["args"]])
-    named = [*arguments.secrets, arguments.voucher_secret]
-    assert sorted(named) == rules(name)[0]["resourceNames"]
-    assert arguments.secrets[0].endswith("-ca")
-    assert arguments.namespace == chart_renders.NAMESPACE
+@pytest.mark.promise("S6-500")
+@pytest.mark.parametrize("name", KEPT)
+def test_the_controller_runs_what_the_command_takes(name: str) -> None:
+    """By the image of the chart, for the Secrets and roles that components ask for."""
+    found, given = keeper(name), arguments(name)
+    assert found.owner.startswith("Deployment/")
+    assert found.main["command"][:2] == ["tandem", "certificates"]
+    assert found.main["image"] == pods.of_set(name)["router"].main["image"]
+    assert given.keep
+    assert given.secrets[0].endswith("-ca")
+    assert given.namespace == chart_renders.NAMESPACE
+    (account,) = of_tls(name, "ServiceAccount")
+    assert given.owner == account["metadata"]["name"]
+    (port,) = found.main["ports"]
+    assert given.metrics_listen.endswith(f":{port['containerPort']}")
+    assert port["name"] == found.main["readinessProbe"]["httpGet"]["port"] == "metrics"
     for role in roles(name):
-        assert arguments.peer_name == settings(name, role)["tls_peer_name"]
+        assert given.peer_name == settings(name, role)["tls_peer_name"]
+        (mounted,) = (
+            volume["secret"]["secretName"]
+            for volume in pods.of_set(name)[role].spec["volumes"]
+            if volume["name"] == "tls"
+        )
+        assert mounted == given.secrets[1]
 
 
-def test_the_renewal_comes_often_enough_for_the_shortest_life_that_is_taken() -> None:
-    days = chart_renders.chart().values["tls"]["job"]
-    assert days["schedule"].split()[2:] == ["*", "*", "*"]  # every day
-    objects = chart_renders.manifests({"tls": {"job": {"certificateDays": 7}}})
+def test_the_shortest_life_that_is_taken_is_days() -> None:
+    objects = chart_renders.manifests({"tls": {"controller": {"certificateDays": 7}}})
     assert any("--days=7" in pod.main.get("args", ()) for pod in pods.of(objects))
     with pytest.raises(Exception, match="certificateDays"):
-        chart_renders.manifests({"tls": {"job": {"certificateDays": 6}}})
+        chart_renders.manifests({"tls": {"controller": {"certificateDays": 6}}})
 
 
-@pytest.mark.parametrize("name", [name for name in JOB if by_name(name, "NetworkPolicy")])
-def test_the_job_is_let_out_to_the_api_alone_and_nobody_in(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in KEPT if by_name(name, "NetworkPolicy")])
+def test_the_controller_is_let_out_to_the_api_alone_and_who_reads_metrics_in(name: str) -> None:
     """Also where the namespace denies all that no policy allows."""
     (policy,) = of_tls(name, "NetworkPolicy")
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
-    assert policy["spec"]["ingress"] == []
+    assert [rule["ports"] for rule in policy["spec"]["ingress"]] == [[{"port": "metrics"}]]
     assert policy["spec"]["egress"] == [{"ports": [{"port": 443}, {"port": 6443}]}]
-    for pod in makers(name):
-        assert policy["spec"]["podSelector"]["matchLabels"].items() <= pod.labels.items()
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= keeper(name).labels.items()
 
 
 def test_two_installations_bear_different_names_unless_told_otherwise() -> None:
@@ -240,15 +260,3 @@ def test_two_installations_bear_different_names_unless_told_otherwise() -> None:
 def test_a_peer_name_that_no_certificate_could_bear_is_refused(name: str) -> None:
     with pytest.raises(Exception, match="peerName"):
         chart_renders.manifests({"tls": {"peerName": name}})
-
-
-def test_a_job_that_is_to_run_otherwise_is_another() -> None:
-    jobs = [
-        next(
-            each["metadata"]["name"]
-            for each in chart_renders.manifests({"tls": {"peerName": name}})
-            if each["kind"] == "Job"
-        )
-        for name in ("one.example", "two.example")
-    ]
-    assert len(set(jobs)) == 2

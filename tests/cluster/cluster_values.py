@@ -34,6 +34,6 @@ BASE: dict[str, Any] = {
     "router": component(1),
     "prefill": component(2),
     "decode": component(None),
-    "tls": {"job": {"resources": SMALL}},
+    "tls": {"controller": {"resources": SMALL}},
     "networkPolicy": {"metricsFrom": [{"namespaceSelector": {"matchLabels": MONITORING}}]},
 }

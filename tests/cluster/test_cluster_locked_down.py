@@ -52,7 +52,7 @@ def bounded() -> dict[str, Any]:
     for component in ("frontend", "router", "prefill", "decode"):
         values[component] |= {"replicas": 1, "resources": BOUNDED}
     values["router"]["config"] = {"expected_models": [MODEL], "pair_wait_seconds": WAIT_SECONDS}
-    return values | {"tls": {"job": {"resources": BOUNDED}}, "tests": {"resources": BOUNDED}}
+    return values | {"tls": {"controller": {"resources": BOUNDED}}, "tests": {"resources": BOUNDED}}
 
 
 @pytest.fixture(scope="module")

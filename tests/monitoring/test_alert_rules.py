@@ -98,10 +98,15 @@ def _promtool_case(alert: str, case: dict[str, Any]) -> dict[str, Any]:
             {
                 "eval_time": case["at"],
                 "alertname": alert,
-                "exp_alerts": [{"exp_labels": RELEASE | each} for each in case.get("labels", ())],
+                "exp_alerts": [{"exp_labels": _expected(each)} for each in case.get("labels", ())],
             }
         ],
     }
+
+
+def _expected(labels: dict[str, str | None]) -> dict[str, str]:
+    """Labels of a case with those of the release, but for one that the alert has not: null."""
+    return {name: value for name, value in (RELEASE | labels).items() if value is not None}
 
 
 def _narrowed(texts: Iterable[str], alert: str) -> str:

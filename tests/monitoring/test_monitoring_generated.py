@@ -195,6 +195,21 @@ def test_every_panel_asks_the_chosen_data_source_and_says_what_it_shows(
                 assert re.search(r"\[(\$__rate_interval|1h)\]", target["expr"]), target["expr"]
 
 
+@pytest.mark.promise("S6-508")
+def test_a_release_is_chosen_by_what_every_component_has(documents: list[dict[str, Any]]) -> None:
+    """One without frontends serves a model to those of another release."""
+    for document in documents:
+        by_name = {each["name"]: each for each in document["templating"]["list"]}
+        assert by_name["model"]["allValue"] == ".*"  # a series without the label matches too
+        query = by_name["job"]["query"]["query"]
+        (names,) = re.findall(r'__name__=~"([^"]*)"', query)
+        for name in ("tandem_build_info", "tandem_worker_served_model_info"):
+            assert re.fullmatch(names, name)
+        (models,) = re.findall(r'__name__=~"([^"]*)"', by_name["model"]["query"]["query"])
+        assert re.fullmatch(models, "tandem_worker_served_model_info")
+        assert re.fullmatch(models, "tandem_frontend_served_model_info")
+
+
 def test_every_panel_can_be_narrowed_to_a_release(documents: list[dict[str, Any]]) -> None:
     names = ["datasource", "namespace", "model", "job", "pod"]
     for document in documents:
@@ -215,7 +230,11 @@ def test_every_rule_is_of_its_release_alone() -> None:
             for rule in group["rules"]:
                 for selector in selectors(parse(rule["expr"])):
                     matchers = {str(each) for each in selector.matchers.matchers}
-                    assert matchers >= {'namespace="@NAMESPACE@"', 'job="@JOB@"'}
+                    assert 'namespace="@NAMESPACE@"' in matchers
+                    if str(selector.name).startswith("kube_"):  # of kube-state-metrics, for all
+                        assert any(each.startswith('pod=~"@PODS@-(') for each in matchers)
+                    else:
+                        assert 'job="@JOB@"' in matchers
 
 
 def test_every_alert_has_a_severity_and_a_page() -> None:

@@ -45,7 +45,32 @@ def test_prometheus_takes_the_rules_that_the_chart_renders(
     assert alerts == {alert.name for alert in ALERTS} - RDMA_ONLY
     namespace, job = f'namespace="{chart_renders.NAMESPACE}"', f'job="{chart_renders.RELEASE}"'
     for expression in (each["expr"] for each in rules):
-        assert expression.count(namespace) == expression.count(job) == expression.count("job=") > 0
+        of_others = expression.count("kube_pod_")
+        assert expression.count(namespace) == expression.count(job) + of_others > 0
+        assert expression.count("job=") == expression.count(job)
+        assert expression.count('pod=~"tandem-(frontend|') == of_others
+
+
+@pytest.mark.promise("S6-501")
+@pytest.mark.parametrize(
+    ("tls", "watched"), [({}, True), ({"enabled": False}, False), ({"existingSecret": "s"}, False)]
+)
+def test_certificates_are_watched_where_the_chart_makes_them(
+    tls: dict[str, Any], watched: bool
+) -> None:
+    values = {"tls": tls, "monitoring": {"prometheusRule": {"enabled": True}}}
+    text = chart_renders.texts(values)["tandem/templates/prometheusrule.yaml"]
+    assert ("TandemCertificatesNotKept" in text) is watched
+
+
+@pytest.mark.promise("S6-504")
+def test_a_long_start_is_measured_by_the_longest_that_the_chart_allows() -> None:
+    values = {
+        "decode": {"startupSeconds": 4000},
+        "monitoring": {"prometheusRule": {"enabled": True}},
+    }
+    text = chart_renders.texts(values)["tandem/templates/prometheusrule.yaml"]
+    assert "> 0.5 * 4000" in " ".join(text.split())
 
 
 def test_the_series_of_a_pod_get_the_release_as_their_job(

@@ -18,13 +18,14 @@ from monitoring.registries import families
 from tandem.cli.stack import Stack
 
 ONLY_WITH_TLS = {"tandem_tls_certificate_expiry_seconds": {"file"}}
+ONLY_WHERE_CERTIFICATES_ARE_MADE: dict[str, set[str]] = {"tandem_certificates_kept": set()}
 ONLY_WITH_KEYS = {
     "tandem_frontend_key_requests": {"key", "outcome"},
     "tandem_frontend_key_tokens": {"key", "kind"},
     "tandem_frontend_key_open_requests": {"key"},
 }
 ONLY_WITH_DRAFTS = {"tandem_engine_accept_length": {"phase", "rank"}}
-NOT_SHOWN = ONLY_WITH_TLS | ONLY_WITH_KEYS | ONLY_WITH_DRAFTS
+NOT_SHOWN = ONLY_WITH_TLS | ONLY_WHERE_CERTIFICATES_ARE_MADE | ONLY_WITH_KEYS | ONLY_WITH_DRAFTS
 
 
 def _dashboard_queries() -> Iterator[str]:

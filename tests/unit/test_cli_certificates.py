@@ -340,6 +340,7 @@ def test_a_folder_that_cannot_be_written_is_named(
         (["--to", "a", "--secrets", "b", "c"], "--to, or --secrets"),
         (["--secrets", "b", "c"], "--secrets needs --namespace"),
         (["--to", "a", "--voucher-secret", "b"], "--voucher-secret needs --secrets"),
+        (["--to", "a", "--owner", "b"], "--owner needs --secrets"),
         (["--to", "a", "--days", "90", "--ca-days", "30"], "--days must not be above --ca-days"),
     ],
 )
@@ -371,10 +372,11 @@ VOUCHER_SECRET = "the-voucher"
 
 
 class FakeApi(ThreadingHTTPServer):
-    """GET and PUT of Secrets, with their versions."""
+    """GET, PUT and POST of Secrets, with their versions, and GET of one ServiceAccount."""
 
     daemon_threads = True
     SECRETS = ("the-ca", "the-certificates")
+    ACCOUNT = "the-account"
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -387,6 +389,8 @@ class FakeApi(ThreadingHTTPServer):
         """How many more PUTs meet a Secret that another has written since it was read."""
         self.between: Callable[[dict[str, Any]], object] | None = None
         """What another writes before the next PUT."""
+        self.between_posts: Callable[[FakeApi], object] | None = None
+        """What another makes before the next POST."""
 
 
 def _secret(name: str) -> dict[str, Any]:
@@ -403,11 +407,26 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._serve("PUT")
 
+    def do_POST(self) -> None:
+        api, made = self.server, json.loads(self._body())
+        api.calls.append(("POST", self.path))
+        name = made["metadata"]["name"]
+        if api.between_posts is not None:
+            api.between_posts(api)
+            api.between_posts = None
+        if api.refuse or name in api.secrets:
+            return self._answer(api.refuse or 409, {"kind": "Status"})
+        made["metadata"]["resourceVersion"] = "1"
+        api.secrets[name] = made
+        return self._answer(201, made)
+
     def _serve(self, verb: str) -> None:
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = self._body()
         api, prefix = self.server, "/api/v1/namespaces/ns/secrets/"
         name = self.path.removeprefix(prefix)
         api.calls.append((verb, self.path))
+        if self.path == f"/api/v1/namespaces/ns/serviceaccounts/{api.ACCOUNT}":
+            return self._answer(200, {"metadata": {"name": api.ACCOUNT, "uid": "its-uid"}})
         held = api.secrets.get(name)
         if api.refuse or held is None:
             return self._answer(api.refuse or 404, {"kind": "Status"})
@@ -425,6 +444,9 @@ class _Handler(BaseHTTPRequestHandler):
             api.secrets[name] = held = given
             _count_up(held)
         return self._answer(200, held)
+
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def _answer(self, status: int, content: dict[str, Any]) -> None:
         body = json.dumps(content).encode()
@@ -532,8 +554,47 @@ def test_it_gives_up_on_others_who_write_all_the_time(
     assert "somebody else" in capsys.readouterr().out
 
 
+@pytest.mark.promise("S6-500")
+@pytest.mark.parametrize("gone", [(0,), (1,), (0, 1)])
+def test_a_secret_that_is_gone_is_made_again_and_goes_with_its_owner(
+    api: FakeApi, gone: tuple[int, ...]
+) -> None:
+    """A CA that is there is kept, whatever else was lost."""
+    assert main(IN_SECRETS) == 0
+    before = content(api.secrets["the-ca"])
+    for each in gone:
+        del api.secrets[FakeApi.SECRETS[each]]
+    assert main([*IN_SECRETS, "--owner", FakeApi.ACCOUNT]) == 0
+    files = content(api.secrets["the-certificates"])
+    assert set(files) == CERTIFICATE_FILES
+    assert trusts(files[CA_FILE], files["decode.crt"], datetime.now(UTC))
+    assert (content(api.secrets["the-ca"]) == before) is (0 not in gone)
+    for each in gone:
+        made = api.secrets[FakeApi.SECRETS[each]]
+        assert made["type"] == "Opaque"
+        (owner,) = made["metadata"]["ownerReferences"]
+        assert (owner["kind"], owner["uid"]) == ("ServiceAccount", "its-uid")
+        # By this label controllers find what they applied, to prune it.
+        assert "app.kubernetes.io/instance" not in made["metadata"]["labels"]
+
+
+@pytest.mark.promise("S6-500")
+def test_of_two_that_make_the_ca_at_once_the_second_takes_that_of_the_first(
+    api: FakeApi,
+) -> None:
+    assert main(IN_SECRETS) == 0
+    first = dict(api.secrets)
+    for name in FakeApi.SECRETS:
+        del api.secrets[name]
+    api.between_posts = lambda api: api.secrets.update(first)
+    assert main(IN_SECRETS) == 0
+    assert {name: content(api.secrets[name]) for name in FakeApi.SECRETS} == {
+        name: content(first[name]) for name in FakeApi.SECRETS
+    }
+
+
 @pytest.mark.parametrize(
-    ("status", "hint"), [(403, "Role"), (404, "helm upgrade"), (500, "status 500")]
+    ("status", "hint"), [(403, "Role"), (404, "namespace"), (500, "status 500")]
 )
 def test_a_refusal_says_what_to_do(
     api: FakeApi, status: int, hint: str, capsys: pytest.CaptureFixture[str]

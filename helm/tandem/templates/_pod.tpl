@@ -32,8 +32,8 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{- /* The same of a pod that runs once, and who it runs as: (list $ .Values.tests). */}}
-{{- define "tandem.oncePodSpec" -}}
+{{- /* The same of a pod that is no component's, and who it runs as: (list $ .Values.tests). */}}
+{{- define "tandem.placedPodSpec" -}}
 {{ include "tandem.placement" . }}
 securityContext:
   {{- include "tandem.podSecurityContext" (list (index . 0) (index . 1).podSecurityContext) | nindent 2 }}
@@ -76,7 +76,7 @@ annotations:
 {{- end }}
 
 {{- define "tandem.metricsPort" -}}
-{{- get (dict "frontend" "8001" "router" "7001" "prefill" "7101" "decode" "7201" "worker" "7301") . }}
+{{- get (dict "frontend" "8001" "router" "7001" "prefill" "7101" "decode" "7201" "worker" "7301" "tls" "7401") . }}
 {{- end }}
 
 {{- /* What every pod says beside its containers and volumes: (list $ "router"). */}}
@@ -121,18 +121,28 @@ dnsPolicy: ClusterFirstWithHostNet
 {{- int $seconds }}
 {{- end }}
 
-{{- /* Of a component's own container: (list $ "router"). `live` says that the process works, `ready` that it takes
+{{- /* How long a worker may take to start, s: the longest of those that there are. */}}
+{{- define "tandem.longestStart" -}}
+{{- $longest := 0 }}
+{{- range include "tandem.workers" . | fromJsonArray }}
+{{- $longest = max $longest (include "tandem.startSeconds" (list $ .) | int) }}
+{{- end }}
+{{- $longest }}
+{{- end }}
+
+{{- /* Of a component's own container: (list $ "router"). `started` says that it has loaded what it needs, `live` that the process works, `ready` that it takes
 requests; only `ready` changes when a peer is missing or a drain begins. */}}
 {{- define "tandem.probes" -}}
 {{- $values := index (index . 0).Values (index . 1) }}
 {{- $live := dict "httpGet" (dict "path" "/live" "port" "metrics") "timeoutSeconds" 5 }}
-{{- $starts := dict "periodSeconds" 2 "failureThreshold" (div (add (include "tandem.startSeconds" . | int) 1) 2) }}
+{{- $starts := dict "httpGet" (dict "path" "/started" "port" "metrics") "timeoutSeconds" 5 "periodSeconds" 2
+  "failureThreshold" (div (add (include "tandem.startSeconds" . | int) 1) 2) }}
 {{- /* What hangs has nothing to drain. */}}
 {{- $hangs := dict "periodSeconds" 10 "failureThreshold" 6 "terminationGracePeriodSeconds" 30 }}
 {{- $ready := dict "httpGet" (dict "path" "/ready" "port" "metrics") "timeoutSeconds" 3 "periodSeconds" 2
   "failureThreshold" 3 -}}
 startupProbe:
-  {{- merge (dict) $values.probes.startup $starts $live | toYaml | nindent 2 }}
+  {{- merge (dict) $values.probes.startup $starts | toYaml | nindent 2 }}
 livenessProbe:
   {{- merge (dict) $values.probes.liveness $hangs $live | toYaml | nindent 2 }}
 readinessProbe:

@@ -3,8 +3,8 @@
 {{- default (printf "%s.%s" (include "tandem.fullname" .) .Release.Namespace) .Values.tls.peerName }}
 {{- end }}
 
-{{- /* Whether the chart's own Job makes the certificates; empty: no. */}}
-{{- define "tandem.tlsJob" -}}
+{{- /* Whether the chart's own controller makes the certificates; empty: no. */}}
+{{- define "tandem.tlsController" -}}
 {{- if and .Values.tls.enabled (not .Values.tls.existingSecret) (not .Values.tls.certManager.enabled) }}yes{{ end }}
 {{- end }}
 
@@ -26,10 +26,10 @@ secret:
   {{- end }}
 {{- end }}
 
-{{- /* What holds the routers' voucher key: a Secret of the operator's, or the Job's. Empty: there is none. */}}
+{{- /* What holds the routers' voucher key: a Secret of the operator's, or the controller's. Empty: there is none. */}}
 {{- define "tandem.voucherVolume" -}}
 {{- $given := .Values.router.voucherKey }}
-{{- if or $given.existingSecret (include "tandem.tlsJob" .) -}}
+{{- if or $given.existingSecret (include "tandem.tlsController" .) -}}
 name: voucher-key
 secret:
   defaultMode: 0440

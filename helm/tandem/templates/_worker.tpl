@@ -58,6 +58,11 @@ kind: Deployment
 name: {{ include "tandem.component" . }}
 {{- end }}
 
+{{- /* The kinds of workers that the release has, as JSON. */}}
+{{- define "tandem.workers" -}}
+{{- ternary (list "prefill" "decode" "worker") (list "prefill" "decode") .Values.worker.enabled | toJson }}
+{{- end }}
+
 {{- /* Environment of a worker beside what tells it who it is: (list $ "prefill"). */}}
 {{- define "tandem.workerEnv" -}}
 {{- $root := index . 0 }}

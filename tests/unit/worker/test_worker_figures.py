@@ -80,7 +80,6 @@ def test_kv_use_is_a_share_also_before_the_engine_knows_its_size(
         classifiers=None,
         forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
         load=lambda: worker_pb2.Load(kv_tokens_used=used, kv_tokens_total=total),
-        ready=lambda: True,
         figures=EngineFigures,
     )
     found = _values(list(collector.collect()), "tandem_worker_kv_used_ratio")
@@ -99,7 +98,6 @@ def test_the_age_of_a_step_is_absent_where_the_engine_cannot_say(
         classifiers=None,
         forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
         load=lambda: worker_pb2.Load(step_age_ms=age),
-        ready=lambda: True,
         figures=EngineFigures,
     )
     assert _values(list(collector.collect()), "tandem_worker_step_age_seconds") == shown

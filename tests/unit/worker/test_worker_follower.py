@@ -62,9 +62,9 @@ async def engine(monkeypatch: pytest.MonkeyPatch) -> ScriptedFollower:
 
 @asynccontextmanager
 async def following(
-    engine: ScriptedFollower, model_path: Path, **changes: Any
+    engine: ScriptedFollower, model_path: Path, *, loaded: bool = True, **changes: Any
 ) -> AsyncIterator[tuple[asyncio.Task[None], asyncio.Event, str]]:
-    """A running follower, its stop, and the address of its probes."""
+    """A follower, its stop, and the address of its probes; it runs, or loads still."""
     with ExitStack() as held:
         port = FreePorts(held).port()
         config = WorkerConfig(
@@ -77,10 +77,11 @@ async def following(
             **changes,
         )
         stop = asyncio.Event()
-        engine.may_start.set()
+        if loaded:
+            engine.may_start.set()
         task = asyncio.get_running_loop().create_task(Follower("decode", config).run(stop))
         async with asyncio.timeout(PATIENCE):
-            await engine.waited_for.wait()
+            await (engine.waited_for if loaded else engine.starting).wait()
             yield task, stop, f"http://127.0.0.1:{port}"
         await asyncio.wait([task])
 
@@ -107,6 +108,23 @@ async def test_it_answers_probes_and_serves_nothing_else(
         assert "tandem_worker_ready" not in figures, "it would be counted as a worker"
         stop.set()
         engine.outcome.set_result(None)
+
+
+@pytest.mark.promise("S6-503")
+async def test_while_its_ranks_load_it_lives_and_is_not_ready(
+    engine: ScriptedFollower, model_path: Path
+) -> None:
+    async with following(engine, model_path, loaded=False) as (task, _, address):
+        probes = [(await _get(f"{address}/{each}"))[0] for each in ("live", "started", "ready")]
+        assert probes == [200, 503, 503]
+        _, figures = await _get(f"{address}/metrics")
+        assert 'tandem_worker_starting{phase="decode"} 1.0' in figures
+        engine.may_start.set()
+        await engine.waited_for.wait()
+        probes = [(await _get(f"{address}/{each}"))[0] for each in ("live", "started", "ready")]
+        assert probes == [200, 200, 200]
+        engine.outcome.set_result(None)
+        task.cancel()
 
 
 async def test_when_its_leader_has_ended_it_frees_its_share_and_waits_for_sigterm(
