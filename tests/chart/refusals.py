@@ -250,14 +250,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"worker": {"enabled": True, "autoscaling": {"type": "hpa", "minReplicas": 0}}},
         "worker.autoscaling.minReplicas=0 needs somebody who sees that requests wait",
     ),
-    "aggregated-nothing-in-no-time": (
-        {"worker": {"enabled": True, "autoscaling": {"type": "keda", "minReplicas": 0}}},
-        "set router.config.pair_wait_seconds to longer than a start takes",
-    ),
-    "nothing-in-no-time": (
-        {phase: {"autoscaling": {"type": "keda", "minReplicas": 0}} for phase in PHASES},
-        "set router.config.pair_wait_seconds to longer than a start takes",
-    ),
     "share-of-nothing": (
         {"router": {"autoscaling": {"type": "hpa"}, "resources": {"requests": {"cpu": None}}}},
         "router.autoscaling.targetCPUUtilization is a share of the request: set router.resources",

@@ -161,6 +161,73 @@ def test_routers_that_divide_workers_know_themselves_by_their_service(tmp_path: 
     assert settings("default", "router", tmp_path).decode_routers == 0
 
 
+SGLANG = {"model": {"uri": "pvc://m"}}
+ALONE: dict[str, tuple[dict[str, Any], float | None]] = {
+    # Case -> values, and how long requests wait for a pair; None: as the router decides.
+    "sglang": (SGLANG, 1800 + 1800 + 60),
+    "sglang-that-loads-for-longer": ({**SGLANG, "decode": {"startupSeconds": 3000}}, 4860),
+    "sglang-with-several-of-each": (
+        {**SGLANG, "prefill": {"replicas": 2}, "decode": {"replicas": 3}},
+        None,
+    ),
+    "sglang-with-one-phase-of-one": ({**SGLANG, "prefill": {"replicas": 2}}, 3660),
+    "sglang-scaled-by-others": (
+        {**SGLANG, "prefill": {"replicas": None}, "decode": {"replicas": 2}},
+        3660,
+    ),
+    "sglang-that-an-autoscaler-leaves-one-of": (
+        {
+            **SGLANG,
+            "prefill": {"replicas": 2},
+            "decode": {"autoscaling": {"type": "hpa", "minReplicas": 1}},
+        },
+        3660,
+    ),
+    "aggregated-workers-alone": (
+        {
+            **SGLANG,
+            "prefill": {"replicas": 0},
+            "decode": {"replicas": 0},
+            "worker": {"enabled": True, "replicas": 2},
+        },
+        None,
+    ),
+    "sim": ({}, 60),
+    "a-value-of-the-operator-s": ({**SGLANG, "router": {"config": {"pair_wait_seconds": 5}}}, 5),
+}
+
+
+@pytest.mark.promise("S6-505")
+@pytest.mark.parametrize("case", ALONE)
+def test_requests_wait_for_the_only_worker_as_long_as_its_next_start_may_take(case: str) -> None:
+    values, seconds = ALONE[case]
+    router = RouterConfig(**_of_router(values))
+    assert router.pair_wait_seconds == (seconds or RouterConfig().pair_wait_seconds)
+    # Else they would be refused at once before it is there.
+    assert router.pair_memory_seconds >= router.pair_wait_seconds
+
+
+@pytest.mark.promise("S6-505")
+@pytest.mark.parametrize(
+    ("values", "seconds"),
+    [
+        ({}, 120),
+        ({"router": {"startupSeconds": 300}}, 300),
+        ({"router": {"replicas": 2}}, None),
+        ({"frontend": {"config": {"router_wait_seconds": 5}}}, 5),
+    ],
+)
+def test_requests_wait_for_the_only_router_as_long_as_its_next_start_may_take(
+    values: dict[str, Any], seconds: float | None
+) -> None:
+    assert pods.of_values(values)["frontend"].settings.get("router_wait_seconds") == seconds
+
+
+def _of_router(values: dict[str, Any]) -> dict[str, Any]:
+    given = pods.of_values(values)["router"].settings
+    return {name: given[name] for name in given if name.endswith("_seconds")}
+
+
 @pytest.mark.parametrize("component", CLASSES)
 @pytest.mark.parametrize("name", SETS)
 def test_variables_are_settings(name: str, component: str) -> None:

@@ -77,7 +77,9 @@
 {{- $settings = merge $settings (dict "model_names_file" (printf "/etc/tandem-names/%s" .key)) }}
 {{- end }}
 {{- end }}
-{{- merge $settings .Values.frontend.config | toYaml }}
+{{- $waits := dict }}
+{{- if not (include "tandem.severalRouters" .) }}{{ $_ := set $waits "router_wait_seconds" (int .Values.router.startupSeconds) }}{{ end }}
+{{- merge $settings .Values.frontend.config $waits | toYaml }}
 {{- end }}
 
 {{- define "tandem.settings.router" -}}
@@ -113,7 +115,26 @@
 {{- end }}
 {{- /* What the frontends let clients ask for must pass the router. */}}
 {{- $permissions := pick .Values.frontend.config "client_logits_processors" "allow_reports" "allow_external_scores" }}
-{{- merge $settings .Values.router.config $permissions | toYaml }}
+{{- merge $settings .Values.router.config $permissions (include "tandem.pairWait" . | fromYaml) | toYaml }}
+{{- end }}
+
+{{- /* How long requests wait where the only worker of a phase goes: until the next one has started. Nobody waits
+so long where there are several: that all of them are gone is news. */}}
+{{- define "tandem.pairWait" -}}
+{{- $alone := "" }}
+{{- range $component := include "tandem.workers" . | fromJsonArray }}
+{{- $values := index $.Values $component }}
+{{- $least := ternary $values.replicas $values.autoscaling.minReplicas (eq $values.autoscaling.type "none") }}
+{{- $none := and $.Values.worker.enabled (eq $values.autoscaling.type "none") (eq (toString $least) "0") }}
+{{- if and (not $none) (or (kindIs "invalid" $least) (le (int $least) 1)) }}{{ $alone = "yes" }}{{ end }}
+{{- end }}
+{{- if $alone }}
+{{- $wait := ternary (include "tandem.longestStart" . | int) 60 (eq (include "tandem.engine" .) "sglang") -}}
+pair_wait_seconds: {{ $wait }}
+pair_memory_seconds: {{ max 600 $wait }}
+{{- else -}}
+{}
+{{- end }}
 {{- end }}
 
 {{- define "tandem.settings.prefill" -}}
