@@ -3,26 +3,35 @@
 A comment that begins with `# --` describes the key below it; a mapping that has one is free-form. A
 line `# @schema {…}` is laid over the JSON schema that the default and the name imply;
 `{"settings": "router"}` in it stands for the settings of that component that the chart leaves to
-its user. Every value is required, so that a null, by which Helm takes a default away, is refused by
-name; but one whose schema takes null may be taken away.
+its user, `{"section": "hooks"}` for what a worker reads in that section of its settings. Every
+value is required, so that a null, by which Helm takes a default away, is refused by name; but one
+whose schema takes null may be taken away.
 """
 
 import dataclasses
 import json
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import yaml
 
 from frontend.config import FrontendConfig
 from router.config import RouterConfig
+from tandem.engine.sglang import options as sglang_options
 from tandem.engine.sglang.options import Options as SglangOptions
 from tandem.engine.sim.faults import Faults
 from tandem.engine.sim.options import SimOptions
+from tandem.errors import ConfigError
+from tandem.hooks import loader as hooks
+from tandem.hooks import settings as hook_settings
+from tandem.hooks.classifiers import loader as classifiers
+from tandem.hooks.classifiers.settings import ClassifierSettings
+from tandem.logits.settings import Clients
 from tandem.worker.config import WorkerConfig
 
 _ALL = (
@@ -81,17 +90,44 @@ _NAMED = {
     "required": ["name"],
     "properties": {"name": {"type": "string"}, "value": {"type": "string"}},
 }
-_RESOURCES = {"requests": _OBJECT, "limits": _OBJECT, "claims": {"type": "array"}}
+_QUANTITY = {
+    "type": ["string", "number", "null"],
+    "minimum": 0,
+    "pattern": r"^[0-9]+(\.[0-9]+)?([numkMGTPE]|[KMGTPE]i|[eE][0-9]+)?$",
+}
+_QUANTITIES = {"type": "object", "additionalProperties": _QUANTITY}
+_RESOURCES = {"requests": _QUANTITIES, "limits": _QUANTITIES, "claims": {"type": "array"}}
+_WORD = "[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
+"""A label's value, and its name behind the prefix."""
+_LABELS = {
+    "propertyNames": {"pattern": f"^([a-z0-9]([a-z0-9.-]{{0,251}}[a-z0-9])?/)?{_WORD}$"},
+    "additionalProperties": {"type": "string", "pattern": f"^({_WORD})?$"},
+}
+_CIDR = {"type": "string", "pattern": r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"}
+_SHARE = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^([0-9]{1,3}%)?$"}
+"""Of pods: how many, or percent."""
+_TIMES = "initialDelaySeconds periodSeconds timeoutSeconds successThreshold failureThreshold"
+_PROBE = {
+    "additionalProperties": False,
+    "properties": {
+        name: {"type": "integer", "minimum": 0}
+        for name in (*_TIMES.split(), "terminationGracePeriodSeconds")
+    },
+}
+"""What is laid over one: what it asks, and at which port, is the chart's."""
 _RULES: tuple[tuple[dict[str, Any], str], ...] = (
     (
         {"additionalProperties": {"type": "string"}},
-        "additionalLabels annotations commonAnnotations commonLabels files labels nodeSelector"
-        " podAnnotations podLabels",
+        "annotations commonAnnotations files podAnnotations",
     ),
+    (_LABELS, "additionalLabels commonLabels labels nodeSelector podLabels"),
     (
         {"items": {"type": "string"}},
-        "accessModes apiCIDRs disabled dnsNames extraArgs hostnames hosts loadBalancerSourceRanges",
+        "accessModes disabled dnsNames extraArgs hostnames hosts",
     ),
+    ({"items": _CIDR}, "apiCIDRs loadBalancerSourceRanges"),
+    (_SHARE, "maxUnavailable minAvailable"),
+    (_PROBE, "startup liveness readiness"),
     ({"items": _PORT}, "apiPorts dnsPorts"),
     (
         {"items": _OBJECT},
@@ -185,6 +221,8 @@ def _schema(value: Value) -> dict[str, Any]:
     annotated = dict(value.schema)
     if component := annotated.pop("settings", None):
         kind |= {"additionalProperties": False, "properties": settings_schema(component)}
+    if name := annotated.pop("section", None):
+        kind |= section_schema(name)
     described = {"description": value.description} if value.description else {}
     found = {**kind, **annotated, **described}
     if found["type"] == "array" and "items" not in found:
@@ -202,12 +240,91 @@ def settings_schema(component: str) -> dict[str, Any]:
                 continue
             name = f"fault_{field.name}" if model is Faults else field.name
             found = _type_schema(hints[field.name])
-            if properties.get(name, found)["type"] != found["type"]:
+            found |= _least(model, field.name, hints[field.name])
+            other = properties.get(name, found)
+            if other["type"] != found["type"]:
                 found = {"type": "number"}  # one engine takes whole numbers only
+            elif "minimum" in found and "minimum" in other:
+                found["minimum"] = min(found["minimum"], other["minimum"])
             if text := field.metadata.get("help"):
                 found["description"] = " ".join(text.split())
             properties[name] = found
     return dict(sorted(properties.items()))
+
+
+def section_schema(name: str) -> dict[str, Any]:
+    """What a worker reads in a section of its settings: the structs that read it, as a schema."""
+    if name == "logits_processors":
+        one = {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {
+                "use": {"type": "string", "minLength": 1},
+                "args": {"type": "object"},
+                "clients": {"enum": list(typing.get_args(Clients))},
+                "always": {"type": "boolean"},
+            },
+        }
+        return {"additionalProperties": {"anyOf": [{"type": "string", "minLength": 1}, one]}}
+    struct, entries, ready = {
+        "hooks": (hook_settings.Section, "chain", hooks.READY),
+        "classifiers": (ClassifierSettings, "entries", classifiers.READY),
+    }[name]
+    made = msgspec.json.schema(struct)
+    found: dict[str, Any] = _inlined(made, made["$defs"])
+    path = {"type": "string", "pattern": rf"^({'|'.join(sorted(ready))})$|^\S+[.:]\S+$"}
+    (entry,) = (
+        each
+        for each in (
+            found["properties"][entries]["items"],
+            *found["properties"][entries]["items"].get("anyOf", ()),
+        )
+        if "properties" in each
+    )
+    entry["properties"]["path"] = path
+    found["properties"][entries]["items"] = {"anyOf": [path, entry]}
+    return {key: found[key] for key in ("additionalProperties", "properties")}
+
+
+def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """Without references, titles and defaults."""
+    if isinstance(schema, list):
+        return [_inlined(each, definitions) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if reference := schema.get("$ref"):
+        return _inlined(definitions[reference.rpartition("/")[2]], definitions)
+    left_out = ("$defs", "title", "default", "description")
+    return {
+        key: {name: _inlined(each, definitions) for name, each in value.items()}
+        if key == "properties"
+        else _inlined(value, definitions)
+        for key, value in schema.items()
+        if key not in left_out
+    }
+
+
+def _least(model: type[Any], name: str, hint: Any) -> dict[str, Any]:
+    """The least value that the settings' own class takes of a number: below 0, 0, or above."""
+    if hint not in (int, float) or not _refuses(model, name, -1):
+        return {}
+    if not _refuses(model, name, 0):
+        return {"minimum": 0}
+    return {"minimum": 1} if hint is int else {"exclusiveMinimum": 0}
+
+
+def _refuses(model: type[Any], name: str, value: int) -> bool:
+    make = sglang_options.parse if model is SglangOptions else lambda given: model(**given)
+    required = {
+        field.name: Path()
+        for field in dataclasses.fields(model)
+        if field.default is field.default_factory is dataclasses.MISSING
+    }
+    try:
+        make({**required, name: value})
+    except (ConfigError, ValueError) as error:
+        return name in str(error)
+    return False
 
 
 def _type_schema(hint: Any) -> dict[str, Any]:

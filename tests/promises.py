@@ -780,7 +780,7 @@ PROMISES: tuple[Promise, ...] = (
         "S5-127",
         "Given the chart's defaults, then a namespace under Pod Security restricted takes "
         "every pod, and only two may ask the API: the router for EndpointSlices of its "
-        "namespace, and the Job that makes certificates for its three Secrets.",
+        "namespace, and what makes certificates for its three Secrets.",
         ours=True,
     ),
     Promise(
@@ -1858,7 +1858,7 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S6-162",
         "Given a component's pod, then it may ask the API for nothing but what it needs, and "
-        "only the router and the certificates' Job hold a token.",
+        "only the router and what makes certificates hold a token.",
         ours=True,
     ),
     Promise(
@@ -2091,6 +2091,53 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S6-541",
         "Given tests that are skipped, when a run ends, then they are counted by reason.",
+        ours=True,
+    ),
+    Promise(
+        "S6-500",
+        "Given a Secret of the chart's certificates that was deleted, emptied or replaced, then it "
+        "is filled again within a minute, with and without an upgrade, and what replaces the "
+        "chart's objects keeps the CA.",
+        ours=True,
+    ),
+    Promise(
+        "S6-501",
+        "Given certificates that cannot be kept, then a metric, an alert and readiness say it.",
+        ours=True,
+    ),
+    Promise(
+        "S6-503",
+        "Given an engine that loads, then its worker answers probes and scrapes from its first "
+        "second, and is not ready.",
+        ours=True,
+    ),
+    Promise(
+        "S6-504",
+        "Given a first load that takes as long as the values allow, then no alert calls it an "
+        "outage, and one says when it is long.",
+        ours=True,
+    ),
+    Promise(
+        "S6-505",
+        "Given the only worker of a phase, or the only router, that goes, then requests wait as "
+        "long as the next one's start may take.",
+        ours=True,
+    ),
+    Promise(
+        "S6-506",
+        "Given a value of the chart that cannot work, then it is refused before anything is "
+        "applied, by name.",
+        ours=True,
+    ),
+    Promise(
+        "S6-507",
+        "Given a LimitRange, then none of its limits is below what a pod of the chart that knows "
+        "its need requests.",
+        ours=True,
+    ),
+    Promise(
+        "S6-508",
+        "Given a release without frontends, then every dashboard can be narrowed to it.",
         ours=True,
     ),
     Promise(

@@ -60,7 +60,7 @@ class HookEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return phase in self.phases and (not self.models or model in self.models)
 
 
-class _Section(Struct, forbid_unknown_fields=True):
+class Section(Struct, forbid_unknown_fields=True):
     """What a settings file may say."""
 
     workers: Annotated[int, Meta(ge=0, le=MAX_WORKERS)] = 0
@@ -92,7 +92,7 @@ def parse(hook: str, hooks: Mapping[str, Any]) -> HookSettings:
     """
     if hook and hooks:
         raise ConfigError("hook and hooks are both set: name the class in hooks.chain")
-    section = read_section(_Section, "hooks", hooks)
+    section = read_section(Section, "hooks", hooks)
     if 0 < section.memory_mb < MIN_MEMORY_MB:
         raise ConfigError(f"hooks.memory_mb must be 0 (no limit) or at least {MIN_MEMORY_MB}")
     if section.memory_mb and not section.workers:

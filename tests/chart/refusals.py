@@ -295,11 +295,57 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         },
         "set decode.config.max_sequences to a multiple of 8",
     ),
+    "a-privileged-container": (
+        {"router": {"securityContext": {"privileged": True}}},
+        "router.securityContext asks for privileged"
+        ', which Pod Security "restricted" forbids: leave it out, or set global.podSecurity',
+    ),
+    "a-container-that-may-gain-rights": (
+        {"tests": {"securityContext": {"allowPrivilegeEscalation": True}}},
+        "tests.securityContext asks for allowPrivilegeEscalation"
+        ', which Pod Security "restricted" forbids: leave it out, or set global.podSecurity',
+    ),
+    "capabilities": (
+        {"decode": {"securityContext": {"capabilities": {"add": ["SYS_PTRACE"]}}}},
+        "decode.securityContext asks for capabilities.add"
+        ', which Pod Security "restricted" forbids: leave it out, or set global.podSecurity',
+    ),
+    "a-pod-of-root": (
+        {"tls": {"controller": {"podSecurityContext": {"runAsUser": 0}}}},
+        "tls.controller.podSecurityContext asks for root"
+        ', which Pod Security "restricted" forbids: leave it out, or set global.podSecurity',
+    ),
+    "system-calls-of-all-kinds": (
+        {"frontend": {"podSecurityContext": {"seccompProfile": {"type": "Unconfined"}}}},
+        "frontend.podSecurityContext asks for seccompProfile Unconfined"
+        ', which Pod Security "restricted" forbids: leave it out, or set global.podSecurity',
+    ),
+    "a-volume-on-the-node": (
+        {"prefill": {"extraVolumes": [{"name": "mine", "hostPath": {"path": "/"}}]}},
+        "set global.podSecurity=privileged",
+    ),
+    "a-volume-of-the-chart-s": (
+        {"prefill": {"extraVolumes": [{"name": "tmp", "emptyDir": {}}]}},
+        'prefill.extraVolumes: the chart has a volume "tmp" itself: give yours another name',
+    ),
+    "a-mount-of-the-chart-s": (
+        {"decode": {"extraVolumeMounts": [{"name": "mine", "mountPath": "/tmp"}]}},
+        "decode.extraVolumeMounts: the chart mounts /tmp itself: mount yours elsewhere",
+    ),
+    "a-request-above-its-limit": (
+        {"router": {"resources": {"requests": {"memory": "4Gi"}, "limits": {"memory": "3G"}}}},
+        "router.resources: the request of memory, 4Gi, is above its limit, 3G",
+    ),
+    "a-cpu-request-above-its-limit": (
+        {"decode": {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}},
+        "decode.resources: the request of cpu, 2, is above its limit, 1500m",
+    ),
     "keda-without-prometheus": (
         {"decode": {"autoscaling": {"type": "keda"}}},
         "decode.autoscaling.type=keda asks Prometheus: set monitoring.prometheusAddress",
     ),
 }
+LONG = "x" * 64
 UNKNOWN: dict[str, dict[str, Any]] = {
     # Case -> what the schema refuses.
     "top": {"replicas": 1},
@@ -350,5 +396,49 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     "dns-policy": {"router": {"dnsPolicy": "cluster"}},
     "host-alias": {"router": {"hostAliases": ["10.0.0.1 hub"]}},
     "quantity": {"decode": {"shm": {"sizeLimit": "8 GiB"}}},
+    "chain-as-a-text": {"hooks": {"chain": "my:Guard"}},
+    "hook-with-another-s-word": {"hooks": {"chain": [{"path": "a:B", "timeout": 5}]}},
+    "hook-without-a-path": {"hooks": {"chain": [{"config": {}}]}},
+    "hook-that-is-none": {"hooks": {"chain": ["banned_words"]}},
+    "entry-of-a-hook-that-is-none": {"hooks": {"chain": [{"path": "banned_words"}]}},
+    "hook-in-no-time": {"hooks": {"chain": [{"path": "pii", "timeout_ms": 0}]}},
+    "hook-of-no-phase": {"hooks": {"chain": [{"path": "pii", "phases": ["encode"]}]}},
+    "hook-that-fails-oddly": {"hooks": {"chain": [{"path": "pii", "on_error": "ignore"}]}},
+    "section-of-hooks": {"hooks": {"processes": 2}},
+    "hooks-in-fewer-processes-than-none": {"hooks": {"workers": -1}},
+    "classifier-that-is-none": {"classifiers": {"entries": ["toxicity"]}},
+    "classifier-with-another-s-word": {
+        "classifiers": {"entries": [{"path": "webhook", "phases": ["decode"]}]}
+    },
+    "classifiers-that-hold-oddly": {"classifiers": {"hold_back": "some"}},
+    "classifiers-as-a-list": {"classifiers": {"entries": {"path": "webhook"}}},
+    "regeneration-without-end": {"classifiers": {"regenerate": {"times": 100}}},
+    "processor-with-another-s-word": {"logitsProcessors": {"ban": {"path": "a:B"}}},
+    "processor-for-clients-that-are-none": {"logitsProcessors": {"ban": {"clients": "all"}}},
+    "processor-as-a-list": {"logitsProcessors": {"ban": ["a:B"]}},
+    "negative-sequences": {"decode": {"config": {"max_sequences": -5}}},
+    "no-sequences": {"decode": {"config": {"max_sequences": 0}}},
+    "negative-wait": {"router": {"config": {"pair_wait_seconds": -1}}},
+    "negative-retries": {"router": {"config": {"max_retries": -1}}},
+    "negative-bodies": {"frontend": {"config": {"max_body_bytes": -1}}},
+    "negative-load": {"engine": {"options": {"load_seconds": -1}}},
+    "negative-step": {"engine": {"options": {"step_ms": -1}}},
+    "schedule-that-is-none": {"tls": {"job": {"schedule": "every day"}}},
+    "budget-in-words": {"decode": {"podDisruptionBudget": {"minAvailable": "half"}}},
+    "negative-budget": {"decode": {"podDisruptionBudget": {"maxUnavailable": -1}}},
+    "address-without-a-mask": {"networkPolicy": {"egress": {"apiCIDRs": ["10.0.0.1"]}}},
+    "client-without-a-mask": {"frontend": {"service": {"loadBalancerSourceRanges": ["any"]}}},
+    "memory-in-odd-units": {"router": {"resources": {"limits": {"memory": "1G1"}}}},
+    "memory-in-words": {"tests": {"resources": {"requests": {"memory": "mem"}}}},
+    "negative-cpu": {"decode": {"resources": {"requests": {"cpu": -1}}}},
+    "label-with-a-space": {"commonLabels": {"team": "my team"}},
+    "label-that-is-too-long": {"commonLabels": {"team": LONG}},
+    "label-whose-name-is-none": {"router": {"podLabels": {"my team": "a"}}},
+    "node-label-with-a-slash": {"global": {"nodeSelector": {"pool": "a/b"}}},
+    "registry-with-a-scheme": {"global": {"imageRegistry": "https://registry.internal"}},
+    "model-with-a-space": {"model": {"name": "my model"}},
+    "further-model-with-a-space": {"frontend": {"models": [{"name": "a b", "path": "/m"}]}},
+    "probe-of-another-port": {"decode": {"probes": {"liveness": {"httpGet": {"port": 1}}}}},
+    "probe-in-words": {"decode": {"probes": {"startup": {"periodSeconds": "5s"}}}},
     "objective": {"monitoring": {"prometheusRule": {"objectives": {"itl": 99}}}},
 }

@@ -20,6 +20,7 @@ ALLOWED_BY_A_LEVEL = [case for case, (_, text) in REFUSED.items() if "podSecurit
 NULLABLE = {each.path for each in VALUES if "null" in each.schema.get("type", ())}
 
 
+@pytest.mark.promise("S6-506")
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_work_is_refused_with_its_mend(case: str) -> None:
     values, sentence = REFUSED[case]
@@ -46,10 +47,70 @@ def test_a_privileged_namespace_takes_what_its_level_allows(case: str) -> None:
 
 def test_every_refusal_has_a_test() -> None:
     text = (CHART / "templates" / "validate.yaml").read_text(encoding="utf-8")
-    second_ways = 16  # to a sentence
+    second_ways = 21  # to a sentence
     assert text.count("{{- fail ") == len(REFUSED) - second_ways
 
 
+TAKEN: dict[str, dict[str, Any]] = {
+    # Case -> what is right, and stands beside what is refused.
+    "hooks-of-every-kind": {
+        "hooks": {
+            "workers": 2,
+            "memory_mb": 256,
+            "chain": [
+                "pii",
+                "my.package:Guard",
+                {"path": "a.B", "timeout_ms": 0.5, "models": ["m"]},
+            ],
+        }
+    },
+    "classifiers-of-every-kind": {
+        "classifiers": {
+            "hold_back": "all",
+            "regenerate": {"times": 2, "temperature": 0},
+            "entries": ["webhook", {"path": "a.b:C", "blocking": None, "config": {"url": "x"}}],
+        }
+    },
+    "processors-of-every-kind": {
+        "logitsProcessors": {
+            "a": "forced_sequence",
+            "b": {"use": "m:P", "clients": "none"},
+            "c": {},
+        }
+    },
+    "budgets": {
+        "decode": {"podDisruptionBudget": {"minAvailable": "50%", "maxUnavailable": 0}},
+        "router": {"podDisruptionBudget": {"minAvailable": 1}},
+    },
+    "quantities": {
+        "router": {
+            "resources": {"requests": {"cpu": 0.5, "memory": "1.5Gi"}, "limits": {"cpu": 2}}
+        },
+        "decode": {"resources": {"limits": {"memory": "2e9", "nvidia.com/gpu": 1}}},
+    },
+    "labels": {"commonLabels": {"example.com/team": "a.b-c_d", "empty": ""}},
+    "registries": {"global": {"imageRegistry": "registry.internal:5000/mirror"}},
+    "masks": {"networkPolicy": {"egress": {"apiCIDRs": ["10.0.0.1/32", "fd00::/8"]}}},
+    "probes": {"decode": {"probes": {"startup": {"periodSeconds": 5, "failureThreshold": 90}}}},
+    "no-retries": {"router": {"config": {"max_retries": 0, "max_stories": 0}}},
+    "mounts": {
+        "router": {
+            "extraVolumes": [{"name": "mine", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "mine", "mountPath": "/tmp/mine"}],
+        }
+    },
+    "one-capability": {
+        "frontend": {"securityContext": {"capabilities": {"add": ["NET_BIND_SERVICE"]}}}
+    },
+}
+
+
+@pytest.mark.parametrize("case", TAKEN)
+def test_what_is_right_beside_a_refusal_is_taken(case: str) -> None:
+    chart_renders.texts(TAKEN[case])
+
+
+@pytest.mark.promise("S6-506")
 @pytest.mark.parametrize("case", UNKNOWN)
 def test_a_value_that_is_none_is_refused(case: str) -> None:
     with pytest.raises(helm_python.HelmValuesError):

@@ -35,4 +35,8 @@ def test_a_bare_install_serves_and_uninstall_leaves_the_log_of_its_test(
     release.namespace.helm("uninstall", "bare", "--wait", "--timeout", "3m")
     # Helm waits for the objects it made, not for the pods that these had.
     until("its last test is left", lambda: left_over(namespace, "bare") == ["pod/bare-test"])
+    until(
+        "the Secrets of its certificates went with their account",
+        lambda: namespace.attempt("get", "secret", "bare-tls", "bare-tls-ca").returncode != 0,
+    )
     namespace.kubectl("delete", "pod", "bare-test")

@@ -1,4 +1,4 @@
-"""Certificates that the chart's Job makes: who gets an answer from which gRPC port, what an upgrade
+"""Certificates that the chart's controller makes: who gets an answer from which gRPC port, what an upgrade
 keeps, and what a renewal changes.
 """
 
@@ -7,12 +7,11 @@ from __future__ import annotations
 import base64
 import copy
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from cluster_values import BASE
 from guest_pods import sleeping
 from kube import attempt, until
@@ -60,20 +59,6 @@ def ask(release: Release, guest: str, component: str, shown: list[str] | None) -
     files = "nothing" if shown is None else json.dumps(shown)
     said = release.namespace.execute(guest, _ASK, f"{address}:{port}", name, files)
     return said.strip()
-
-
-@contextmanager
-def job(release: Release) -> Iterator[str]:
-    """The CronJob's work, done now; its log."""
-    name = "renew-now"
-    release.namespace.kubectl("create", "job", name, f"--from=cronjob/{release.name}-tls")
-    try:
-        release.namespace.kubectl(
-            "wait", "--for=condition=complete", f"job/{name}", "--timeout=120s"
-        )
-        yield release.namespace.kubectl("logs", f"job/{name}")
-    finally:
-        release.namespace.kubectl("delete", "job", name)
 
 
 @pytest.mark.promise("S5-125", "S6-157")
@@ -126,13 +111,14 @@ def test_a_pod_has_its_own_certificate_and_no_other(release: Release, component:
         ("update", "secret/{}-tls-ca", "yes"),
         ("get", "secret/another", "no"),
         ("list", "secrets", "no"),
-        ("create", "secrets", "no"),
+        ("get", "serviceaccount/{}-tls", "yes"),
+        ("create", "secrets", "yes"),
         ("delete", "secret/{}-tls", "no"),
         ("get", "configmaps", "no"),
         ("list", "pods", "no"),
     ],
 )
-def test_the_job_may_read_and_replace_its_two_secrets_and_nothing_more(
+def test_the_controller_may_read_and_replace_its_own_secrets_and_make_some(
     release: Release, verb: str, what: str, expected: str
 ) -> None:
     answer = attempt(
@@ -147,14 +133,38 @@ def test_an_upgrade_keeps_the_certificates(release: Release, tmp_path: Path) -> 
     before = secret(release), secret(release, "-ca")
     values: dict[str, Any] = copy.deepcopy(BASE)
     values["commonAnnotations"] = {"changed": "yes"}
-    # Another pod, and so another Job, which finds everything good.
-    values["tls"]["job"]["certificateDays"] = 60
+    values["tls"]["controller"]["certificateDays"] = 60
     try:
         release.install(values, tmp_path, verb="upgrade")
-        until("the new Job has run", lambda: all(_done(each) for each in _jobs(release)))
         assert (secret(release), secret(release, "-ca")) == before
     finally:
         release.install(BASE, tmp_path, verb="upgrade")
+
+
+@pytest.mark.promise("S6-500")
+def test_a_secret_that_is_deleted_is_there_again_before_a_new_pod_has_waited_long(
+    release: Release,
+) -> None:
+    """Without an upgrade, and with the same CA."""
+    name, authority = f"{release.name}-tls", secret(release, "-ca")
+    release.namespace.kubectl("delete", "secret", name)
+    (old, *_) = release.ready_pods("decode")
+    release.namespace.kill(old)
+    until("the Secret is there", lambda: _exists(release, name), seconds=60)
+    assert set(secret(release)) >= {"ca.crt", "decode.crt", "router.key"}
+    assert secret(release, "-ca") == authority
+    release.settled()
+    release.namespace.kubectl("delete", "secret", f"{name}-voucher")
+    until("the voucher key is there", lambda: _exists(release, f"{name}-voucher"), seconds=60)
+
+
+@pytest.mark.promise("S6-500")
+def test_what_replaces_the_objects_of_a_release_keeps_its_secrets(release: Release) -> None:
+    before = secret(release), secret(release, "-ca"), secret(release, "-voucher")
+    manifest = release.namespace.helm("get", "manifest", release.name)
+    kept = [each for each in yaml.safe_load_all(manifest) if each and each["kind"] != "Service"]
+    release.namespace.kubectl("replace", "-f", "-", stdin=yaml.safe_dump_all(kept))
+    assert (secret(release), secret(release, "-ca"), secret(release, "-voucher")) == before
 
 
 @pytest.mark.promise("S6-160")
@@ -166,8 +176,7 @@ def test_what_is_renewed_reaches_running_pods_without_a_restart(release: Release
     ended = release.metric("decode", _METRIC, file="tls_cert")
     patch = [{"op": "remove", "path": "/data/decode.crt"}]
     release.namespace.kubectl("patch", "secret", name, "--type=json", "-p", json.dumps(patch))
-    with job(release) as said:
-        assert "decode: new certificate" in said
+    until("it is there again", lambda: "decode.crt" in secret(release), seconds=60)
     new = secret(release)
     assert {key for key in new if new[key] != old[key]} == {"decode.crt", "decode.key"}
     wanted = base64.b64decode(new["decode.crt"]).strip()
@@ -182,12 +191,5 @@ def test_what_is_renewed_reaches_running_pods_without_a_restart(release: Release
     assert release.metric("decode", _METRIC, file="tls_cert") > ended
 
 
-def _jobs(release: Release) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = release.namespace.get("jobs", "-l", release.selector("tls"))[
-        "items"
-    ]
-    return found
-
-
-def _done(found: dict[str, Any]) -> bool:
-    return bool(found.get("status", {}).get("succeeded"))
+def _exists(release: Release, name: str) -> bool:
+    return release.namespace.attempt("get", "secret", name).returncode == 0

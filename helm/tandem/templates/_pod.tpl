@@ -39,6 +39,15 @@ securityContext:
   {{- include "tandem.podSecurityContext" (list (index . 0) (index . 1).podSecurityContext) | nindent 2 }}
 {{- end }}
 
+{{- /* A quantity of Kubernetes as a number. */}}
+{{- define "tandem.quantity" -}}
+{{- $units := dict "" 1.0 "n" 1e-9 "u" 1e-6 "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18
+  "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 }}
+{{- $text := toString . }}
+{{- $number := regexFind "^[0-9.]+([eE][0-9]+)?" $text }}
+{{- mulf (float64 $number) (get $units (trimPrefix $number $text)) }}
+{{- end }}
+
 {{- /* The labels of a pod: (list $ "router" .Values.router). */}}
 {{- define "tandem.podLabels" -}}
 {{- $root := index . 0 -}}
