@@ -21,6 +21,8 @@ _LABELS = {"app.kubernetes.io/managed-by": "tandem", "app.kubernetes.io/part-of"
 """Of Secrets that are made here. Not that of the release: a GitOps controller would prune what
 bears it and is not rendered.
 """
+_Data = dict[str, bytes | str]
+"""Base64 by file."""
 _NOT_FOUND = 404
 _CONFLICT = 409
 
@@ -144,7 +146,7 @@ class CertificateSecrets:
 
     def _write(self, name: str, found: V1Secret | None, content: Mapping[str, bytes]) -> bool:
         """False where another has come since `found` was read: the API refuses this one then."""
-        data = {key: base64.b64encode(value).decode() for key, value in content.items()}
+        data: _Data = {key: base64.b64encode(value).decode() for key, value in content.items()}
         try:
             if found is None:
                 self._make(name, data)
@@ -159,7 +161,7 @@ class CertificateSecrets:
             raise self._failed("write", name, error) from error
         return True
 
-    def _make(self, name: str, data: dict[str, str]) -> None:
+    def _make(self, name: str, data: _Data) -> None:
         from kubernetes.client import V1ObjectMeta, V1Secret
 
         owners = [self._read_owner()] if self._owner else None
@@ -176,6 +178,7 @@ class CertificateSecrets:
         account = self._api.read_namespaced_service_account(
             self._owner, self._namespace, _request_timeout=API_SECONDS
         )
+        assert account.metadata and account.metadata.uid, "the API gives each object one"
         return V1OwnerReference(
             api_version="v1", kind="ServiceAccount", name=self._owner, uid=account.metadata.uid
         )

@@ -1,5 +1,5 @@
-"""Certificates that the chart's controller makes: who gets an answer from which gRPC port, what an upgrade
-keeps, and what a renewal changes.
+"""Certificates that the chart's controller makes: who gets an answer from which gRPC port, what an
+upgrade keeps, what is made again, and what a renewal changes.
 """
 
 from __future__ import annotations
