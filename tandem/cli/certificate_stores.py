@@ -178,10 +178,9 @@ class CertificateSecrets:
         account = self._api.read_namespaced_service_account(
             self._owner, self._namespace, _request_timeout=API_SECONDS
         )
-        assert account.metadata and account.metadata.uid, "the API gives each object one"
-        return V1OwnerReference(
-            api_version="v1", kind="ServiceAccount", name=self._owner, uid=account.metadata.uid
-        )
+        uid = account.metadata.uid if account.metadata else None
+        assert uid, "the API gives each object one"
+        return V1OwnerReference(api_version="v1", kind="ServiceAccount", name=self._owner, uid=uid)
 
     def _failed(self, verb: str, name: str, error: Exception) -> StoreError:
         status = _status(error)
