@@ -6,14 +6,14 @@ import asyncio
 import sys
 from functools import partial
 
-from aggregated_worker.worker import KIND, AggregatedWorker
+from aggregated_worker.worker import KIND, AggregatedWorker, check
 from tandem.worker import server
 from tandem.worker.config import WorkerConfig
 
 
 def main() -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
-    return server.run("aggregated_worker", _serve)
+    return server.run("aggregated_worker", _serve, check)
 
 
 async def _serve(config: WorkerConfig, stop: asyncio.Event) -> None:

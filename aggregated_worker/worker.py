@@ -30,7 +30,7 @@ from tandem.worker.config import WorkerConfig, WorkerKind
 from tandem.worker.description import new_instance
 from tandem.worker.endpoint import Endpoint, Shared
 from tandem.worker.phase import LoadPhase
-from tandem.worker.server import MakeEngine, Worker
+from tandem.worker.server import MakeEngine, Worker, check_phase
 from tandem.worker.servicer import PhasesServicer, WorkerServicer
 
 log = logging.getLogger(__name__)
@@ -56,10 +56,6 @@ class AggregatedWorker:
         create: MakeEngine = factory.create,
     ) -> None:
         """Loads all user code, once for each phase. Raises StartError."""
-        if config.nodes > 1:
-            raise ConfigError("an aggregated worker computes on one node: leave nodes at 1")
-        if config.token_processes > 1:
-            raise ConfigError("an aggregated worker is one process: leave token_processes at 1")
         self._config = config = _as_one(config)
         self._tracer = tracer
         self._endpoint = Endpoint(KIND, config, PeerTls.of(config))
@@ -148,8 +144,18 @@ class AggregatedWorker:
         return registry
 
 
+async def check(config: WorkerConfig) -> None:
+    """Raises StartError for what an aggregated worker would refuse of its settings."""
+    for phase, load in _LOAD.items():
+        check_phase(phase, _as_one(config), load)
+
+
 def _as_one(config: WorkerConfig) -> WorkerConfig:
-    """With one name and one address, whichever phase asks."""
+    """With one name and one address, whichever phase asks. Raises ConfigError."""
+    if config.nodes > 1:
+        raise ConfigError("an aggregated worker computes on one node: leave nodes at 1")
+    if config.token_processes > 1:
+        raise ConfigError("an aggregated worker is one process: leave token_processes at 1")
     return replace(
         config,
         name=config.worker_name(KIND),

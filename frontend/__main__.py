@@ -14,7 +14,7 @@ from tandem.settled import settle
 
 def main() -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
-    return process.run("frontend", FrontendConfig, _serve)
+    return process.run("frontend", FrontendConfig, _serve, lifecycle.check)
 
 
 async def _serve(config: FrontendConfig, stop: asyncio.Event) -> None:

@@ -17,12 +17,12 @@ from frontend.http.messages import Call, Receive, Scope, Send
 from frontend.http.spans import CallSpans
 from frontend.metrics import Endpoint, Metrics
 from frontend.openai.dialects import CHAT, COMPLETION
-from frontend.openai.endpoints import MODELS, Endpoints
+from frontend.openai.endpoints import DOCS, MODELS, Endpoints
 from frontend.openai.generation import Generation
 from frontend.openai.messages import errors as message_errors
 from frontend.openai.messages.dialect import MESSAGES
 from frontend.openai.responses.dialect import RESPONSES
-from frontend.playground import File
+from frontend.playground import PATH, File
 from frontend.tenants import Tenant, Tenants
 from tandem.complaints import Complaints
 from tandem.errors import (
@@ -88,6 +88,7 @@ class App:
         self._trust_traceparent = trust_traceparent
         self._tenants = tenants
         get, post = "GET", "POST"
+        pages = {PATH: "A page to chat on"} if PATH in files else {}
         self._model = Route(get, endpoints.model, secured=True)
         self._routes = {
             "/v1/chat/completions": Route(
@@ -114,7 +115,8 @@ class App:
             "/live": Route(get, endpoints.live),
             "/version": Route(get, endpoints.version),
             "/openapi.json": Route(get, endpoints.openapi),
-            "/docs": Route(get, endpoints.docs),
+            DOCS: Route(get, endpoints.docs),
+            "/": Route(get, functools.partial(endpoints.index, pages)),
             **{path: Route(get, file.serve) for path, file in files.items()},
         }
 
@@ -165,7 +167,7 @@ class App:
                     )
                 raise NotFoundError(
                     f"There is no {path[:200]} here; what generates is at /v1/chat/completions,"
-                    " /v1/responses, /v1/messages and /v1/completions"
+                    " /v1/responses, /v1/messages and /v1/completions, and / lists all there is"
                 )
             route = self._model
         return route

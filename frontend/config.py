@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tandem import tracing
+from tandem import sockets, tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.endings import WithheldReason
@@ -338,6 +338,8 @@ class FrontendConfig:
             raise ConfigError("max_held_bytes must be at least twice max_body_bytes")
         if self.api_keys and not any(key.strip() for key in self.api_keys):
             raise ConfigError("api_keys holds no key: give one, or leave the setting out")
+        sockets.check(self.listen, setting="listen")
+        sockets.check(self.metrics_listen, setting="metrics_listen")
         self._check_models()
         for origin in self.cors_origins:
             if not _ORIGIN.fullmatch(origin):

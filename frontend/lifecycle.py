@@ -60,17 +60,8 @@ async def serve(
 
     Raises ConfigError where the model's files or the address cannot be used.
     """
-    metrics = Metrics(
-        slo=Slo(config.slo_ttft_seconds, config.slo_itl_seconds),
-        key_series=config.key_series,
-    )
-    tenants = Tenants(
-        config.api_keys,
-        KeyFile(config.api_keys_file) if config.api_keys_file else None,
-        metrics.keys,
-        frontends=config.key_limit_shares,
-        max_open=config.max_open_requests,
-    )
+    metrics = _metrics(config)
+    tenants = _tenants(config, metrics)
     budget = ByteBudget(config.max_held_bytes)
     metrics.registry.register(HeldMetrics("frontend", budget))
     routers = Routers(
@@ -132,6 +123,34 @@ async def serve(
             complaints.close()
             for each in following:
                 each.cancel()
+
+
+async def check(config: FrontendConfig) -> None:
+    """Raises ConfigError for what `serve` would refuse of its settings on any machine."""
+    metrics, budget, readers = _metrics(config), ByteBudget(config.max_held_bytes), Readers(config)
+    tenants = _tenants(config, metrics)
+    PeerTls.of(config)
+    _build(config, metrics, budget, tenants, Draining(), Complaints(log), readers, None)
+    if https := _https(config):
+        https.server_context()
+
+
+def _metrics(config: FrontendConfig) -> Metrics:
+    return Metrics(
+        slo=Slo(config.slo_ttft_seconds, config.slo_itl_seconds),
+        key_series=config.key_series,
+    )
+
+
+def _tenants(config: FrontendConfig, metrics: Metrics) -> Tenants:
+    """Raises ConfigError where the file of keys cannot be used."""
+    return Tenants(
+        config.api_keys,
+        KeyFile(config.api_keys_file) if config.api_keys_file else None,
+        metrics.keys,
+        frontends=config.key_limit_shares,
+        max_open=config.max_open_requests,
+    )
 
 
 def _build(

@@ -1,4 +1,4 @@
-"""`python -m local_executor FD`: workers for an executor in another process, which is its parent.
+"""The program `local_executor FD`: workers for an executor in another process, which is its parent.
 
 It is given an order over the socket FD, serves it, and ends when the socket does. So it ends with
 its parent too, however that ends, and has the time to end the processes of its engine.

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
-from tandem import config
+from tandem import config, own_packages
 from tandem.child_process import frame
 from tandem.errors import EngineError, StartError
 from tandem.hooks.contract import Phase
@@ -126,7 +126,7 @@ def _spawn(stream: int) -> subprocess.Popen[bytes]:
     """It is given the program's import path, by which it finds the operator's code."""
     path = os.pathsep.join(filter(None, sys.path))
     return subprocess.Popen(
-        [sys.executable, "-m", __package__, str(stream)],
+        own_packages.command(__package__, str(stream)),
         stdin=subprocess.DEVNULL,
         pass_fds=(stream,),
         env=config.environment({"PYTHONPATH": path}),

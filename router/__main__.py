@@ -13,7 +13,7 @@ from tandem import process, tracing
 
 def main() -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
-    return process.run("router", RouterConfig, _serve)
+    return process.run("router", RouterConfig, _serve, server.check)
 
 
 async def _serve(config: RouterConfig, stop: asyncio.Event) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from router.conduct import EJECT_AFTER, EJECT_SECONDS
-from tandem import tracing
+from tandem import sockets, tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.errors import ConfigError
@@ -286,6 +286,8 @@ class RouterConfig:
             raise ConfigError(f"max_n must be at most {MAX_OUTPUTS}, not {self.max_n}")
         if self.default_timeout_seconds > self.max_timeout_seconds:
             raise ConfigError("default_timeout_seconds must not exceed max_timeout_seconds")
+        sockets.check(self.listen, setting="listen")
+        sockets.check(self.metrics_listen, setting="metrics_listen")
         self._check_discovery()
         self._check_sharing()
         tls.check(self)

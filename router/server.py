@@ -158,6 +158,13 @@ async def running(
                     task.cancel()
 
 
+async def check(config: RouterConfig) -> None:
+    """Raises StartError for what `running` would refuse of its settings on any machine."""
+    build_choosing(config).close()
+    vouchers.load(config.voucher_key_file)
+    PeerTls.of(config)
+
+
 async def serve(config: RouterConfig, stop: asyncio.Event, tracer: Tracer | None = None) -> None:
     """Serve until `stop` is set, then drain."""
     async with running(config, tracer=tracer, with_admin=True) as router:

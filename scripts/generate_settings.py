@@ -32,9 +32,16 @@ HEAD = """# Configuration
 
 Each component takes a setting from its flag, else from the environment variable, else from the YAML
 file named by `--config` (or `TANDEM_CONFIG`), else its default. `--print-config` shows the result
-with the source of each value. Unknown settings are refused. Lists are separated by commas in flags
-and variables; mappings are written `key=value,key=value`, in which a value in braces, such as a
-JSON object, may hold commas.
+with the source of each value, and `--check-config` says whether the component would start with it:
+so do [`tandem config` and `tandem config check`](cli.md#config). Unknown settings are refused, with
+the line of the file and the name that may be meant.
+
+A flag or variable can hold what a file can. Lists are separated by commas there, or written as
+JSON. Mappings are written `key=value,key=value`, in which a value in braces, such as a JSON object,
+may hold commas, and all values are texts; or as JSON, which those with further levels need:
+
+    TANDEM_HOOKS='{"chain": [{"path": "banned_phrases", "config": {"phrases": ["bluebird"]}}]}'
+    --classifiers '{"hold_back": "all", "entries": ["my_package.judge:Judge"]}'
 """
 
 

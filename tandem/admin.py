@@ -177,7 +177,7 @@ class Admin:
         probe = self._probes.get(path)
         document = self._document(path)
         if probe is None and document is None and path != "/metrics":
-            return _text(HTTPStatus.NOT_FOUND)
+            return self._nothing_here()
         if method not in ("GET", "HEAD"):
             return _text(HTTPStatus.METHOD_NOT_ALLOWED, "allow: GET, HEAD")
         try:
@@ -189,6 +189,13 @@ class Admin:
         except TimeoutError:
             return _Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the event loop does not answer\n")
         return _text(HTTPStatus.OK if holds else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _nothing_here(self) -> _Answer:
+        known = ", ".join(
+            f"{path}..." if path.endswith("/") else path
+            for path in sorted({*self._probes, *self._documents, "/metrics"})
+        )
+        return _Answer(HTTPStatus.NOT_FOUND, f"Not Found; there is {known}\n".encode())
 
     def _document(self, path: str) -> Callable[[], Document] | None:
         folder, slash, name = path.rpartition("/")

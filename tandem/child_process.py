@@ -11,12 +11,11 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from tandem import config
+from tandem import config, own_packages
 
 LENGTH_BYTES: Final = 4
 _END_SECONDS: Final = 5.0
@@ -58,8 +57,8 @@ class ChildProcess:
         *,
         max_message_bytes: int,
     ) -> ChildProcess:
-        """`python -m program FD`. `environment`: variables for it beside this process's.
-        `max_message_bytes`: of what it says.
+        """A process that runs the module `program`, with its end of a socket as the argument.
+        `environment`: variables for it beside this process's. `max_message_bytes`: of what it says.
 
         Raises LostError.
         """
@@ -178,7 +177,7 @@ def _spawn(
 ) -> subprocess.Popen[bytes]:
     with theirs:
         return subprocess.Popen(
-            [sys.executable, "-m", program, str(theirs.fileno())],
+            own_packages.command(program, str(theirs.fileno())),
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
             env=config.environment({**environment, **_ENVIRONMENT}),

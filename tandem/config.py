@@ -16,28 +16,30 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import os
 import re
 import sys
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 import yaml
 
-from tandem.errors import ConfigError
+from tandem import settings_file
+from tandem.errors import ConfigError, StartError
 from tandem.setting_names import NAMES
+from tandem.settings_file import SettingsFile, nearest
 
 ENV_PREFIX = "TANDEM_"
 FILE_VARIABLE = "TANDEM_CONFIG"
 _OF_A_SERVICE = re.compile(r"TANDEM_.*_(SERVICE_HOST|(SERVICE_)?PORT(_[A-Z0-9_]+)?)")
 """What Kubernetes tells a pod of the Services beside it, where it is let."""
 T = TypeVar("T")
+E = TypeVar("E", bound=StartError)
 Source = Literal["flag", "environment", "file", "default"]
 REQUIRED: Any = dataclasses.MISSING
 
@@ -48,7 +50,7 @@ def setting(default: Any, help: str, *, secret: bool = False) -> Any:
     process would be open where it was to be closed.
 
     The default may be REQUIRED. A tuple, list or mapping setting is separated by commas in flags
-    and variables.
+    and variables, or written there as JSON.
     """
     metadata = {"help": help, "secret": secret}
     if isinstance(default, dict | list):
@@ -64,6 +66,22 @@ class LoadedSettings:
     sources: Mapping[str, Source]
 
 
+@dataclass(frozen=True)
+class Told(Generic[T]):
+    """What a process was told at its start."""
+
+    settings: T
+    only_check: bool
+    """It is to say whether it would start so, and to end."""
+    file: SettingsFile
+    from_file: frozenset[str]
+    """The settings that the file decides."""
+
+    def located(self, error: E) -> E:
+        """The same error, with the line of the file that it is about, where that is known."""
+        return self.file.located(error, self.from_file)
+
+
 def load(
     model: type[T],
     *,
@@ -71,24 +89,45 @@ def load(
     argv: Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> T:
-    """The settings of this process. `--print-config` and `--help` print and exit.
+    """The settings of this process, as `read` has them."""
+    return read(model, prog=prog, argv=argv, environ=environ).settings
+
+
+def read(
+    model: type[T],
+    *,
+    prog: str,
+    argv: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Told[T]:
+    """What this process is told. `--print-config` and `--help` print and exit.
 
     Raises ConfigError for anything unknown, malformed or missing; its message names the setting and
-    what to do.
+    what to do, and for a setting of the file its line.
     """
     environ = os.environ if environ is None else environ
     _check_variables(model, environ)
     options = vars(_parser(model, prog).parse_args(argv))
     path = options.pop("config_file") or environ.get(FILE_VARIABLE)
-    show = options.pop("print_config")
-    loaded = _merge(model, options, environ, _read_file(path))
+    show, only_check = options.pop("print_config"), options.pop("check_config")
+    file = settings_file.read(path) if path else SettingsFile()
+    try:
+        loaded = _merge(model, options, environ, file.content)
+    except ConfigError as error:
+        raise file.located(error, file.content) from None
+    from_file = frozenset(name for name, source in loaded.sources.items() if source == "file")
+    missing = [name for name, value in loaded.values.items() if value is REQUIRED]
     if show:
         sys.stdout.write(describe(model, loaded))
-        raise SystemExit(0)
-    missing = [name for name, value in loaded.values.items() if value is REQUIRED]
-    if missing:
+    if missing and not show:
         raise ConfigError(f"{prog} needs {', '.join(map(flag_name, missing))}")
-    return model(**loaded.values)
+    try:
+        settings = None if missing else model(**loaded.values)
+    except ConfigError as error:
+        raise file.located(error, from_file) from None
+    if show or settings is None:
+        raise SystemExit(0)
+    return Told(settings, only_check, file, from_file)
 
 
 def of_mapping(model: type[T], content: Mapping[str, Any]) -> T:
@@ -107,20 +146,38 @@ def variable_name(name: str) -> str:
 
 
 def describe(model: type[Any], loaded: LoadedSettings) -> str:
-    """The settings as YAML, each with the source of its value."""
+    """The settings as YAML, each with the source of its value: a settings file that says the same,
+    but for secrets, which are never shown.
+    """
     lines = []
     for field in dataclasses.fields(model):
         value = loaded.values[field.name]
         if value is REQUIRED:
             shown = "null"
-        elif field.metadata["secret"] and value:
+        elif hidden := field.metadata["secret"] and value:
             shown = "'********'"
         else:
-            plain = list(value) if isinstance(value, tuple) else value
-            shown = yaml.safe_dump(plain, default_flow_style=True, width=10_000)
-        shown = shown.removesuffix("\n...\n").strip()
-        lines.append(f"{field.name}: {shown}  # {loaded.sources[field.name]}\n")
+            shown = written(value)
+        comment = "# " if hidden else ""
+        lines.append(f"{comment}{field.name}: {shown}  # {loaded.sources[field.name]}\n")
     return "".join(lines)
+
+
+def written(value: Any) -> str:
+    """A setting's value, as a settings file has it in a line."""
+    text: str = yaml.safe_dump(
+        _plain(value), default_flow_style=True, width=sys.maxsize, allow_unicode=True
+    )
+    return text.removesuffix("...\n").strip()
+
+
+def _plain(value: Any) -> Any:
+    """With nothing in it that YAML has no word for."""
+    if isinstance(value, tuple | list):
+        return list(map(_plain, value))
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return str(value) if isinstance(value, Path) else value
 
 
 def read_section(model: type[T], name: str, given: object) -> T:
@@ -132,7 +189,23 @@ def read_section(model: type[T], name: str, given: object) -> T:
         return msgspec.convert(given, model)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at `$")
-        raise ConfigError(f"{name}{path.removesuffix('`')}: {what}") from None
+        unknown = re.search("unknown field `(.+)`", what)
+        hint = (
+            nearest(unknown[1], _field_names(msgspec.inspect.type_info(model))) if unknown else ""
+        )
+        raise ConfigError(f"{name}{path.removesuffix('`')}: {what}{hint}") from None
+
+
+def _field_names(kind: Any) -> Iterator[str]:
+    """All names of fields in what a Struct describes, at every depth."""
+    if isinstance(kind, msgspec.inspect.StructType):
+        for each in kind.fields:
+            yield each.encode_name
+            yield from _field_names(each.type)
+    for each in getattr(kind, "types", ()):
+        yield from _field_names(each)
+    if (item := getattr(kind, "item_type", None)) is not None:
+        yield from _field_names(item)
 
 
 def inherited(name: str) -> str:
@@ -171,8 +244,7 @@ def _check_variables(model: type[Any], environ: Mapping[str, str]) -> None:
     known = {FILE_VARIABLE, *map(variable_name, (*NAMES, *own))}
     for name in sorted(environ.keys() - known):
         if name.startswith(ENV_PREFIX) and not _OF_A_SERVICE.fullmatch(name):
-            close = difflib.get_close_matches(name, known, n=1, cutoff=0.85)
-            hint = f"; did you mean {close[0]}?" if close else ""
+            hint = nearest(name, known, cutoff=0.85)
             raise ConfigError(f"the variable {name} is no setting{hint}")
 
 
@@ -191,6 +263,11 @@ def _parser(model: type[Any], prog: str) -> argparse.ArgumentParser:
         action="store_true",
         help="Print the settings with their sources, and exit.",
     )
+    parser.add_argument(
+        "--check-config",
+        action="store_true",
+        help="Say whether it would start with these settings, and exit.",
+    )
     hints = typing.get_type_hints(model)
     for field in dataclasses.fields(model):
         text = f"{field.metadata['help']} [{variable_name(field.name)}"
@@ -205,20 +282,6 @@ def _parser(model: type[Any], prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _read_file(path: str | None) -> Mapping[str, Any]:
-    if not path:
-        return {}
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigError(f"cannot read settings from {path}: {error}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} must hold a mapping of settings, not a {type(content).__name__}")
-    return content
-
-
 def _merge(
     model: type[Any],
     options: Mapping[str, Any],
@@ -227,7 +290,8 @@ def _merge(
 ) -> LoadedSettings:
     fields = {field.name: field for field in dataclasses.fields(model)}
     if unknown := sorted(map(str, content.keys() - fields.keys())):
-        raise ConfigError(f"unknown settings: {', '.join(unknown)}")
+        hinted = (name + nearest(name, fields) for name in unknown)
+        raise ConfigError(f"unknown settings: {', '.join(hinted)}")
     hints = typing.get_type_hints(model)
     values: dict[str, Any] = {}
     sources: dict[str, Source] = {}
@@ -272,7 +336,7 @@ def _convert(raw: Any, hint: Any, name: str) -> Any:
             raise ConfigError(f"{name} must be one of {', '.join(arguments)}, not {raw!r}")
         return raw
     if origin is tuple:
-        items = _split(raw) if isinstance(raw, str) else raw
+        items = _items(raw, name) if isinstance(raw, str) else raw
         if not isinstance(items, list | tuple):
             raise ConfigError(f"{name} must be a list, not {raw!r}")
         return tuple(_convert(item, arguments[0], name) for item in items)
@@ -282,6 +346,13 @@ def _convert(raw: Any, hint: Any, name: str) -> Any:
             raise ConfigError(f"{name} must be a mapping of texts to texts")
         return mapping
     return _scalar(raw, hint, name)
+
+
+def _items(raw: str, name: str) -> Any:
+    """A list that is written as one, or the parts between commas."""
+    if raw.lstrip().startswith("[") and raw.rstrip().endswith("]"):
+        return settings_file.read_value(raw, name)
+    return _split(raw)
 
 
 def _split(raw: str) -> list[str]:
@@ -297,14 +368,18 @@ def _split(raw: str) -> list[str]:
 
 
 def _mapping(raw: Any, name: str) -> dict[str, Any]:
-    """A mapping from YAML, or `key=value,key=value` from text."""
+    """A mapping from YAML, or from text: JSON, or `key=value,key=value`."""
+    if isinstance(raw, str) and raw.lstrip().startswith("{"):
+        raw = settings_file.read_value(raw, name)
     if isinstance(raw, dict):
         return raw
     if not isinstance(raw, str):
         raise ConfigError(f"{name} must be a mapping, not {raw!r}")
     pairs = [part.partition("=") for part in _split(raw)]
     if bad := [key for key, equals, _ in pairs if not (key and equals)]:
-        raise ConfigError(f"{name} must be written key=value,key=value; {bad[0]!r} is not")
+        raise ConfigError(
+            f"{name} must be written key=value,key=value, or as JSON; {bad[0]!r} is not"
+        )
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 

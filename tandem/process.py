@@ -2,9 +2,11 @@
 signal ends it at once.
 
     def main() -> int:
-        return process.run("router", RouterConfig, serve)
+        return process.run("router", RouterConfig, serve, check)
 
     async def serve(config: RouterConfig, stop: asyncio.Event) -> None: ...
+
+    async def check(config: RouterConfig) -> None: ...
 
 Exit status: 0 after an orderly stop, 2 when the component could not start (StartError; its message
 says what to do).
@@ -23,7 +25,7 @@ from typing import Protocol, TypeVar
 import uvloop
 
 from tandem import logs
-from tandem.config import load
+from tandem.config import read
 from tandem.errors import StartError
 
 log = logging.getLogger(__name__)
@@ -46,17 +48,28 @@ def run(
     component: str,
     settings: type[C],
     serve: Callable[[C, asyncio.Event], Awaitable[None]],
+    check: Callable[[C], Awaitable[None]],
     argv: Sequence[str] | None = None,
 ) -> int:
     """Read the settings, and run `serve` until it returns; it should do so soon after its event is
-    set. Returns the exit status.
+    set. `check` raises StartError where it could not start, and is run instead where the process is
+    asked for that alone. Returns the exit status.
     """
 
+    async def checked(settings: C, stop: asyncio.Event) -> None:
+        await check(settings)
+        sys.stdout.write(would_start(component) + "\n")
+
     try:
-        config = load(settings, prog=f"tandem-{component.replace('_', '-')}", argv=argv)
+        told = read(settings, prog=f"tandem-{component.replace('_', '-')}", argv=argv)
     except StartError as error:
         return _refused(component, error)
-    return run_with(component, config, serve)
+    return run_with(
+        component,
+        told.settings,
+        checked if told.only_check else serve,
+        located=told.located,
+    )
 
 
 def run_with(
@@ -65,9 +78,11 @@ def run_with(
     serve: Callable[[C, asyncio.Event], Awaitable[None]],
     *,
     token_process: int | None = None,
+    located: Callable[[StartError], StartError] = lambda error: error,
 ) -> int:
     """Likewise, with settings that were read already. `token_process`: which of a worker's token
-    processes this is, where it has several; log lines say it.
+    processes this is, where it has several; log lines say it. `located`: adds to an error where the
+    setting stands that it is about.
     """
 
     async def main() -> None:
@@ -81,8 +96,13 @@ def run_with(
         )
         uvloop.run(main())
     except StartError as error:
-        return _refused(component, error)
+        return _refused(component, located(error))
     return 0
+
+
+def would_start(component: str) -> str:
+    """How a process that was only to check its settings says that they are good."""
+    return f"ok: tandem {component} would start with these settings"
 
 
 def _refused(component: str, error: StartError) -> int:

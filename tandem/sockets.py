@@ -8,6 +8,7 @@ import socket
 
 from tandem.errors import ConfigError
 
+_MOST_PORT = 65_535
 _USUAL_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 """Known without being parsed: each request of a local server names one of them."""
 
@@ -22,24 +23,32 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def check(address: str, *, setting: str) -> tuple[str, int]:
+    """The host and port of an address to listen on. Raises ConfigError, which names the setting."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isascii() and port.isdecimal() and int(port[:6]) <= _MOST_PORT):
+        raise ConfigError(
+            f"{setting} must be HOST:PORT, such as 0.0.0.0:8000, with a port of at most"
+            f" {_MOST_PORT}, not {address!r}"
+        )
+    return host.strip("[]"), int(port)
+
+
 def listen(address: str, *, setting: str, backlog: int = 128) -> socket.socket:
     """Listen on "host:port"; port 0 is any, and an IPv6 host stands in brackets.
 
     Raises ConfigError, which names the setting, where the address is none or cannot be bound.
     """
-    host, colon, port = address.rpartition(":")
-    if not (host and colon):
-        raise ConfigError(f"{setting} must be HOST:PORT, such as 0.0.0.0:8000, not {address!r}")
-    host = host.strip("[]")
+    host, port = check(address, setting=setting)
     ipv6 = ":" in host
     try:
         return socket.create_server(
-            (host, int(port)),
+            (host, port),
             family=socket.AF_INET6 if ipv6 else socket.AF_INET,
             backlog=backlog,
             dualstack_ipv6=ipv6 and socket.has_dualstack_ipv6(),  # "[::]" is every address
         )
-    except (OSError, ValueError, OverflowError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot listen on {address!r} ({setting}): {error}") from error
 
 

@@ -2141,6 +2141,36 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-520",
+        "Given modules that are called as Tandem's packages, in the folder where Tandem is started "
+        "or on PYTHONPATH, then no process of Tandem runs them in place of its own.",
+        ours=True,
+    ),
+    Promise(
+        "S6-521",
+        "Given a foreground `tandem up` whose terminal ends, or which is killed, then none of its "
+        "processes is left.",
+        ours=True,
+    ),
+    Promise(
+        "S6-522",
+        "Given settings with which a component would not start, then `tandem config check` refuses "
+        "them as the start does, with the line of the file: names that are none, keys given twice, "
+        "values out of range, code that cannot be imported or built.",
+        ours=True,
+    ),
+    Promise(
+        "S6-523",
+        "Given any settings, then what `tandem config` prints of them is a settings file that says "
+        "the same, but for secrets.",
+        ours=True,
+    ),
+    Promise(
+        "S6-524",
+        "Given the hook of the page on first steps, then it shows nothing of what it guards.",
+        ours=True,
+    ),
+    Promise(
         "S5-311",
         "Given any component's log lines, then they name it, its host and its address alike.",
         ours=True,

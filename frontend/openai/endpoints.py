@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from frontend.http.draining import Draining
@@ -15,6 +17,7 @@ from tandem.metrics import tandem_version
 from tandem.upstream.demultiplexer import Demultiplexer
 
 MODELS = "/v1/models/"
+DOCS = "/docs"
 _HTML = b"text/html; charset=utf-8"
 
 
@@ -56,6 +59,17 @@ class Endpoints:
 
     async def model(self, call: Call) -> None:
         await _json(call, self._models.card(call.path.removeprefix(MODELS), call.grant))
+
+    # --- for who looks around ---
+
+    async def index(self, pages: Mapping[str, str], call: Call) -> None:
+        """`pages`: what there is beside the API, by its path."""
+        if b"text/html" in (call.header(b"accept") or b""):
+            page = next(iter(pages), DOCS)
+            await call.respond(307, b"", _HTML, [(b"location", page.encode())])
+            return
+        body = {"name": "Tandem", "version": tandem_version(), "paths": {**openapi.index(), **pages}}
+        await call.respond(200, msgspec.json.encode(body))
 
     # --- for operators ---
 

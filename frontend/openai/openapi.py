@@ -71,6 +71,7 @@ _POSTS: tuple[tuple[str, str, Any, Any], ...] = (
     ("/detokenize", "Token ids to text", requests.DetokenizeRequest, answers.Text),
 )
 _GETS: tuple[tuple[str, str, Any], ...] = (
+    ("/", "What is here; a browser is sent to a page", dict[str, Any]),
     ("/v1/models", "The served model, as a list", answers.ModelList),
     ("/v1/models/{model}", "The served model", answers.ModelCard),
     (
@@ -115,6 +116,11 @@ _OPEN = (
 def document(unknown_fields: UnknownFields) -> bytes:
     """The description of the whole API as JSON, where it is decided so of unknown fields."""
     return msgspec.json.encode(describe(unknown_fields))
+
+
+def index() -> dict[str, str]:
+    """What is at each path, in a sentence."""
+    return {path: summary for path, summary, *_ in (*_POSTS, *_GETS)}
 
 
 @functools.cache

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import metadata
 
+from tandem import own_packages
 from tandem.cli import (
     bench,
     certificates,
@@ -26,7 +28,8 @@ from tandem.cli import (
 from tandem.cli.client import ApiError
 from tandem.cli.console import Console
 from tandem.cli.plan import COMPONENTS
-from tandem.errors import StartError
+from tandem.errors import ConfigError, StartError
+from tandem.process import would_start
 
 DISTRIBUTION = "tandem-serving"
 _CHECK_HOOK = "Run an output hook against the calls a worker makes."
@@ -38,6 +41,9 @@ _TOP = "Show the fleet, the queues and slow workers, live."
 _KEYS = "Make keys for clients."
 _FETCH_MODEL = "Bring a model's files into a folder, whole or not at all."
 _FIT = "Say whether a model fits on GPUs, and what fits beside it."
+CHECK = "check"
+_CHECKED = f"Whose settings; `{CHECK} COMPONENT`: say whether it would start with them."
+CHECK_SECONDS = 60.0
 _CERTIFICATES = "Make a CA and certificates for mutual TLS, or renew them in time."
 
 
@@ -140,7 +146,7 @@ def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser = commands.add_parser(
         "config", help="Print a component's settings, and where each comes from."
     )
-    parser.add_argument("component", choices=COMPONENTS)
+    parser.add_argument("component", choices=(*COMPONENTS, CHECK), help=_CHECKED)
     parser.add_argument(
         "flags", nargs=argparse.REMAINDER, help="Flags as the component itself takes them."
     )
@@ -148,8 +154,36 @@ def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 
 def _config(arguments: argparse.Namespace, console: Console) -> int:
-    command = [sys.executable, "-m", arguments.component, "--print-config", *arguments.flags]
+    if arguments.component == CHECK:
+        return _check_config(arguments.flags, console)
+    command = own_packages.command(arguments.component, "--print-config", *arguments.flags)
     return subprocess.run(command, check=False).returncode
+
+
+def _check_config(given: Sequence[str], console: Console) -> int:
+    """In a process of its own, which does what the component would do at its start: import and
+    build an operator's code too. That may take any time, and end its process. Raises StartError.
+    """
+    component, *flags = given or [""]
+    if component not in COMPONENTS:
+        raise ConfigError(
+            f"`tandem config {CHECK}` needs a component, one of {', '.join(COMPONENTS)},"
+            f" not {component!r}"
+        )
+    command = own_packages.command(component, "--check-config", *flags, parent=os.getpid())
+    try:
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, timeout=CHECK_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise StartError(
+            f"the check took longer than {CHECK_SECONDS:g} s: what the settings name does not end"
+            " to be imported or built"
+        ) from None
+    console.write(done.stdout)
+    if not done.returncode and would_start(component) not in done.stdout:
+        raise StartError("the check ended before it had an answer: an operator's code ended it")
+    return done.returncode
 
 
 def _version() -> str:

@@ -2,6 +2,8 @@
 
 import sys
 
+from tandem import own_packages
 from tandem.cli import main
 
+own_packages.prefer()
 sys.exit(main())

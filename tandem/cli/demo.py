@@ -5,6 +5,7 @@ is 1 if one does not hold.
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Sequence
 
 from tandem.cli import options, reference
@@ -13,7 +14,7 @@ from tandem.cli.console import Console
 from tandem.cli.journey import Journey, follow
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
-from tandem.cli.up import bring_up, report_stopped, stopping_on_sigterm
+from tandem.cli.up import SIMULATED, bring_up, report_stopped, stopping_on_signals
 from tandem.engine import model_files
 from tandem.logits.builtin import HELLO_WORLD
 from tandem.logits.spec import FORCED_SEQUENCE, LogitsProcessorEntry, forced_token_sequence
@@ -47,8 +48,14 @@ def demo(arguments: argparse.Namespace, console: Console) -> int:
         },
     )
     failed = 0
-    with stopping_on_sigterm(), Stack(stack_options, run_dir=arguments.run_dir / "demo") as stack:
+    run_dir = arguments.run_dir / "demo"
+    with (
+        stopping_on_signals(),
+        Stack(stack_options, run_dir=run_dir, parent=os.getpid()) as stack,
+    ):
         bring_up(stack, console)
+        if arguments.engine == "sim":
+            console.line(SIMULATED)
         for claim in Claims(stack, console).in_order():
             try:
                 claim()

@@ -14,6 +14,7 @@ from tandem.errors import ConfigError
 MODEL = Path("model") / "tandem-tiny"
 RUN_DIR = Path(".run")
 DEFAULT_PORT = 8000
+MOST_PORT = 65_535
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +56,7 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
     add_run_dir(parser)
     parser.add_argument(
         "--port",
-        type=int,
+        type=port,
         default=DEFAULT_PORT,
         help="Port of the frontend; 0 picks a free one. [%(default)s]",
     )
@@ -196,6 +197,13 @@ def api_key(variable: str) -> str:
         raise ConfigError(f"--api-key-env: the variable {variable} is not set, or empty")
     # A Secret may hold several, as the frontend's own setting does.
     return key.split(",")[0].strip()
+
+
+def port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= MOST_PORT:
+        raise argparse.ArgumentTypeError(f"must be from 0, any free one, to {MOST_PORT}")
+    return number
 
 
 def positive(text: str) -> int:

@@ -45,7 +45,7 @@ class StackOptions:
 
 @dataclass(slots=True, frozen=True)
 class Launch:
-    """One process: `python -m module *flags`."""
+    """One process, and what it runs (own_packages.command)."""
 
     name: str
     module: str
@@ -76,11 +76,24 @@ def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
         for index in range(count)
     ]
     free = FreePorts(held)
+    if options.port:
+        _hold(free, options.port)
     launches = [_worker(options, name, model, free) for name, model in workers]
     router = _router(options, launches, address=free.address(), metrics=free.address())
     address = f"{LOOPBACK}:{options.port}" if options.port else free.address()
     frontend = _frontend(options, router, address=address, metrics=free.address())
     return [*launches, router, frontend]
+
+
+def _hold(free: FreePorts, port: int) -> None:
+    """Raises StartError where the frontend could not listen on that port."""
+    try:
+        free.hold(LOOPBACK, port)
+    except OSError as error:
+        raise StartError(
+            f"--port {port} cannot be had ({error.strerror}): name another, or --port 0 for any"
+            " free one"
+        ) from error
 
 
 def _worker(options: StackOptions, name: str, model: Path, free: FreePorts) -> Launch:

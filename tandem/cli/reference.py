@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tandem import config
+from tandem import config, own_packages
 from tandem.cli import processes
 from tandem.cli.console import Console
 from tandem.cli.plan import StackOptions
@@ -35,15 +35,14 @@ def generate(
         run_dir / f"reference.{kind}" for kind in ("in.json", "out.json", "log")
     )
     question.write_text(json.dumps(asked), encoding="utf-8")
-    command = [
-        *(sys.executable, "-m", "tandem.engine.reference"),
+    flags = [
         f"--engine={options.engine}",
         f"--model-path={options.model_path}",
         f"--engine-options={','.join(options.engine_options)}",
     ]
     with question.open("rb") as stdin, answer.open("wb") as stdout, log.open("wb") as stderr:
         process = subprocess.Popen(
-            command,
+            own_packages.command("tandem.engine.reference", *flags, parent=os.getpid()),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

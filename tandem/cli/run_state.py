@@ -51,15 +51,20 @@ def asked_for(options: StackOptions) -> dict[str, Any]:
 
 
 def write(run_dir: Path, state: RunState) -> None:
+    """Raises StartError where it cannot be written."""
     path = run_dir / FILE
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(asdict(state), indent=2), encoding="utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text(json.dumps(asdict(state), indent=2), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise StartError(f"cannot write {path}: {error.strerror}") from error
 
 
 def read(run_dir: Path) -> RunState | None:
     """The state of the started stack, or None if nothing was started. Raises StartError for a file
-    that is not ours."""
+    that is not ours, or cannot be read.
+    """
     path = run_dir / FILE
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -76,12 +81,19 @@ def read(run_dir: Path) -> RunState | None:
         )
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise StartError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise StartError(f"{path} is damaged ({error!r}): remove it") from error
 
 
 def remove(run_dir: Path) -> None:
-    (run_dir / FILE).unlink(missing_ok=True)
+    """Raises StartError where that may not be."""
+    path = run_dir / FILE
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StartError(f"cannot remove {path}: {error.strerror}") from error
 
 
 def _identity(content: Any) -> Identity | None:

@@ -11,7 +11,6 @@ Synchronous, for the command line, tests and benchmarks:
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -19,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from tandem import config
+from tandem import config, own_packages
 from tandem.cli import processes
 from tandem.cli.client import Client
 from tandem.cli.plan import Launch, StackOptions, plan
@@ -68,11 +67,15 @@ class Stack:
     and stops on exit.
     """
 
-    def __init__(self, options: StackOptions, *, run_dir: Path) -> None:
+    def __init__(self, options: StackOptions, *, run_dir: Path, parent: int = 0) -> None:
+        """`parent`: this process, where none of the stack's may outlive it, however it ends; 0:
+        they live on when it is killed.
+        """
         self.options = options
         self.run_dir = run_dir
         self.components: dict[str, Component] = {}
         self._was_ready = False
+        self._parent = parent
         self._ports = ExitStack()
 
     def __enter__(self) -> Stack:
@@ -108,11 +111,11 @@ class Stack:
         except OSError as error:
             raise StackError(f"cannot make the folder {self.run_dir}: {error.strerror}") from error
         for launch in plan(self.options, held=self._ports):
-            self.components[launch.name] = _spawn(launch, self.run_dir)
+            self.components[launch.name] = self._spawn(launch)
 
     def restart(self, name: str) -> Component:
         """Start a component again that has ended, at the same address."""
-        self.components[name] = _spawn(self.components[name].launch, self.run_dir)
+        self.components[name] = self._spawn(self.components[name].launch)
         return self.components[name]
 
     def wait_ready(
@@ -176,6 +179,27 @@ class Stack:
         self.components.clear()
         self._ports.close()
 
+    def _spawn(self, launch: Launch) -> Component:
+        """Raises StackError where the log cannot be written, or no process can be had."""
+        log = self.run_dir / f"{launch.name}.log"
+        try:
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    own_packages.command(launch.module, *launch.flags, parent=self._parent),
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env=config.environment({"PYTHONUNBUFFERED": "1"}),
+                    start_new_session=True,  # Ctrl-C is for us: we stop them in order.
+                )
+        except OSError as error:
+            raise StackError(f"cannot start {launch.name} with the log {log}: {error}") from error
+        identity = processes.identify(process.pid)
+        if identity is None:
+            process.wait()
+            identity = processes.Identity(process.pid, 0)
+        return Component(launch, process, identity, log)
+
     def _probe(self, component: Component) -> bool:
         # The frontend is asked each time: it speaks for the whole stack.
         if component.name == "frontend" or not component.ready:
@@ -200,24 +224,6 @@ def stop_in_order(
         overdue = processes.end([components[name] for name in group], grace_seconds=grace_seconds)
         killed += [name for name in group if components[name] in overdue]
     return killed
-
-
-def _spawn(launch: Launch, run_dir: Path) -> Component:
-    log = run_dir / f"{launch.name}.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", launch.module, *launch.flags],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=config.environment({"PYTHONUNBUFFERED": "1"}),
-            start_new_session=True,  # Ctrl-C is for us: we stop them in order.
-        )
-    identity = processes.identify(process.pid)
-    if identity is None:
-        process.wait()
-        identity = processes.Identity(process.pid, 0)
-    return Component(launch, process, identity, log)
 
 
 def _names(components: list[Component]) -> str:

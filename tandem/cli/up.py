@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 
@@ -21,6 +23,7 @@ from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
 from tandem.errors import StartError
 
 START_SECONDS = {"sim": 60.0, "sglang": 600.0}
+SIMULATED = "The engine is simulated: what it answers are random words."
 PLAYGROUND = "playground"
 OFFERED = (PLAYGROUND, "allow_reports")
 """Settings of the frontend that are on here, where nobody but the machine's user comes, unless the
@@ -36,8 +39,10 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         _check_same(present, wanted)
         console.line(f"already up: {present.engine} at {present.url} (`tandem down` stops it)")
         return 0
-    with stopping_on_sigterm(), Stack(wanted, run_dir=run_dir) as stack:
-        owner = None if arguments.detach else processes.identify(os.getpid())
+    _check_engine(wanted.engine)
+    parent = 0 if arguments.detach else os.getpid()
+    with stopping_on_signals(), Stack(wanted, run_dir=run_dir, parent=parent) as stack:
+        owner = processes.identify(parent) if parent else None
         run_state.write(run_dir, run_state.of(stack, owner=owner))
         try:
             bring_up(stack, console)
@@ -58,6 +63,15 @@ def offers() -> dict[str, tuple[str, ...]]:
     """Flags for what the stack offers to its user alone. Raises ConfigError."""
     on = (name for name in OFFERED if config.inherited_switch(name, default=True))
     return {"frontend": tuple(map(config.flag_name, on))}
+
+
+def _check_engine(name: str) -> None:
+    """Raises StartError where no worker of the stack could start, before one is."""
+    if name == "sglang" and find_spec("sglang") is None:
+        raise StartError(
+            "SGLang is not installed: `make full` installs it in a checkout; --engine sim does"
+            " without"
+        )
 
 
 def _check_same(present: RunState, wanted: StackOptions) -> None:
@@ -90,6 +104,9 @@ def bring_up(stack: Stack, console: Console) -> None:
 
 def show_endpoint(stack: Stack, console: Console) -> None:
     console.line()
+    if stack.options.engine == "sim":
+        console.line(SIMULATED)
+        console.line()
     models = [stack.model, *(each.name for each in stack.options.further_models)]
     console.line(f"endpoint: {console.bold(f'{stack.url}/v1')}   model: {', '.join(models)}")
     if config.flag_name(PLAYGROUND) in stack.components["frontend"].launch.flags:
@@ -121,7 +138,10 @@ def down(arguments: argparse.Namespace, console: Console) -> int:
     run_dir: Path = arguments.run_dir
     state = run_state.read(run_dir)
     if state is None:
-        console.line(f"nothing is up ({run_dir} holds no {run_state.FILE})")
+        console.line(
+            f"nothing is up: {run_dir.resolve()} holds no {run_state.FILE}. A stack is stopped from"
+            " the folder in which it was started, or with the --run-dir that it was given."
+        )
         return 0
     began = time.monotonic()
     console.live(f"stopping {state.engine} at {state.url}", 0.0)
@@ -146,14 +166,25 @@ def report_stopped(killed: list[str], seconds: float | None, console: Console) -
 
 
 @contextmanager
-def stopping_on_sigterm() -> Iterator[None]:
-    """SIGTERM stops a foreground command as Ctrl-C does."""
+def stopping_on_signals() -> Iterator[None]:
+    """SIGTERM, and the end of the terminal (SIGHUP, unless `nohup` has it ignored), stop a
+    foreground command as Ctrl-C does.
+    """
+    on_terminal = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the shell and the kernel both send one
+            for stream in on_terminal:  # what is still said there would be an error
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -21,6 +21,10 @@ _JOINED: dict[EngineName, str] = {"sglang": "SglangJoined"}
 """The classes of the engines that several token processes can share."""
 
 
+class NotInstalledError(StartError):
+    """The packages of the engine are not on this machine."""
+
+
 def create(name: EngineName, role: Role, settings: EngineSettings) -> Engine:
     """An engine that is not started yet: the whole of it, or where there are several nodes, what
     leads.
@@ -66,8 +70,8 @@ def _build(
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        raise StartError(
-            f"engine {name!r} needs {error.name!r}, which is not installed: "
-            f"pip install 'tandem-serving[{extras}]'"
+        raise NotInstalledError(
+            f"engine {name!r} needs {error.name!r}, which is not installed: `make full` in a"
+            f" checkout, else pip install 'tandem-serving[{extras}]'"
         ) from error
     return getattr(module, class_name)(role, settings, *more)

@@ -7,7 +7,6 @@ which lie above this package: it is found by its name, and only then imported.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from tandem import own_packages
 from tandem.errors import ConfigError, StartError, TandemError, UnsupportedError
 from tandem.executor.config import ExecutorConfig
 from tandem.executor.live import ELSEWHERE, Live, LoopOf, refuse_classifier
@@ -93,7 +93,7 @@ def serving(
     if executor_config.resume:
         raise ConfigError("resume is for a router elsewhere: an executor's own has no other pair")
     try:
-        composed = importlib.import_module(_COMPOSED)
+        composed = own_packages.import_into_program(_COMPOSED)
     except ModuleNotFoundError as error:
         raise StartError(
             f"engines of one's own need {error.name!r}, which is not installed: "

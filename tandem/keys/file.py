@@ -7,6 +7,7 @@ from collections import Counter
 import msgspec
 
 from tandem.errors import ConfigError
+from tandem.keys import MAX_NAME
 from tandem.keys.grant import PLAIN_PREFIX, Grant
 from tandem.watched_file import WatchedFile
 
@@ -32,6 +33,13 @@ class KeyFile(WatchedFile[tuple[Grant, ...]]):
     @property
     def grants(self) -> tuple[Grant, ...]:
         return self.content
+
+
+_FORMS = {
+    "name": f"letters, digits, `.`, `_` and `-`, at most {MAX_NAME}, a letter or digit first",
+    "sha256": "64 lower-case hexadecimal digits",
+}
+"""What a field takes, where a regular expression says it."""
 
 
 def parse(content: bytes, name: str) -> tuple[Grant, ...]:
@@ -64,10 +72,12 @@ def _reason(error: Exception) -> str:
     """What is wrong, and where; without what was found there."""
     if not isinstance(error, msgspec.ValidationError):
         return "it is no JSON object"
-    text = str(error)
-    if "unknown field" in text:
+    what, _, place = str(error).partition(" - at `$.")
+    if "unknown field" in what:
         return f"a field is none of {', '.join(Grant.__struct_fields__)}"
-    return text
+    if "matching regex" in what:
+        what = _FORMS.get(place.removesuffix("`"), "it is not written as it must be")
+    return f"{place.removesuffix('`')}: {what}" if place else what
 
 
 def _check_unique(values: list[str], name: str, field: str) -> None:

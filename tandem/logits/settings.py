@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from tandem.errors import ConfigError
+from tandem.settings_file import nearest
 
 Clients = Literal["none", "select", "arguments"]
 _CLIENTS = ("none", "select", "arguments")
@@ -39,14 +40,16 @@ def parse(raw: Mapping[str, Any]) -> dict[str, ProcessorSettings]:
 
 
 def _one(name: str, given: Any) -> ProcessorSettings:
-    where = f"logits_processors: {name}"
+    where = f"logits_processors.{name}"
     if isinstance(given, str):
         given = {"use": given}
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where} must be an import path or a mapping, not {given!r}")
     known = sorted(each.name for each in fields(ProcessorSettings))
     if unknown := sorted(map(str, set(given) - set(known))):
-        raise ConfigError(f"{where} has no {', '.join(unknown)}; it takes {', '.join(known)}")
+        raise ConfigError(
+            f"{where}.{unknown[0]} is none of {', '.join(known)}{nearest(unknown[0], known)}"
+        )
     use = given.get("use", name)
     if not isinstance(use, str) or not use:
         raise ConfigError(f"{where}: use must be an import path or a name, not {use!r}")

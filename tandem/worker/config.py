@@ -8,12 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tandem import tracing
+from tandem import sockets, tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import REQUIRED, setting
 from tandem.engine import lora
 from tandem.engine.base import Nodes, ParkingLimits
 from tandem.errors import ConfigError
+from tandem.hooks import settings as hook_settings
+from tandem.hooks.audit import settings as audit_settings
+from tandem.hooks.classifiers import settings as classifier_settings
 from tandem.hooks.contract import Phase
 from tandem.logits import settings as logits_settings
 from tandem.logits.forms.limits import SpecLimits
@@ -249,7 +252,13 @@ class WorkerConfig:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.park_seconds > _MOST_PARK_SECONDS:
             raise ConfigError(f"park_seconds must be at most {_MOST_PARK_SECONDS}")
+        for name in ("listen", "metrics_listen"):
+            if address := getattr(self, name):
+                sockets.check(address, setting=name)
         self._check_lora_adapters()
+        hook_settings.parse(self.hook, self.hooks)
+        classifier_settings.parse(self.classifiers)
+        audit_settings.parse(self.audit)
         logits_settings.parse(self.logits_processors)
         tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
         tls.check(self)

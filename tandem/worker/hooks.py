@@ -14,7 +14,7 @@ from tandem.hooks.counters import CountedHook
 from tandem.hooks.deferred import DeferredHooks
 from tandem.hooks.runner import in_this_process
 from tandem.hooks.runner.processes.pool import HookPool
-from tandem.hooks.settings import parse
+from tandem.hooks.settings import HookSettings, parse
 from tandem.worker.config import WorkerConfig
 
 
@@ -35,12 +35,7 @@ class WorkerHooks:
     @classmethod
     def load(cls, phase: Phase, config: WorkerConfig) -> WorkerHooks | None:
         """None: this worker has no hook. Raises ConfigError or LoadError."""
-        model = config.model_name()
-        settings = replace(
-            parse(config.hook, config.hooks).for_worker(phase, model),
-            audit=parse_audit(config.audit),
-            worker=config.worker_name(phase),
-        )
+        model, settings = config.model_name(), _settings(phase, config)
         if not settings.chain:
             return None
         if settings.workers:
@@ -55,7 +50,23 @@ class WorkerHooks:
         chain = Chain.build(settings, phase=phase, model=model)
         return cls(in_this_process(chain), chain.hooks, chain.audit)
 
+    @staticmethod
+    def check(phase: Phase, config: WorkerConfig) -> None:
+        """Build the chain in this process, wherever it is to run. Raises ConfigError or
+        LoadError.
+        """
+        Chain.build(_settings(phase, config), phase=phase, model=config.model_name())
+
     @property
     def pool(self) -> HookPool | None:
         """None: no process but this one runs hooks."""
         return self.runs if isinstance(self.runs, HookPool) else None
+
+
+def _settings(phase: Phase, config: WorkerConfig) -> HookSettings:
+    """What this worker runs. Raises ConfigError."""
+    return replace(
+        parse(config.hook, config.hooks).for_worker(phase, config.model_name()),
+        audit=parse_audit(config.audit),
+        worker=config.worker_name(phase),
+    )

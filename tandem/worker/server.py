@@ -88,16 +88,35 @@ def main(
         else:
             await live(phase, config, stop, partial(make or Worker, phase, config, load))
 
-    return run(f"{phase}_worker", serve, argv)
+    async def check(config: WorkerConfig) -> None:
+        check_phase(phase, config, load)
+
+    return run(f"{phase}_worker", serve, check, argv)
 
 
 def run(
     component: str,
     serve: Callable[[WorkerConfig, asyncio.Event], Awaitable[None]],
+    check: Callable[[WorkerConfig], Awaitable[None]],
     argv: list[str] | None = None,
 ) -> int:
     """Likewise, of what serves in its own way."""
-    return until_engine_dies(lambda: process.run(component, WorkerConfig, serve, argv))
+    return until_engine_dies(lambda: process.run(component, WorkerConfig, serve, check, argv))
+
+
+def check_phase(phase: Phase, config: WorkerConfig, load: LoadPhase) -> None:
+    """Raises StartError for what a worker of the phase would refuse of its settings on any machine
+    that has its engine: user code is imported and built, that of a pool in this process.
+    """
+    try:
+        if config.node_rank:
+            Follower(phase, config)
+        else:
+            Worker(phase, config, load, divided=True)
+            WorkerHooks.check(phase, config)
+    except factory.NotInstalledError as error:
+        WorkerHooks.check(phase, config)
+        log.warning("not checked: engine_options", extra={"reason": str(error)})
 
 
 def until_engine_dies(run: Callable[[], int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -20,10 +21,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 90
 
 
-def tandem(*arguments: str) -> subprocess.CompletedProcess[str]:
+def tandem(
+    *arguments: str, folder: Path = ROOT, **variables: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tandem.cli", *arguments],
-        cwd=ROOT,
+        cwd=folder,
+        env=os.environ | variables,
         capture_output=True,
         text=True,
         timeout=SECONDS,
@@ -37,10 +41,38 @@ def run_dir(tmp_path: Path) -> Iterator[Path]:
     assert tandem("down", "--run-dir", str(tmp_path / "run")).returncode == 0
 
 
-def test_a_detached_stack_answers_until_it_is_taken_down(run_dir: Path) -> None:
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """The folder of a user's project: a hook, and modules that are called as Tandem's packages."""
+    folder = tmp_path / "a project"
+    folder.mkdir()
+    for name in ("frontend", "router", "prefill_worker", "decode_worker"):
+        (folder / f"{name}.py").write_text("print('USER CODE RAN')\n")
+    (folder / "my_hook.py").write_text(
+        "from tandem.hooks.contract import emit\n\n"
+        "class Upper:\n"
+        "    def __call__(self, chunk):\n        return emit(chunk.text_diff.upper())\n"
+    )
+    (folder / "my_judge.py").write_text(
+        "class Judge:\n    name = 'judge'\n"
+        "    async def score(self, context):\n        return {'safe': True}\n"
+    )
+    return folder
+
+
+@pytest.mark.promise("S6-520")
+def test_a_detached_stack_answers_until_it_is_taken_down(run_dir: Path, project: Path) -> None:
     where = ("--run-dir", str(run_dir))
-    started = tandem("up", "--engine=sim", "--port=0", "--detach", *where)
+    chain = {"workers": 1, "chain": [{"path": "my_hook:Upper", "phases": ["decode"]}]}
+    started = tandem(
+        *("up", "--engine=sim", "--port=0", "--detach", *where),
+        folder=project,
+        TANDEM_HOOKS=json.dumps(chain),
+        TANDEM_CLASSIFIERS=json.dumps({"entries": ["my_judge:Judge"]}),
+        TANDEM_ALLOW_EXTERNAL_SCORES="true",
+    )
     assert started.returncode == 0, started.stderr
+    assert "answers are random words" in started.stdout
     state = run_state.read(run_dir)
     assert state is not None
     assert f"curl -N {state.url}/v1/chat/completions" in started.stdout
@@ -51,16 +83,19 @@ def test_a_detached_stack_answers_until_it_is_taken_down(run_dir: Path) -> None:
         "model": "tandem-tiny",
         "messages": [{"role": "user", "content": "Hello"}],
         "max_tokens": 2,
-        "tandem": {"report": True},
+        "tandem": {"report": True, "external_scores": True},
     }
     with httpx.Client(base_url=state.url) as client:
         assert "Tandem playground" in client.get("/playground").text
-        report = client.post("/v1/chat/completions", json=asked).json()["tandem"]
+        answer = client.post("/v1/chat/completions", json=asked).json()
+    assert answer["choices"][0]["external_scores"] == {"judge": {"safe": True}}
+    report = answer["tandem"]
     assert {phase["phase"] for phase in report["phases"]} == {"prefill", "decode"}
 
     said = tandem("chat", "--url", state.url, "--max-tokens=8", "Hello")
     assert said.returncode == 0, said.stderr
     assert said.stdout.strip()
+    assert said.stdout == said.stdout.upper()
 
     again = tandem("up", "--engine=sim", "--port=0", *where)
     assert (again.returncode, "already up" in again.stdout) == (0, True)
@@ -74,8 +109,11 @@ def test_a_detached_stack_answers_until_it_is_taken_down(run_dir: Path) -> None:
     assert state.running() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_foreground_stack_stops_in_order_on_a_signal(run_dir: Path, number: int) -> None:
+@pytest.mark.promise("S6-521")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_a_foreground_stack_stops_in_order_on_a_signal_and_ends_with_its_command(
+    run_dir: Path, number: int
+) -> None:
     output = run_dir.with_name("up.out")
     with output.open("wb") as stdout:
         up = subprocess.Popen(
@@ -98,11 +136,16 @@ def test_a_foreground_stack_stops_in_order_on_a_signal(run_dir: Path, number: in
     state = run_state.read(run_dir)
     assert state is not None
     assert Client(state.url).status("/ready") == 200
+    members = list(state.processes.values())
     up.send_signal(number)
+    if number == signal.SIGKILL:
+        assert up.wait(timeout=SECONDS) == -signal.SIGKILL
+        assert processes.wait_gone(members, SECONDS)
+        return
     assert up.wait(timeout=SECONDS) == 0
     assert "stopped" in output.read_text()
     assert "killed" not in output.read_text()
-    assert not any(processes.alive(process) for process in state.processes.values())
+    assert not any(processes.alive(process) for process in members)
     assert run_state.read(run_dir) is None
 
 

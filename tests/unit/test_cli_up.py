@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import signal
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -18,8 +21,8 @@ from tandem.cli.console import Console
 from tandem.cli.plan import StackOptions, plan
 from tandem.cli.run_state import RunState
 from tandem.cli.stack import Component, Stack, StackError
-from tandem.cli.up import offers, show_endpoint
-from tandem.errors import ConfigError
+from tandem.cli.up import offers, show_endpoint, stopping_on_signals
+from tandem.errors import ConfigError, StartError
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -172,3 +175,126 @@ def test_a_switch_of_the_environment_that_is_none_is_refused(
     monkeypatch.setenv("TANDEM_PLAYGROUND", "perhaps")
     with pytest.raises(ConfigError, match="playground must be true or false, not 'perhaps'"):
         offers()
+
+
+@pytest.mark.promise("S6-521")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_interrupts_a_foreground_command_once(number: signal.Signals) -> None:
+    """The kernel and the shell both send SIGHUP: the second must not cut the drain short."""
+    before = signal.getsignal(number)
+    interrupted = 0
+    with stopping_on_signals():
+        for _ in range(2 if number == signal.SIGHUP else 1):
+            try:
+                signal.raise_signal(number)
+            except KeyboardInterrupt:
+                interrupted += 1
+    assert interrupted == 1
+    assert signal.getsignal(number) is before
+
+
+def test_a_command_under_nohup_does_not_end_with_the_terminal() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopping_on_signals():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("port", ["-1", "65536", "99999", "http"])
+def test_a_port_that_is_none_is_refused_by_its_flag(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], port: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["up", "--engine=sim", f"--port={port}", f"--run-dir={tmp_path}"])
+    assert ended.value.code == 2
+    assert "--port" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_noticed_before_anything_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert main(["up", "--engine=sim", f"--port={port}", f"--run-dir={tmp_path}"]) == 2
+    said = capsys.readouterr()
+    assert f"--port {port} cannot be had (Address already in use)" in said.err
+    assert "--port 0" in said.err
+    assert said.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [["up", "--engine=sim", "--port=0"], ["down"]])
+@pytest.mark.parametrize("kind", ["a file", "a folder in the way"])
+def test_a_run_folder_that_cannot_be_used_is_said_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], kind: str
+) -> None:
+    run_dir = tmp_path / "run"
+    if kind == "a file":
+        run_dir.write_text("")
+    else:
+        (run_dir / run_state.FILE).mkdir(parents=True)
+    assert main([*command, f"--run-dir={run_dir}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("tandem: cannot ")
+    assert said.count("\n") == 1
+
+
+def test_a_full_disk_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(StartError, match=r"cannot write .*No space left on device"):
+        run_state.write(tmp_path, RunState("http://127.0.0.1:1", "sim", None, {}))
+
+
+def test_sglang_that_is_not_installed_is_said_before_anything_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tandem.cli.up.find_spec", lambda name: None)
+    assert main(["up", "--port=0", f"--run-dir={tmp_path}"]) == 2
+    said = capsys.readouterr()
+    assert "`make full`" in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        (["keys", "new", "a b c"], "name: letters, digits"),
+        (["keys", "new", "a", "--max-n=0"], "max_n: Expected"),
+        (["plan-fit", "MODEL", "--context=9000"], "fewer than --context 9000"),
+        (["plan-fit", "/no/such"], "/no/such"),
+        (["config", "check"], "needs a component"),
+        (["chat", "--url=ftp://x", "hi"], "is no address"),
+        (["top", "--once", "--routers=nonsense"], ""),
+        (["fetch-model", "ftp://x", "--to=/no/such"], ""),
+        (["check-hook", "no_such:Hook"], "no_such"),
+        (["check-hook", "json:dumps", "--config=["], "--config cannot be read"),
+        (["certificates", "--to=/proc/no"], ""),
+        (["demo", "--engine=sim", "--run-dir=/proc/no"], "cannot make the folder"),
+        (["verify", "--url=http://127.0.0.1:1", "--timeout=0.1"], ""),
+        (["bench", "--trace=/no/such"], ""),
+    ],
+)
+def test_a_plausible_mistake_is_answered_with_a_sentence(
+    capfd: pytest.CaptureFixture[str], command: list[str], says: str, model_path: Path
+) -> None:
+    arguments = [str(model_path) if each == "MODEL" else each for each in command]
+    try:
+        status = main(arguments)
+    except SystemExit as ended:  # argparse's
+        status = ended.code
+    said = capfd.readouterr()
+    assert status in (1, 2)
+    assert says in said.out + said.err
+    assert "Traceback" not in said.out + said.err
+
+
+def test_plan_fit_takes_a_models_own_context_where_that_is_shorter(
+    capsys: pytest.CaptureFixture[str], model_path: Path
+) -> None:
+    assert main(["plan-fit", str(model_path)]) == 0
+    assert "sequences of 4,096 tokens" in capsys.readouterr().out

@@ -1,5 +1,4 @@
-"""A process that reads large bodies, started by the frontend: `python -m
-frontend.openai.reading.process FD`.
+"""A process that reads large bodies, started by the frontend with the socket FD as its argument.
 
 It ends by itself when a body takes more time than it may, or the frontend has gone; the frontend
 ends it when a body takes too much memory.
@@ -11,7 +10,6 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 
 from frontend.config import FrontendConfig
 from frontend.openai.reading.reader import Reader
@@ -30,9 +28,9 @@ from tandem.errors import InternalError, TandemError
 log = logging.getLogger(__name__)
 
 
-def main(argv: Sequence[str]) -> int:
+def main() -> int:
     ignore_signals()
-    stream = socket.socket(fileno=int(argv[1]))
+    stream = socket.socket(fileno=int(sys.argv[1]))
     stream.set_inheritable(False)
     readers: dict[str, Reader] = {}
     seconds = 0.0
@@ -69,4 +67,4 @@ def _reply(reader: Reader, order: Order) -> Reply:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(main())

@@ -18,7 +18,7 @@ from tandem.cli.bench.load import BenchLoad
 from tandem.cli.client import TIMEOUT_SECONDS, ApiError, Client
 from tandem.cli.console import Console
 from tandem.cli.trace import read
-from tandem.cli.up import stopping_on_sigterm
+from tandem.cli.up import stopping_on_signals
 from tandem.errors import ConfigError
 
 CONCURRENCY = 16
@@ -55,7 +55,7 @@ def bench(arguments: argparse.Namespace, console: Console) -> int:
         api_key=key,
         timeout_seconds=arguments.timeout,
     )
-    with tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder, stopping_on_sigterm():
+    with tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder, stopping_on_signals():
         outcome = aiperf.run(program, target, load, Path(folder), console)
     slo = Slo(ttft_seconds=arguments.slo_ttft, itl_seconds=arguments.slo_itl)
     figures = Figures.of(outcome.answers, slo)

@@ -47,7 +47,7 @@ def check_hook(arguments: argparse.Namespace, console: Console) -> int:
     """Status 0, or 1 where something must be fixed. Raises StartError where the hook cannot be
     built.
     """
-    sys.path.insert(0, str(Path.cwd()))
+    sys.path.append(str(Path.cwd()))
     subject = Subject(arguments.hook, _config(arguments.config))
     done = asyncio.run(_run(subject, arguments.text, None if arguments.json else console))
     if arguments.json:

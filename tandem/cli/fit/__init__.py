@@ -51,9 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--context",
         type=options.positive,
-        default=CONTEXT,
         metavar="TOKENS",
-        help="Prompt and answer of a sequence together. [%(default)s]",
+        help=f"Prompt and answer of a sequence together. [{CONTEXT}, or the model's if shorter]",
     )
     add("--page-size", type=options.positive, default=PAGE_SIZE, metavar="N", help="[%(default)s]")
     add(
@@ -87,7 +86,8 @@ def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
         kv_dtype=arguments.kv_dtype,
         moe_a2a_backend=arguments.moe_a2a_backend,
     )
-    workers = [_worker(arguments, phase) for phase in _PHASES]
+    context = arguments.context or min(CONTEXT, model.context_length)
+    workers = [_worker(arguments, phase, context) for phase in _PHASES]
     fits = [memory.compute(model, worker) for worker in workers]
     refused = [worker for worker, fit in zip(workers, fits, strict=True) if not fit.fits]
     if arguments.json:
@@ -100,7 +100,7 @@ def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
     return 1 if refused else 0
 
 
-def _worker(arguments: argparse.Namespace, phase: Phase) -> WorkerPlan:
+def _worker(arguments: argparse.Namespace, phase: Phase, context: int) -> WorkerPlan:
     sizes = [getattr(arguments, name) for name in _SIZES]
     if phase == "decode":
         of_decode = [getattr(arguments, f"decode_{name}") for name in _SIZES]
@@ -111,7 +111,7 @@ def _worker(arguments: argparse.Namespace, phase: Phase) -> WorkerPlan:
         division=Division(*sizes),
         memory_share=getattr(arguments, f"{phase}_memory_share"),
         page_size=arguments.page_size,
-        context=arguments.context,
+        context=context,
         max_sequences=arguments.max_sequences,
         moe_a2a_backend=arguments.moe_a2a_backend,
     )

@@ -106,7 +106,10 @@ class _Pools:
 def compute(shape: Shape, worker: WorkerPlan) -> Fit:
     """Raises ConfigError where the model has no such context, or cannot be divided so."""
     if worker.context > shape.context_length:
-        raise ConfigError(f"the model's context has {shape.context_length:,} tokens, not more")
+        raise ConfigError(
+            f"the model's context has {shape.context_length:,} tokens, fewer than --context"
+            f" {worker.context}"
+        )
     if wrong := _indivisible(shape, worker.division):
         raise ConfigError(wrong)
     division, groups = worker.division, worker.division.groups

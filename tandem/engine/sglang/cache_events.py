@@ -157,8 +157,11 @@ class CacheSubscription:
 
     async def follow(self) -> None:
         """Until cancelled, or until something cannot be read: then nothing is known."""
-        import zmq
-        import zmq.asyncio
+        try:
+            import zmq
+            import zmq.asyncio
+        except ModuleNotFoundError:
+            return  # SGLang is not installed: the start of the engine says so
 
         socket: Any = zmq.asyncio.Context.instance().socket(zmq.SUB)
         try:

@@ -319,7 +319,8 @@ def _start_error(error: BaseException, printed: str) -> StartError:
     if isinstance(error, ModuleNotFoundError):
         message = (
             f"the sglang engine cannot be imported ({error}): "
-            "install tandem-serving[worker,sglang], and plugins/sglang-cpu where there is no GPU"
+            "`make full` in a checkout, else install tandem-serving[worker,sglang], and"
+            " plugins/sglang-cpu where there is no GPU"
         )
     else:
         message = (

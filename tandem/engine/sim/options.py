@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tandem.config import setting
 from tandem.errors import ConfigError
+from tandem.settings_file import nearest
 
 T = TypeVar("T")
 
@@ -78,7 +79,8 @@ def parse(model: type[T], values: Mapping[str, Any], *, prefix: str = "") -> T:
         field = name.removeprefix(prefix)
         if not name.startswith(prefix) or field not in hints:
             known = ", ".join(prefix + known for known in hints)
-            raise ConfigError(f"the sim engine has no option {name!r}; it has: {known}")
+            hint = nearest(name, (prefix + each for each in hints))
+            raise ConfigError(f"the sim engine has no option {name!r}; it has: {known}{hint}")
         converted[field] = _convert(hints[field], name, value)
     return model(**converted)
 

@@ -1,4 +1,4 @@
-"""A process that compiles forms, started by the worker: `python -m tandem.logits.forms.process FD`.
+"""A process that compiles forms, started by the worker with the socket FD as its argument.
 
 It loads what all forms share once, and compiles each form in a fork of itself, with limits of CPU
 time, memory and stack. Whatever a form does there, it does to that fork: this process only waits,
@@ -16,9 +16,9 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from typing import Final, NoReturn
 
+from tandem import own_packages
 from tandem.child_process import frame, ignore_signals, memory, receive
 from tandem.logits.forms import productive
 from tandem.logits.forms.compiler import Compiler
@@ -52,11 +52,11 @@ _MESSAGE_CHARACTERS: Final = 500
 _TOO_DEEP: Final = "it is nested too deep, by itself or through what it refers to"
 
 
-def main(argv: Sequence[str]) -> int:
-    if len(argv) == 2:
-        _again_with_small_stacks(argv[1])
+def main() -> int:
+    if len(sys.argv) == 2:
+        _again_with_small_stacks(sys.argv[1])
     ignore_signals()
-    stream = socket.socket(fileno=int(argv[1]))
+    stream = socket.socket(fileno=int(sys.argv[1]))
     stream.set_inheritable(False)
     payload = receive(stream)
     if payload is None:
@@ -196,7 +196,7 @@ def _again_with_small_stacks(descriptor: str) -> NoReturn:
     theirs = _DEFAULT_STACK_BYTES if soft == resource.RLIM_INFINITY else soft
     ours = min(theirs // 2, _MOST_STACK_BYTES)
     resource.setrlimit(resource.RLIMIT_STACK, (ours, hard))
-    os.execv(sys.executable, [sys.executable, "-m", PROGRAM, descriptor, "again"])
+    os.execv(sys.executable, own_packages.command(PROGRAM, descriptor, "again"))
 
 
 def _load(boot: CompilerBoot) -> Compiler:
@@ -206,4 +206,4 @@ def _load(boot: CompilerBoot) -> Compiler:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(main())

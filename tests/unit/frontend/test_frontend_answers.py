@@ -560,6 +560,19 @@ async def test_the_description_covers_every_path_and_the_page_loads_nothing_else
     assert "<script" not in page
 
 
+async def test_the_root_names_what_there_is_and_sends_a_browser_to_a_page(start: Start) -> None:
+    frontend = await start(say_hello, playground=True)
+    paths = (await frontend.http.get("/")).json()["paths"]
+    assert {"/v1/chat/completions", "/docs", "/openapi.json", "/health", "/playground"} <= set(
+        paths
+    )
+    described = (await frontend.http.get("/openapi.json")).json()["paths"]
+    assert set(paths) == {*described, "/playground"}
+    sent = await frontend.http.get("/", headers={"accept": "text/html,*/*;q=0.8"})
+    assert (sent.status_code, sent.headers["location"]) == (307, "/playground")
+    assert (await frontend.http.get("/playground")).status_code == 200
+
+
 async def test_metrics_are_at_zero_from_the_start_and_count_what_happens(start: Start) -> None:
     frontend = await start(say_hello)
     assert (await frontend.http.get("/metrics")).status_code == 404  # not for clients

@@ -12,8 +12,10 @@ import httpx
 import pytest
 
 from tandem.cli import main
+from tandem.cli.check_hook import checks
+from tandem.cli.check_hook.subject import Subject
 from tandem.hooks.contract import Chunk
-from tandem.testing import run_hook
+from tandem.testing import run_hook, run_hook_async
 
 PAGES = Path(__file__).parents[3] / "docs" / "hooks"
 
@@ -47,6 +49,30 @@ def test_the_examples_of_tensorrt_llm_run() -> None:
     assert hook._buffers == {}
     run = run_hook(silent["SuppressHook"](), ["a", "b"])
     assert (run.text, run.token_ids, run.shown) == ("", (), (None, None))
+
+
+@pytest.mark.promise("S6-524")
+async def test_the_hook_of_first_steps_shows_nothing_of_what_it_guards_and_the_page_checks_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """check-hook finds nothing with the text that the page gives, and the hook acts on that."""
+    (block,) = (block for block in python_blocks("../first-steps.md") if "NoSecrets" in block)
+    (tmp_path / "my_hook.py").write_text(block)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    page = (PAGES.parent / "first-steps.md").read_text(encoding="utf-8")
+    (path, text) = re.findall(r'tandem check-hook (\S+) --text "(.+)"', page)[0]
+    subject = Subject(path, {})
+    calls = await checks.calls(subject, [text])
+    assert "terminate" in calls.summary
+    for check in (
+        calls,
+        await checks.borders(subject, [text]),
+        await checks.tokens(subject, [text]),
+    ):
+        assert not check.problems
+    hook = defined(block)["NoSecrets"]()
+    run = await run_hook_async(hook, ["Well. This is a sec", "ret", " thing."])
+    assert (run.text, run.stop_reason) == ("Well.", "no_secrets")
 
 
 def test_a_chunk_has_the_eight_fields_and_five_more() -> None:

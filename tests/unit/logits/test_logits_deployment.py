@@ -178,8 +178,8 @@ def test_more_processors_than_allowed_are_refused_but_the_deployments_own_do_not
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        ({"a": 3}, "logits_processors: a must be an import path or a mapping"),
-        ({"a": {"path": "x:Y"}}, "a has no path; it takes always, args, clients, use"),
+        ({"a": 3}, "logits_processors.a must be an import path or a mapping"),
+        ({"a": {"path": "x:Y"}}, "logits_processors.a.path is none of always, args, clients, use"),
         ({"a": {"use": 3}}, "use must be"),
         ({"a": {"args": [1]}}, "args must be a mapping"),
         ({"a": {"clients": "all"}}, "clients must be one of none, select, arguments"),

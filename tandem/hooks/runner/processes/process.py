@@ -1,5 +1,4 @@
-"""A process of the hook pool, started by the worker:
-`python -m tandem.hooks.runner.processes.process FD`.
+"""A process of the hook pool, started by the worker with FD as its argument.
 
 It reads chunks from the socket FD, runs the chain on them and writes rulings back. It imports what
 hooks need and no engine. It ends when the worker closes its end of the socket, and with the worker.
@@ -13,7 +12,6 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Sequence
 from functools import partial
 
 import uvloop
@@ -42,10 +40,10 @@ async def serve(stream: socket.socket, boot: Boot) -> int:
     return 2 if started.error else await child.run()
 
 
-def main(argv: Sequence[str]) -> int:
+def main() -> int:
     _own_signals()
     die_with(os.getppid())
-    stream = socket.socket(fileno=int(argv[1]))
+    stream = socket.socket(fileno=int(sys.argv[1]))
     stream.set_inheritable(False)
     boot = _read_boot(stream)
     if boot is None:
@@ -79,4 +77,4 @@ def _read_boot(stream: socket.socket) -> Boot | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv))
+    sys.exit(main())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
+
+from tandem import own_packages
 
 PROGRAM: Final = "tandem.hooks.runner.processes.process"
 KILL_SECONDS: Final = 5.0
@@ -45,7 +46,7 @@ class Spawner:
     def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", PROGRAM, str(theirs.fileno())],
+                own_packages.command(PROGRAM, str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
             )
