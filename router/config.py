@@ -12,7 +12,7 @@ from tandem.config import setting
 from tandem.errors import ConfigError
 from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
 from tandem.wire import addresses, tls
-from tandem.wire.grpc import REFLECTION_HELP
+from tandem.wire.grpc import REFLECTION_HELP, check_address
 
 _AT_LEAST_ONE = ("max_queue", "max_n", "max_fanout_bytes", "max_backlog_bytes")
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
@@ -286,7 +286,7 @@ class RouterConfig:
             raise ConfigError(f"max_n must be at most {MAX_OUTPUTS}, not {self.max_n}")
         if self.default_timeout_seconds > self.max_timeout_seconds:
             raise ConfigError("default_timeout_seconds must not exceed max_timeout_seconds")
-        sockets.check(self.listen, setting="listen")
+        check_address(self.listen, setting="listen")
         sockets.check(self.metrics_listen, setting="metrics_listen")
         self._check_discovery()
         self._check_sharing()

@@ -68,7 +68,8 @@ class Endpoints:
             page = next(iter(pages), DOCS)
             await call.respond(307, b"", _HTML, [(b"location", page.encode())])
             return
-        body = {"name": "Tandem", "version": tandem_version(), "paths": {**openapi.index(), **pages}}
+        paths = {**openapi.index(), **pages}
+        body = {"name": "Tandem", "version": tandem_version(), "paths": paths}
         await call.respond(200, msgspec.json.encode(body))
 
     # --- for operators ---

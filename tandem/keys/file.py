@@ -72,12 +72,12 @@ def _reason(error: Exception) -> str:
     """What is wrong, and where; without what was found there."""
     if not isinstance(error, msgspec.ValidationError):
         return "it is no JSON object"
-    what, _, place = str(error).partition(" - at `$.")
+    what, _, place = str(error).removesuffix("`").partition(" - at `$.")
     if "unknown field" in what:
         return f"a field is none of {', '.join(Grant.__struct_fields__)}"
     if "matching regex" in what:
-        what = _FORMS.get(place.removesuffix("`"), "it is not written as it must be")
-    return f"{place.removesuffix('`')}: {what}" if place else what
+        what = _FORMS[place.partition("[")[0]]
+    return f"{place}: {what}" if place else what
 
 
 def _check_unique(values: list[str], name: str, field: str) -> None:

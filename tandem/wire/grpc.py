@@ -143,6 +143,12 @@ class Server:
             self._check.close()
 
 
+def check_address(address: str, *, setting: str) -> None:
+    """Raises ConfigError, as `Server.start` does, for what is no address on any machine."""
+    if not address.startswith(UNIX):
+        sockets.check(address, setting=setting)
+
+
 def _unix(path: str) -> socket.socket:
     """A socket that listens at that path. Raises OSError."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -23,7 +23,7 @@ from tandem.logits.forms.limits import SpecLimits
 from tandem.logits.forms.workshop import WorkshopLimits
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.wire import tls
-from tandem.wire.grpc import REFLECTION_HELP
+from tandem.wire.grpc import REFLECTION_HELP, check_address
 
 WorkerKind = Phase | Literal["worker"]
 """What a process serves: a phase, or as an aggregated worker both."""
@@ -252,9 +252,10 @@ class WorkerConfig:
                 raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
         if self.park_seconds > _MOST_PARK_SECONDS:
             raise ConfigError(f"park_seconds must be at most {_MOST_PARK_SECONDS}")
-        for name in ("listen", "metrics_listen"):
-            if address := getattr(self, name):
-                sockets.check(address, setting=name)
+        if self.listen:
+            check_address(self.listen, setting="listen")
+        if self.metrics_listen:
+            sockets.check(self.metrics_listen, setting="metrics_listen")
         self._check_lora_adapters()
         hook_settings.parse(self.hook, self.hooks)
         classifier_settings.parse(self.classifiers)

@@ -54,7 +54,7 @@ def project(tmp_path: Path) -> Path:
         "    def __call__(self, chunk):\n        return emit(chunk.text_diff.upper())\n"
     )
     (folder / "my_judge.py").write_text(
-        "class Judge:\n    name = 'judge'\n"
+        "class Judge:\n    name, blocking, timeout_ms = 'judge', False, 10_000\n"
         "    async def score(self, context):\n        return {'safe': True}\n"
     )
     return folder

@@ -113,7 +113,7 @@ def test_so_is_each_further_process_of_a_worker(
     assert lives.frozen == FROZEN
 
 
-def _run(config: WorkerConfig, component: str, kind: Any, serve: Any, argv: Any) -> int:
+def _run(config: WorkerConfig, component: str, kind: Any, serve: Any, *_: Any) -> int:
     return _run_with(component, config, serve)
 
 
