@@ -13,7 +13,7 @@ from tandem import sockets, tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.endings import WithheldReason
-from tandem.errors import ConfigError
+from tandem.errors import ConfigError, MissingSettingError
 from tandem.extra_fields import MAX_BYTES as MAX_EXTRA_FIELDS_BYTES
 from tandem.logits.forms.limits import SpecLimits
 from tandem.message_limits import MAX_OUTPUTS, MAX_PROMPT_LOGPROBS
@@ -352,7 +352,7 @@ class FrontendConfig:
 
     def _check_models(self) -> None:
         if not (self.model_path or self.models or self.models_folder):
-            raise ConfigError("needs --model-path, or else --models or --models-folder")
+            raise MissingSettingError("needs --model-path, or else --models or --models-folder")
         if not all(self.model_aliases):
             raise ConfigError("model_aliases holds an empty name")
         if self.model_aliases and not self.model_path:

@@ -30,7 +30,7 @@ import msgspec
 import yaml
 
 from tandem import settings_file
-from tandem.errors import ConfigError, StartError
+from tandem.errors import ConfigError, MissingSettingError, StartError
 from tandem.setting_names import NAMES
 from tandem.settings_file import SettingsFile, nearest
 
@@ -119,13 +119,15 @@ def read(
     missing = [name for name, value in loaded.values.items() if value is REQUIRED]
     if show:
         sys.stdout.write(describe(model, loaded))
-    if missing and not show:
-        raise ConfigError(f"{prog} needs {', '.join(map(flag_name, missing))}")
     try:
-        settings = None if missing else model(**loaded.values)
+        if missing:
+            raise MissingSettingError(f"{prog} needs {', '.join(map(flag_name, missing))}")
+        settings = model(**loaded.values)
     except ConfigError as error:
+        if show and isinstance(error, MissingSettingError):
+            raise SystemExit(0) from None
         raise file.located(error, from_file) from None
-    if show or settings is None:
+    if show:
         raise SystemExit(0)
     return Told(settings, only_check, file, from_file)
 

@@ -297,6 +297,25 @@ def test_a_bad_file_is_refused_with_its_line(
         _load(["--config", str(file)])
 
 
+@pytest.mark.parametrize(
+    ("model", "given", "status"),
+    [
+        (FrontendConfig, [], 0),
+        (RouterConfig, [], 0),
+        (WorkerConfig, [], 0),
+        (WorkerConfig, ["--model-path=m"], 0),
+        (RouterConfig, ["--max-queue=-3"], 2),
+    ],
+)
+def test_settings_are_printed_whatever_is_missing_and_what_is_wrong_is_refused_then(
+    capsys: pytest.CaptureFixture[str], model: type[Any], given: list[str], status: int
+) -> None:
+    with pytest.raises((SystemExit, ConfigError)) as ended:
+        load(model, prog="t", argv=["--print-config", *given], environ={})
+    assert isinstance(ended.value, ConfigError) is bool(status)
+    assert capsys.readouterr().out.startswith("listen: ")
+
+
 def test_a_line_is_not_told_of_a_setting_that_the_file_does_not_decide(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("max_queue: 3\n")

@@ -366,7 +366,6 @@ def config(model_path: Any, **changes: Any) -> WorkerConfig:
         ("[::]:7200", 3, "[::]:7203"),
         ("", 2, "127.0.0.1:7202"),
         ("127.0.0.1:0", 4, "127.0.0.1:0"),
-        ("nonsense", 2, ":nonsense"),
     ],
 )
 async def test_a_process_listens_beside_the_first(
