@@ -10,7 +10,7 @@ import logging
 import grpc
 
 from tandem.complaints import Complaints
-from tandem.wire.rpc.server import Context
+from tandem.wire.rpc.serving import Context
 from tandem.wire.tls import PeerRole, PeerTls
 
 log = logging.getLogger(__name__)

@@ -7,16 +7,15 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
 
 from tandem.wire import addresses
-from tandem.wire.rpc import frames, headers
-from tandem.wire.rpc.connection import PeerConnection
-from tandem.wire.rpc.frames import PREFACE, Code, ProtocolError
+from tandem.wire.rpc import headers
+from tandem.wire.rpc.dialled import Dialled
 from tandem.wire.rpc.headers import Headers, Metadata
 from tandem.wire.rpc.stream import Stream, StreamError
 
@@ -30,66 +29,6 @@ CONNECT_SECONDS: Final = 5.0
 """For a connection, TLS and all, of whatever a name stands for."""
 SILENCE_SECONDS: Final = 60.0
 """A process that hangs is waited for so long: its loop may stand still for a while."""
-_LAST_STREAM: Final = 2**31 - 1
-
-
-class _Dialled(PeerConnection):
-    preface = PREFACE
-    asked: Mapping[int, int] = {**PeerConnection.asked, frames.ENABLE_PUSH: 0}
-
-    def __init__(self, *, most_bytes: int, silence_seconds: float) -> None:
-        super().__init__(most_bytes=most_bytes, silence_seconds=silence_seconds)
-        self.accepts = True
-        """It takes new calls."""
-        self._next = 1
-
-    def begin(self, first: Headers) -> Stream:
-        """A new call. Raises OSError where the connection was lost meanwhile."""
-        if not self.accepts:
-            raise ConnectionError("the connection was lost")
-        stream = Stream(self, self._next, most_bytes=self._most_bytes)
-        self.streams[self._next] = stream
-        self._next += 2
-        self.accepts = self._next < _LAST_STREAM
-        self.send_headers(stream, first)
-        return stream
-
-    def known(self, number: int) -> bool:
-        return number % 2 == 1 and number < self._next
-
-    def headers(self, number: int, headers: Headers, ends: bool) -> None:
-        stream = self.streams.get(number)
-        if stream is None:
-            if not self.known(number):
-                raise ProtocolError(Code.PROTOCOL_ERROR, "an answer to no call")
-            return
-        if not stream.headers:
-            stream.headers = headers
-        if not ends:
-            return
-        try:
-            stream.receive_end(headers)
-            if stream.sends:
-                self.reset(stream, Code.NO_ERROR)
-            else:
-                self.forget(stream)
-        except StreamError as error:
-            self.fail_stream(stream, error)
-
-    def half_closed(self, stream: Stream) -> None:
-        self.fail_stream(
-            stream, StreamError(grpc.StatusCode.INTERNAL, "the answer ended without a status")
-        )
-
-    def fail_stream(self, stream: Stream, error: StreamError) -> None:
-        self.reset(stream, Code.CANCEL)
-        stream.fail(error)
-
-    def left(self) -> None:
-        self.accepts = False
-
-    def lost(self, reason: str) -> None:
-        self.accepts = False
 
 
 class RpcChannel:
@@ -115,9 +54,9 @@ class RpcChannel:
         self._name = name
         self._most_bytes = most_bytes
         self._silence_seconds = silence_seconds
-        self._connections: list[_Dialled] = []
+        self._connections: list[Dialled] = []
         """The last one takes calls, unless it is lost; the others let theirs end."""
-        self._dialling: asyncio.Task[_Dialled] | None = None
+        self._dialling: asyncio.Task[Dialled] | None = None
         self._calls: set[RpcCall] = set()
 
     async def __aenter__(self) -> RpcChannel:
@@ -190,10 +129,16 @@ class RpcChannel:
         return ask
 
     @property
-    def connections(self) -> Sequence[PeerConnection]:
+    def connections(self) -> Sequence[Dialled]:
         return self._connections
 
-    async def connected(self) -> _Dialled:
+    async def stream(self, first: Headers) -> Stream:
+        """A new call, once its server takes one more. Raises OSError or TimeoutError."""
+        while not await (connection := await self.connected()).room():
+            pass
+        return connection.begin(first)
+
+    async def connected(self) -> Dialled:
         """A connection that takes calls. Raises OSError or TimeoutError."""
         if self._connections and self._connections[-1].accepts:
             return self._connections[-1]
@@ -217,13 +162,13 @@ class RpcChannel:
     def drop(self, call: RpcCall) -> None:
         self._calls.discard(call)
 
-    def _dialled(self, dialling: asyncio.Task[_Dialled]) -> None:
+    def _dialled(self, dialling: asyncio.Task[Dialled]) -> None:
         self._dialling = None
         if not dialling.cancelled() and dialling.exception() is None:
             self._connections = [each for each in self._connections if not each.over]
             self._connections.append(dialling.result())
 
-    async def _dial(self) -> _Dialled:
+    async def _dial(self) -> Dialled:
         """Connect to the first address that answers, of those that a name stands for."""
         async with asyncio.timeout(CONNECT_SECONDS):
             if self.address.startswith(UNIX):
@@ -249,12 +194,12 @@ class RpcChannel:
             raise OSError(str(error)) from error
         return list(dict.fromkeys((str(where[0]), port) for *_, where in found))
 
-    async def _connect(self, **where: Any) -> _Dialled:
+    async def _connect(self, **where: Any) -> Dialled:
         loop = asyncio.get_running_loop()
         create: Any = loop.create_unix_connection if "path" in where else loop.create_connection
         name = self._name if self._tls is not None else None
         _, connection = await create(
-            lambda: _Dialled(most_bytes=self._most_bytes, silence_seconds=self._silence_seconds),
+            lambda: Dialled(most_bytes=self._most_bytes, silence_seconds=self._silence_seconds),
             ssl=self._tls,
             server_hostname=name,
             **where,
@@ -345,7 +290,7 @@ class RpcCall:
 
     async def _send(self, requests: AsyncIterator[Any] | None, first: Headers) -> None:
         try:
-            stream = (await self._channel.connected()).begin(first)
+            stream = await self._channel.stream(first)
         except (OSError, TimeoutError) as error:
             reason = f"no connection to {self._channel.address}: {_reason(error)}"
             self._give_up(StreamError(grpc.StatusCode.UNAVAILABLE, reason))

@@ -8,46 +8,40 @@ turn of the loop, however much has come.
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from math import inf
-from typing import Any, Final, cast
+from typing import Final
 
 import grpc
-import hpack
 
-from tandem.wire.rpc import frames
+from tandem.byte_budget import Allotment
+from tandem.wire.rpc import frames, header_blocks, work
+from tandem.wire.rpc.closed_streams import ClosedStreams
 from tandem.wire.rpc.frames import (
-    HEAD,
     HEAD_BYTES,
     MESSAGE_FRAME_HEAD,
     MESSAGE_HEAD_BYTES,
     Code,
     ProtocolError,
 )
-from tandem.wire.rpc.header_blocks import HeaderBlocks
+from tandem.wire.rpc.header_blocks import HeaderBlocks, Whole
 from tandem.wire.rpc.headers import MOST_BYTES, Headers, of_reset
+from tandem.wire.rpc.link import Link
+from tandem.wire.rpc.reading import FrameReader
 from tandem.wire.rpc.stream import WINDOW, Stream, StreamError
-from tandem.wire.rpc.watching import ProcessWatch, watch_machine
+from tandem.wire.rpc.validity import MalformedError
+from tandem.wire.rpc.work import Calm, Work
 
-_CONNECTION_WINDOW: Final = 8 * WINDOW
-"""What of it has come is open again at once: streams say what is kept."""
+CONNECTION_WINDOW: Final = 8 * WINDOW
+"""What of it has come is open again once it is read, or is of a message that is not whole."""
 _MOST_PARTIAL: Final = 4
 """Messages that are not whole yet take so many largest messages' bytes together."""
-_WORK_A_TURN: Final = 256
-"""Frames that are taken in a turn of the loop. Headers count as more, by their size too."""
-_WORK_OF_HEADERS: Final = 16
-_HEADER_BYTES_A_WORK: Final = 32
-_MOST_CONTROL_BYTES: Final = 1024 * 1024
-"""So much may wait of answers to the peer's own frames that it does not read."""
-_CLOSE_SECONDS: Final = 0.5
-_PING_BYTES: Final = 8
-_MOST_TABLE_BYTES: Final = 4096
-"""So large a table of headers we keep for what we send, where the peer allows it."""
+_HELD_STEP: Final = 64 * 1024
+"""What is kept is told to the budget in steps of so many bytes."""
+_WITH_CONTENT: Final = (frames.DATA, frames.HEADERS)
 
 
-class PeerConnection(asyncio.Protocol):
+class PeerConnection(Link):
     """One end. Its subclasses say what begins a stream, and what ends one."""
 
     preface: bytes = b""
@@ -62,39 +56,36 @@ class PeerConnection(asyncio.Protocol):
         """`most_bytes` of a message that is received. A peer that says nothing for
         `silence_seconds`, though it was asked, is given up.
         """
+        super().__init__(silence_seconds)
         self.first_window = frames.FIRST_WINDOW
         self.streams: dict[int, Stream] = {}
-        self.over = False
-        """It is lost, or is being closed."""
-        self.peername: Any = None
         self._most_bytes = most_bytes
         self._most_at_once = min(most_bytes + MESSAGE_HEAD_BYTES, frames.LEAST_FRAME)
         """Bytes of a frame that holds one message which is taken."""
-        self._transport: asyncio.Transport | None = None
-        self._window = frames.FIRST_WINDOW
-        self._most_frame = frames.LEAST_FRAME
+        self._window = self._allowed = frames.FIRST_WINDOW
+        """Bytes that the peer takes now, and has allowed from the beginning."""
+        self.unread = 0
+        """Bytes of messages that wait to be read, of all streams."""
         self.partial = 0
         """Bytes of messages that are not whole yet, of all streams."""
         self.most_partial = _MOST_PARTIAL * most_bytes
-        self._received = 0
-        """Bytes of DATA that the peer has not been told to send again as many of."""
-        self._paused = False
+        self._held: Allotment | None = None
+        self._received = self._allowed_again = 0
+        """Bytes of DATA that the peer has not been told to send again as many of, and has."""
         self._blocked: dict[Stream, None] = {}
-        self._rest = b""
-        self._more = bytearray()
-        """What came after `_rest`, and is not enough for a frame."""
-        self._resting = False
-        self._greeted = False
-        self._gone = asyncio.Event()
-        self._encoder = hpack.Encoder()
+        self._unblocks = False
+        """What is blocked is to be tried, once for all frames that were taken in a row."""
+        self._settled = False
+        """The peer has said its settings, which come first."""
         self._blocks = HeaderBlocks()
-        self._watch = ProcessWatch(
-            silence_seconds,
-            ping=self._ask,
-            give_up=lambda: self.abort("the peer does not answer"),
-        )
+        self._closed = ClosedStreams()
+        self.work = Work()
+        self._calm = Calm(asyncio.get_running_loop().time, self._moved)
+        self._reader = FrameReader(self, self.work)
         self._take: Mapping[int, Callable[[int, int, bytes], None]] = {
+            frames.DATA: self._on_data,
             frames.HEADERS: self._on_headers,
+            frames.PRIORITY: self._on_priority,
             frames.RST_STREAM: self._on_reset,
             frames.SETTINGS: self._on_settings,
             frames.PUSH_PROMISE: self._on_push_promise,
@@ -106,8 +97,10 @@ class PeerConnection(asyncio.Protocol):
 
     # --- what each end says for itself ---
 
-    def headers(self, number: int, headers: Headers, ends: bool) -> None:
-        """The peer began a stream, or an answer, or ended one. Raises ProtocolError."""
+    def headers(self, number: int, headers: Headers | None, ends: bool) -> None:
+        """The peer began a stream, or an answer, or ended one; None: by more than headers may be.
+        Raises ProtocolError, and MalformedError where that costs the stream alone.
+        """
         raise NotImplementedError
 
     def known(self, number: int) -> bool:
@@ -121,29 +114,21 @@ class PeerConnection(asyncio.Protocol):
     def lost(self, reason: str) -> None:
         """The connection is over, and so are its streams."""
 
-    def left(self) -> None:
-        """The peer takes no new streams."""
+    def left(self, last: int) -> None:
+        """The peer takes no new streams, and works on those of ours up to `last`."""
 
     # --- the transport's ---
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self.peername = transport.get_extra_info("peername")
-        watch_machine(transport.get_extra_info("socket"))
-        more = frames.window_update(0, _CONNECTION_WINDOW - frames.FIRST_WINDOW)
-        self._transport.write(self.preface + frames.settings(self.asked) + more)
-        self._watch.begin()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._gone.set()
-        self._end(str(error) if error else "the connection was closed")
+    def first_bytes(self) -> bytes:
+        more = frames.window_update(0, CONNECTION_WINDOW - frames.FIRST_WINDOW)
+        return self.preface + frames.settings(self.asked) + more
 
     def data_received(self, data: bytes) -> None:
         if self.over:
             return
         self._watch.heard = True
-        if self._rest or not self._hand_on(data):
-            self._receive(data)
+        if self._reader.rest or not self._hand_on(data):
+            self._reader.receive(data)
 
     def _hand_on(self, data: bytes) -> bool:
         """Hand on what nearly every read brings: a frame that is one message, for whoever waits for
@@ -159,7 +144,7 @@ class PeerConnection(asyncio.Protocol):
             or compressed
             or length != size - MESSAGE_HEAD_BYTES
             or self._blocks.opening is not None
-            or self._received + size > _CONNECTION_WINDOW // 2
+            or self._received + size > CONNECTION_WINDOW // 2
         ):
             return False
         stream = self.streams.get(number)
@@ -167,21 +152,6 @@ class PeerConnection(asyncio.Protocol):
             return False
         self._received += size
         return True
-
-    def _receive(self, data: bytes) -> None:
-        if self._resting:
-            self._more += data
-            return
-        if self._rest and self._greeted:
-            # A frame that comes byte by byte is not put together anew for each of them.
-            self._more += data
-            if len(self._rest) + len(self._more) >= self._wanted():
-                self._work(self._come())
-        else:
-            self._work(self._rest + data)
-
-    def eof_received(self) -> None:
-        """Nothing is sent to a peer that sends nothing more: the transport closes."""
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -197,14 +167,6 @@ class PeerConnection(asyncio.Protocol):
 
     # --- sending ---
 
-    @property
-    def security(self) -> ssl.SSLObject | None:
-        """The connection's TLS, for the peer's certificate; None: it has none."""
-        found = None
-        if self._transport is not None:
-            found = self._transport.get_extra_info("ssl_object")
-        return found
-
     def send(self, stream: Stream, message: bytes) -> bool:
         """Now, as far as windows and the transport allow, and the rest later. Returns whether the
         next one can be taken.
@@ -215,7 +177,7 @@ class PeerConnection(asyncio.Protocol):
             and not self._paused
             and size <= stream.window
             and size <= self._window
-            and size <= self._most_frame
+            and size <= self.most_frame
         ):
             stream.window -= size
             self._window -= size
@@ -223,14 +185,14 @@ class PeerConnection(asyncio.Protocol):
             return not self._paused
         head = frames.MESSAGE_HEAD.pack(0, len(message))
         stream.unsent.append(memoryview(head + message))
-        self._flush(stream)
+        self.flush(stream)
         return not (stream.unsent or self._paused)
 
     def send_headers(self, stream: Stream, headers: Headers, *, ends: bool = False) -> None:
         """At once: what was to be sent before them has left."""
         stream.begun = True
-        block = self._encoder.encode(headers)
-        self._write(frames.header_frames(stream.number, block, ends=ends, most=self._most_frame))
+        block = header_blocks.encoded(headers)
+        self._write(frames.header_frames(stream.number, block, ends=ends, most=self.most_frame))
 
     def end(self, stream: Stream) -> None:
         """This end sends no more messages."""
@@ -239,69 +201,24 @@ class PeerConnection(asyncio.Protocol):
 
     def reset(self, stream: Stream, code: Code) -> None:
         """Both ends are done with it."""
-        self.forget(stream)
+        self.forget(stream, given_up=not stream.ended)
         self.control(frames.reset(stream.number, code))
 
-    def forget(self, stream: Stream) -> None:
-        """Nothing of it is sent, or kept, any longer."""
+    def forget(self, stream: Stream, *, given_up: bool = False) -> None:
+        """Nothing of it is sent, or kept, any longer. `given_up`: the peer may still send, which it
+        is not told for doing wrong.
+        """
+        self._closed.add(stream.number, given_up=given_up)
         self.streams.pop(stream.number, None)
         self._blocked.pop(stream, None)
         stream.close()
 
-    def control(self, data: bytes) -> None:
-        """Frames that no window bounds. A peer that has them made and does not read them is cut
-        off.
-        """
-        self._write(data)
-        if self._paused and self._waiting_bytes() > _MOST_CONTROL_BYTES + self._most_frame:
-            self.abort("the peer does not read")
-
-    def _waiting_bytes(self) -> int:
-        """What the transport has not sent."""
-        waiting = 0
-        if self._transport is not None:
-            waiting = self._transport.get_write_buffer_size()
-        return waiting
-
-    def abort(self, reason: str) -> None:
-        """Close without a word, and at once."""
-        if self._transport is not None:
-            self._transport.abort()
-        self._end(reason)
-
-    def close(self, code: Code = Code.NO_ERROR, reason: str = "it was closed") -> None:
-        """Say so, and close once what was written has left."""
-        if not self.over:
-            self._write(frames.goaway(self.last_stream(), code, reason))
-        if self._transport is not None:
-            self._transport.close()
-            if self._waiting_bytes():  # the peer may never read it
-                loop = asyncio.get_running_loop()
-                loop.call_later(_CLOSE_SECONDS, self._transport.abort)
-        self._end(reason)
-
-    async def closed(self) -> None:
-        """Close, and wait until it is, for a moment: a peer may never read what was written."""
-        self.close()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                await self._gone.wait()
-        if self._transport is not None:
-            self._transport.abort()
-
-    def last_stream(self) -> int:
-        """The last of the peer's streams that was worked on."""
-        return 0
-
-    def _write(self, data: bytes) -> None:
-        if self._transport is not None and not self.over:
-            self._transport.write(data)
-
-    def _flush(self, stream: Stream) -> None:
+    def flush(self, stream: Stream) -> None:
+        """Send what of it has not left, as far as windows and the transport allow."""
         unsent = stream.unsent
         while unsent and not self._paused:
             part = unsent[0]
-            size = min(len(part), self._most_frame, self._window, stream.window)
+            size = min(len(part), self.most_frame, self._window, stream.window)
             if size <= 0:
                 break
             stream.window -= size
@@ -319,129 +236,158 @@ class PeerConnection(asyncio.Protocol):
             stream.flow(not self._paused)
 
     def _unblock(self) -> None:
+        self._unblocks = False
         for stream in list(self._blocked):
-            self._flush(stream)
+            if self._window <= 0 or self._paused:
+                return
+            self.work.left -= 1
+            self.flush(stream)
 
     # --- receiving ---
 
-    def _wanted(self) -> int:
-        """Bytes of the first frame, as far as that is known."""
-        head = self._rest[:HEAD_BYTES]
-        head += bytes(self._more[: HEAD_BYTES - len(head)])
-        if len(head) < HEAD_BYTES:
-            return HEAD_BYTES
-        upper, lower, *_ = HEAD.unpack(head)
-        return HEAD_BYTES + min(int(upper) << 8 | int(lower), frames.LEAST_FRAME)
-
-    def _come(self) -> bytes:
-        """All that waits to be taken."""
-        data = self._rest + bytes(self._more)
-        self._more.clear()
-        return data
-
-    def _work(self, data: bytes) -> None:
-        try:
-            self._rest = data[self._frames(data) :]
-        except ProtocolError as error:
-            self.refused(error)
-            self.close(error.code, str(error))
-
     def refused(self, error: ProtocolError) -> None:
         """The peer did what it must not."""
-
-    def _frames(self, data: bytes) -> int:
-        """Take what is whole, up to a turn's work. Returns how many bytes that was."""
-        place, end, work = 0, len(data), 0
-        if not self._greeted:
-            place = self.greeting(data)
-            if place < 0:
-                return 0
-        while end - place >= HEAD_BYTES and not self.over:
-            upper, lower, kind, flags, number = HEAD.unpack_from(data, place)
-            size = (upper << 8) | lower
-            if size > frames.LEAST_FRAME:
-                raise ProtocolError(Code.FRAME_SIZE_ERROR, f"a frame of {size} bytes")
-            start = place + HEAD_BYTES
-            if start + size > end:
-                break
-            work += 1
-            if kind in (frames.HEADERS, frames.CONTINUATION):
-                work += _WORK_OF_HEADERS + size // _HEADER_BYTES_A_WORK
-            if work > _WORK_A_TURN and place:
-                self._rest_a_turn()
-                break
-            place = start + size
-            self._frame(kind, flags, number & 0x7FFFFFFF, data[start:place])
-        return place
 
     def greeting(self, data: bytes) -> int:
         """How many bytes come before the first frame, or -1 where that cannot be known yet. Raises
         ProtocolError.
         """
-        self._greeted = True
         return 0
 
-    def _rest_a_turn(self) -> None:
-        assert self._transport is not None
-        self._resting = True
-        self._transport.pause_reading()
-        asyncio.get_running_loop().call_soon(self._go_on)
+    def refuse(self, error: ProtocolError) -> None:
+        """Close, and say why."""
+        self.refused(error)
+        self.close(error.code, str(error))
 
-    def _go_on(self) -> None:
-        self._resting = False
-        if self.over:
-            return
-        self._work(self._come())
-        self._read_on()
+    def taken(self) -> None:
+        """Some frames were taken in a row: what they allow is sent."""
+        if self._unblocks:
+            self._unblock()
+        if self._held is not None:
+            self._count_held()
 
-    def _read_on(self) -> None:
-        """What was held back comes, unless there is enough to do still."""
-        if not (self._resting or self.over or self._transport is None):
-            self._transport.resume_reading()
-
-    def _frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+    def take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        """Raises ProtocolError."""
         if self._blocks.opening is not None and kind != frames.CONTINUATION:
             raise ProtocolError(Code.PROTOCOL_ERROR, "headers were not ended")
-        if kind == frames.DATA:
-            self._on_data(flags, number, payload)
-        elif (take := self._take.get(kind)) is not None:
+        if not self._settled:
+            if kind != frames.SETTINGS or flags & frames.ACK:
+                raise ProtocolError(Code.PROTOCOL_ERROR, "the first frame holds no settings")
+            self._settled = True
+        if kind not in _WITH_CONTENT:
+            self._calm.use()
+        # RFC 9113, 5.5 has those of no meaning ignored.
+        if (take := self._take.get(kind)) is None:
+            return
+        try:
             take(flags, number, payload)
-        # Others mean nothing to us: RFC 9113, 5.5 has them ignored, and so may priorities be.
+        except MalformedError as error:
+            self.malformed(number, str(error))
+        except StreamError as error:
+            if (stream := self.streams.get(number)) is not None:
+                self.fail_stream(stream, error)
+
+    def malformed(self, number: int, reason: str, code: Code = Code.PROTOCOL_ERROR) -> None:
+        """What the peer sent on a stream costs that stream."""
+        self._calm.use()
+        stream = self.streams.get(number)
+        if stream is None:
+            self._closed.add(number, given_up=True)
+            self.control(frames.reset(number, code))
+            return
+        self.reset(stream, code)
+        stream.fail(StreamError(grpc.StatusCode.INTERNAL, f"the peer broke HTTP/2: {reason}"))
+
+    def passed_over(self, number: int) -> None:
+        """Something came on a stream that is over. Raises ProtocolError, unless the peer may not
+        have known.
+        """
+        if not self.known(number):
+            raise ProtocolError(Code.PROTOCOL_ERROR, "a stream that never was")
+        if number in self._closed and not self._closed.given_up(number):
+            raise ProtocolError(Code.STREAM_CLOSED, "more of a stream that was over")
+        self._calm.use()
+        self.open_window()
+
+    # --- what is kept ---
+
+    def open_window(self) -> None:
+        """Let the peer send again what of its DATA does not wait to be read, where that is worth a
+        frame.
+        """
+        again = self._received - self.unread
+        if again > CONNECTION_WINDOW // 2 and not self.over:
+            self._received -= again
+            self._allowed_again += again
+            self.control(frames.window_update(0, again))
+        if not self.unread and self._held is not None:
+            self._count_held()
+
+    def hold(self, allotment: Allotment) -> None:
+        """Count what is kept there."""
+        self._held = allotment
+
+    def _count_held(self) -> None:
+        """Tell the budget what is kept, in steps."""
+        assert self._held is not None
+        kept = self.unread + self.partial
+        more = kept - self._held.size
+        if more >= _HELD_STEP:
+            self._held.grow(more)
+        elif more <= -_HELD_STEP or (not kept and more):
+            self._held.give_back(-more)
+
+    def _moved(self) -> int:
+        """Bytes of DATA that went either way."""
+        sent = self._allowed - self._window
+        return sent + self._received + self._allowed_again
 
     def _on_data(self, flags: int, number: int, payload: bytes) -> None:
         size = len(payload)
         self._received += size
-        if self._received > _CONNECTION_WINDOW // 2:
-            self.control(frames.window_update(0, self._received))
-            self._received = 0
+        if self._received > CONNECTION_WINDOW:
+            raise ProtocolError(Code.FLOW_CONTROL_ERROR, "more than the connection's window")
         if flags & frames.PADDED:
             payload = frames.unpadded(payload)
+        if not (payload or flags & frames.END_STREAM):
+            self._calm.use(1 + size)
         stream = self.streams.get(number)
         if stream is None:
-            if not self.known(number):
-                raise ProtocolError(Code.PROTOCOL_ERROR, "data of a stream that never was")
-            return  # it was given up here, and the peer did not know that yet
-        if stream.ended:
+            self.passed_over(number)
+        elif stream.ended:
             raise ProtocolError(Code.STREAM_CLOSED, "data of a stream that had ended")
-        try:
-            if size:
-                stream.receive(payload, size)
-            if flags & frames.END_STREAM:
-                stream.receive_end()
-                self.half_closed(stream)
-        except StreamError as error:
-            self.fail_stream(stream, error)
+        else:
+            try:
+                if size:
+                    stream.receive(payload, size)
+                if flags & frames.END_STREAM:
+                    stream.receive_end()
+                    self.half_closed(stream)
+            finally:
+                if self._received > CONNECTION_WINDOW // 2:
+                    self.open_window()
 
     def half_closed(self, stream: Stream) -> None:
         """The peer sends no more on it, by a DATA frame."""
 
     def _on_headers(self, flags: int, number: int, payload: bytes) -> None:
-        if (whole := self._blocks.begin(flags, number, payload)) is not None:
-            self.headers(*whole)
+        self._headers(self._blocks.begin(flags, number, payload))
 
     def _on_continuation(self, flags: int, number: int, payload: bytes) -> None:
-        if (whole := self._blocks.go_on(flags, number, payload)) is not None:
-            self.headers(*whole)
+        self._headers(self._blocks.go_on(flags, number, payload))
+
+    def _headers(self, whole: Whole | None) -> None:
+        if whole is None:
+            return
+        number, headers, ends = whole
+        if headers is None:
+            self._calm.use(work.OF_HEADERS)
+        else:
+            self.work.left -= work.of_header_fields(len(headers))
+        self.headers(number, headers, ends)
+
+    def _on_priority(self, _: int, number: int, payload: bytes) -> None:
+        frames.check_priority(number, payload)
 
     def _on_reset(self, _: int, number: int, payload: bytes) -> None:
         code = frames.number(payload)
@@ -449,6 +395,7 @@ class PeerConnection(asyncio.Protocol):
         if stream is None:
             if not self.known(number):
                 raise ProtocolError(Code.PROTOCOL_ERROR, "a reset of a stream that never was")
+            self._closed.add(number, given_up=False)  # from now on the peer knows
             return
         self.forget(stream)
         status, name = of_reset(code)
@@ -458,76 +405,80 @@ class PeerConnection(asyncio.Protocol):
         if number:
             raise ProtocolError(Code.PROTOCOL_ERROR, "settings of a stream")
         if flags & frames.ACK:
+            if payload:
+                raise ProtocolError(Code.FRAME_SIZE_ERROR, "settings of another size")
             return
-        for name, value in frames.read_settings(payload):
-            self._set(name, value)
+        self._calm.use(work.OF_SETTINGS - 1)
+        said = frames.read_settings(payload)
+        for name, value in said:
+            frames.check_setting(name, value)
+        for name, value in dict(said).items():  # the last one of a name is what holds
+            self.settings(name, value)
         self.control(frames.frame(frames.SETTINGS, frames.ACK, 0))
-        self._unblock()
 
-    def _set(self, name: int, value: int) -> None:
+    def settings(self, name: int, value: int) -> None:
+        """The peer says what it takes. Raises ProtocolError."""
         if name == frames.INITIAL_WINDOW_SIZE:
-            if value > frames.LARGEST_WINDOW:
-                raise ProtocolError(Code.FLOW_CONTROL_ERROR, "too large a window")
+            more, self.first_window = value - self.first_window, value
+            self.work.left -= work.of_streams(len(self.streams))
             for stream in self.streams.values():
-                stream.window += value - self.first_window
-            self.first_window = value
+                stream.window += more
+                if stream.window > frames.LARGEST_WINDOW:
+                    raise ProtocolError(Code.FLOW_CONTROL_ERROR, "too large a window")
+            self._unblocks = True
         elif name == frames.MAX_FRAME_SIZE:
-            if not frames.LEAST_FRAME <= value <= frames.LARGEST_FRAME:
-                raise ProtocolError(Code.PROTOCOL_ERROR, "no size of a frame")
-            self._most_frame = min(value, WINDOW)
-        elif name == frames.HEADER_TABLE_SIZE:
-            self._encoder.header_table_size = min(value, _MOST_TABLE_BYTES)
+            self.most_frame = min(value, WINDOW)
 
     def _on_push_promise(self, *_: object) -> None:
         raise ProtocolError(Code.PROTOCOL_ERROR, "a push, which was refused")
 
-    def _on_ping(self, flags: int, _: int, payload: bytes) -> None:
-        if len(payload) != _PING_BYTES:
+    def _on_ping(self, flags: int, number: int, payload: bytes) -> None:
+        if number:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "a ping of a stream")
+        if len(payload) != frames.PING_BYTES:
             raise ProtocolError(Code.FRAME_SIZE_ERROR, "a ping of another size")
         if not flags & frames.ACK:
             self.control(frames.frame(frames.PING, frames.ACK, 0, payload))
 
-    def _on_goaway(self, _: int, __: int, payload: bytes) -> None:
+    def _on_goaway(self, _: int, number: int, payload: bytes) -> None:
+        if number:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "a GOAWAY of a stream")
         last, _ = frames.read_goaway(payload)
-        self.left()
-        for stream in [each for number, each in self.streams.items() if number > last]:
-            self.forget(stream)
-            stream.fail(StreamError(grpc.StatusCode.UNAVAILABLE, "the peer takes no new calls"))
+        self.left(last)
 
     def _on_window_update(self, _: int, number: int, payload: bytes) -> None:
-        more = frames.number(payload) & 0x7FFFFFFF
-        stream = self.streams.get(number) if number else None
-        if number and stream is None:
+        more = frames.number(payload) & frames.LARGEST_WINDOW
+        if number == 0:
+            if not more:
+                raise ProtocolError(Code.PROTOCOL_ERROR, "a window that grows by nothing")
+            self._window += more
+            self._allowed += more
+            if self._window > frames.LARGEST_WINDOW:
+                raise ProtocolError(Code.FLOW_CONTROL_ERROR, "too large a window")
+            self._unblocks = True
+            return
+        stream = self.streams.get(number)
+        if stream is None:
             if not self.known(number):
                 raise ProtocolError(Code.PROTOCOL_ERROR, "a window of a stream that never was")
             return
-        if not more:
-            raise ProtocolError(Code.PROTOCOL_ERROR, "a window that grows by nothing")
-        if stream is None:
-            self._window += more
-            if self._window > frames.LARGEST_WINDOW:
-                raise ProtocolError(Code.FLOW_CONTROL_ERROR, "too large a window")
-            self._unblock()
-            return
         stream.window += more
-        if stream.window > frames.LARGEST_WINDOW:
-            raise ProtocolError(Code.FLOW_CONTROL_ERROR, "too large a window")
-        if stream in self._blocked:
-            self._flush(stream)
+        if not more:
+            self.malformed(number, "a window that grows by nothing")
+        elif stream.window > frames.LARGEST_WINDOW:
+            self.malformed(number, "too large a window", Code.FLOW_CONTROL_ERROR)
+        elif stream in self._blocked:
+            self.work.left -= 1
+            self.flush(stream)
 
     # --- how it ends ---
 
-    def _ask(self) -> None:
-        self.control(frames.frame(frames.PING, 0, 0, bytes(_PING_BYTES)))
-
-    def _end(self, reason: str) -> None:
-        if self.over:
-            return
-        self.over = True
-        self._watch.stop()
+    def ended(self, reason: str) -> None:
         streams = list(self.streams.values())
         self.streams.clear()
         self._blocked.clear()
+        if self._held is not None:
+            self._held.close()
         for stream in streams:
             stream.close()
             stream.fail(StreamError(grpc.StatusCode.UNAVAILABLE, reason))

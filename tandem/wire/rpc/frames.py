@@ -21,6 +21,8 @@ flags and its stream; whether the message is compressed, and its length. DATA is
 _NUMBER: Final = struct.Struct(">I")
 _SETTING: Final = struct.Struct(">HI")
 _TWO_NUMBERS: Final = struct.Struct(">II")
+_MOST_SETTINGS: Final = 32
+"""In a frame, as nghttp2 has it: HTTP/2 knows six."""
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY = range(8)
 WINDOW_UPDATE, CONTINUATION = 8, 9
@@ -36,9 +38,12 @@ MAX_FRAME_SIZE, MAX_HEADER_LIST_SIZE = 5, 6
 FIRST_WINDOW: Final = 65_535
 """What may be sent before a peer says otherwise, by a stream and by the connection."""
 LARGEST_WINDOW: Final = 2**31 - 1
+LAST_STREAM: Final = 2**31 - 1
 LEAST_FRAME: Final = 16_384
 """Bytes of a frame that everybody takes; we take no larger ones."""
 LARGEST_FRAME: Final = 2**24 - 1
+PRIORITY_BYTES: Final = 5
+PING_BYTES: Final = 8
 
 
 class Code(IntEnum):
@@ -86,10 +91,32 @@ def settings(values: Mapping[int, int]) -> bytes:
 
 
 def read_settings(payload: bytes) -> list[tuple[int, int]]:
-    """Raises ProtocolError where it is not made of settings."""
+    """Raises ProtocolError where it is not made of settings, or of more than anybody has."""
     if len(payload) % _SETTING.size:
         raise ProtocolError(Code.FRAME_SIZE_ERROR, "settings of another size")
+    if len(payload) > _MOST_SETTINGS * _SETTING.size:
+        raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"more than {_MOST_SETTINGS} settings")
     return list(_SETTING.iter_unpack(payload))
+
+
+def check_setting(name: int, value: int) -> None:
+    """Raises ProtocolError where a setting cannot be that."""
+    if name == ENABLE_PUSH and value > 1:
+        raise ProtocolError(Code.PROTOCOL_ERROR, "a setting that is neither yes nor no")
+    if name == INITIAL_WINDOW_SIZE and value > LARGEST_WINDOW:
+        raise ProtocolError(Code.FLOW_CONTROL_ERROR, "too large a window")
+    if name == MAX_FRAME_SIZE and not LEAST_FRAME <= value <= LARGEST_FRAME:
+        raise ProtocolError(Code.PROTOCOL_ERROR, "no size of a frame")
+
+
+def check_priority(stream: int, payload: bytes) -> None:
+    """Of a stream. Raises ProtocolError where it cannot be: else it means nothing here."""
+    if not stream:
+        raise ProtocolError(Code.PROTOCOL_ERROR, "a priority of no stream")
+    if len(payload) != PRIORITY_BYTES:
+        raise ProtocolError(Code.FRAME_SIZE_ERROR, "a priority of another size")
+    if number(payload[: _NUMBER.size]) & LAST_STREAM == stream:
+        raise ProtocolError(Code.PROTOCOL_ERROR, "a stream that depends on itself")
 
 
 def window_update(stream: int, more: int) -> bytes:

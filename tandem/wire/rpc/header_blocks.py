@@ -1,4 +1,6 @@
-"""Headers as they come on a connection: put together of frames, and unpacked (RFC 9113, 4.3)."""
+"""Headers as they come on a connection, put together of frames and unpacked, and as they leave
+(RFC 9113, 4.3, and RFC 7541).
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,52 @@ from tandem.wire.rpc import frames
 from tandem.wire.rpc.frames import Code, ProtocolError
 from tandem.wire.rpc.headers import MOST_BYTES, Headers
 
-_PRIORITY_BYTES: Final = 5
+_HARD_BYTES: Final = 8 * MOST_BYTES
+"""Larger headers end the connection. Those below are unpacked, and refused alone where they are too
+large: the table is what those that follow are read by.
+"""
+_FIELD_BYTES: Final = 32
+"""That a field counts beside its name and value (RFC 9113, 6.5.2)."""
 _MOST_TABLE_UPDATES: Final = 2
 """RFC 7541, 4.2. Each costs as much as the table is large."""
+_NO_TABLE: Final = b"\x20"
+"""A block that begins so keeps no table (RFC 7541, 6.3)."""
+_LITERAL: Final = b"\x00"
+"""A field that stands there with its name, and is kept in no table (RFC 7541, 6.2.2)."""
+_LENGTH_IN_A_BYTE: Final = 0x7F
 
-Whole = tuple[int, Headers, bool]
-"""Stream, its headers, and whether it ends by them."""
+Whole = tuple[int, Headers | None, bool]
+"""Stream, its headers, and whether it ends by them. None: they are larger than headers may be."""
+
+
+def encoded(headers: Headers) -> bytes:
+    """A block that needs no table: what a peer says of its own costs nothing, and is not kept."""
+    parts = [_NO_TABLE]
+    for name, value in headers:
+        parts += (_LITERAL, _length(len(name)), name, _length(len(value)), value)
+    return b"".join(parts)
+
+
+def _length(size: int) -> bytes:
+    """A number with a prefix of seven bits (RFC 7541, 5.1)."""
+    if size < _LENGTH_IN_A_BYTE:
+        return bytes((size,))
+    parts = bytearray((_LENGTH_IN_A_BYTE,))
+    size -= _LENGTH_IN_A_BYTE
+    while size >= 0x80:
+        parts.append(size & 0x7F | 0x80)
+        size >>= 7
+    parts.append(size)
+    return bytes(parts)
 
 
 class HeaderBlocks:
-    """Those of one connection, which share a table: each is unpacked, whatever becomes of it."""
+    """Those that come on one connection, which share a table: each is unpacked, whatever becomes of
+    it.
+    """
 
     def __init__(self) -> None:
-        self._decoder = hpack.Decoder(max_header_list_size=MOST_BYTES)
+        self._decoder = hpack.Decoder(max_header_list_size=_HARD_BYTES)
         self.opening: tuple[int, bool] | None = None
         """Stream, and whether it ends, of headers of which more is to come, before anything else.
         """
@@ -30,12 +65,13 @@ class HeaderBlocks:
 
     def begin(self, flags: int, number: int, payload: bytes) -> Whole | None:
         """A HEADERS frame; None: more is to come. Raises ProtocolError."""
+        if not number:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "headers of no stream")
         if flags & frames.PADDED:
             payload = frames.unpadded(payload)
         if flags & frames.WITH_PRIORITY:
-            if len(payload) < _PRIORITY_BYTES:
-                raise ProtocolError(Code.FRAME_SIZE_ERROR, "a priority of another size")
-            payload = payload[_PRIORITY_BYTES:]
+            frames.check_priority(number, payload[: frames.PRIORITY_BYTES])
+            payload = payload[frames.PRIORITY_BYTES :]
         self.opening = number, bool(flags & frames.END_STREAM)
         return self._take(flags, payload)
 
@@ -49,8 +85,8 @@ class HeaderBlocks:
 
     def _take(self, flags: int, payload: bytes) -> Whole | None:
         self._block += payload
-        if len(self._block) > MOST_BYTES:
-            raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"headers of more than {MOST_BYTES} bytes")
+        if len(self._block) > _HARD_BYTES:
+            raise ProtocolError(Code.ENHANCE_YOUR_CALM, f"headers of more than {_HARD_BYTES} bytes")
         if not flags & frames.END_HEADERS:
             return None
         assert self.opening is not None
@@ -58,12 +94,14 @@ class HeaderBlocks:
         block, self._block = bytes(self._block), bytearray()
         return number, self._unpacked(block), ends
 
-    def _unpacked(self, block: bytes) -> Headers:
+    def _unpacked(self, block: bytes) -> Headers | None:
         if frames.table_updates(block) > _MOST_TABLE_UPDATES:
             raise ProtocolError(Code.COMPRESSION_ERROR, "headers that resize their table for ever")
         try:
-            return list(self._decoder.decode(block, raw=True))
+            headers: Headers = list(self._decoder.decode(block, raw=True))
         except hpack.OversizedHeaderListError as error:
             raise ProtocolError(Code.ENHANCE_YOUR_CALM, str(error)) from error
         except hpack.HPACKError as error:
             raise ProtocolError(Code.COMPRESSION_ERROR, "headers that cannot be read") from error
+        size = sum(_FIELD_BYTES + len(name) + len(value) for name, value in headers)
+        return headers if max(size, len(block)) <= MOST_BYTES else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import quote, unquote
 
@@ -27,6 +27,8 @@ _BINARY: Final = "-bin"
 _PLAIN = "".join(chr(each) for each in range(0x20, 0x7F) if chr(each) != "%")
 _SECONDS_OF: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 _MOST_DIGITS: Final = 8
+_MOST_CONTENT: Final = 100
+"""Bytes of a content-type that an error shows."""
 _OWN: Final = frozenset(("content-type", "te", "user-agent"))
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 _CODES_OF_HTTP: Final = {
@@ -73,6 +75,11 @@ def of_response() -> Headers:
     return [(b":status", b"200"), _CONTENT]
 
 
+def of_page(http: int) -> Headers:
+    """What comes before a sentence for whoever does not speak gRPC; `http`: its status."""
+    return [(b":status", b"%d" % http), (b"content-type", b"text/plain")]
+
+
 def of_status(status: Status) -> Headers:
     """The trailers that end a call."""
     code, message, metadata = status
@@ -85,12 +92,25 @@ def of_status(status: Status) -> Headers:
 def status(headers: Headers) -> Status:
     """The other way round. Without gRPC's own status it is that of HTTP, or UNKNOWN."""
     said = dict(headers)
-    number = said.get(b"grpc-status")
-    if number is None:
-        return _without(said.get(b":status", b""))
-    code = _CODES.get(int(number), grpc.StatusCode.UNKNOWN) if number.isdigit() else None
+    if b"grpc-status" not in said:
+        return of_http(said)
+    code = number(said[b"grpc-status"], _MOST_DIGITS)
     message = unquote(said.get(b"grpc-message", b"").decode("utf-8", "replace"), errors="replace")
-    return code or grpc.StatusCode.UNKNOWN, message, metadata(headers)
+    known = grpc.StatusCode.UNKNOWN if code is None else _CODES.get(code, grpc.StatusCode.UNKNOWN)
+    return known, message, metadata(headers)
+
+
+def number(digits: bytes, most: int) -> int | None:
+    """A number that a peer wrote, of at most so many digits; None: it is none."""
+    return int(digits) if digits.isdigit() and len(digits) <= most else None
+
+
+def of_http(said: Mapping[bytes, bytes]) -> Status:
+    """What an answer that is none of gRPC comes to."""
+    http = number(said.get(b":status", b""), _MOST_DIGITS)
+    code = _CODES_OF_HTTP.get(http or 0, grpc.StatusCode.UNKNOWN)
+    content = said.get(b"content-type", b"").decode("latin-1")[:_MOST_CONTENT]
+    return code, f"the answer is none of gRPC: HTTP status {http}, content-type {content!r}", ()
 
 
 def of_reset(code: int) -> tuple[grpc.StatusCode, str]:
@@ -102,6 +122,24 @@ def of_reset(code: int) -> tuple[grpc.StatusCode, str]:
 def is_grpc(headers: Headers) -> bool:
     """Whether they begin a call, or an answer, of gRPC."""
     return dict(headers).get(b"content-type", b"").startswith(b"application/grpc")
+
+
+def has_status(headers: Headers) -> bool:
+    """Whether they are an answer of gRPC that is over at once."""
+    return any(name == b"grpc-status" for name, _ in headers)
+
+
+def is_interim(headers: Headers) -> bool:
+    """Whether they only say that the answer is to come."""
+    return dict(headers).get(b":status", b"").startswith(b"1")
+
+
+def refusal(headers: Headers) -> tuple[int, str]:
+    """HTTP's status for a request that is none of gRPC, and why; 0: it is one."""
+    said = dict(headers)
+    if said.get(b":method") != b"POST":
+        return 405, "a call of gRPC is a POST"
+    return (0, "") if is_grpc(headers) else (415, "it is no call of gRPC")
 
 
 def metadata(headers: Headers) -> Metadata:
@@ -125,10 +163,10 @@ def timeout(headers: Headers) -> float | None:
     said = dict(headers).get(b"grpc-timeout")
     if said is None:
         return None
-    digits, unit = said[:-1], said[-1:].decode("latin-1")
-    if not digits.isdigit() or len(digits) > _MOST_DIGITS or unit not in _SECONDS_OF:
+    count, unit = number(said[:-1], _MOST_DIGITS), said[-1:].decode("latin-1")
+    if count is None or unit not in _SECONDS_OF:
         raise ValueError("a grpc-timeout that is none")
-    return int(digits) * _SECONDS_OF[unit]
+    return count * _SECONDS_OF[unit]
 
 
 def _timeout(seconds: float) -> bytes:
@@ -162,9 +200,3 @@ def _quoted(message: str) -> bytes:
         message = message[: len(message) * _MOST_DETAILS // len(quoted)]
         quoted = quote(message, safe=_PLAIN, errors="replace")
     return quoted.encode()
-
-
-def _without(http: bytes) -> Status:
-    number = int(http) if http.isdigit() else 0
-    code = _CODES_OF_HTTP.get(number, grpc.StatusCode.UNKNOWN)
-    return code, f"the answer is none of gRPC: HTTP status {number}", ()

@@ -6,111 +6,60 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing
-from typing import Any, Final, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, Final
 
 import grpc
-from google.protobuf.message import DecodeError
 
+from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.wire.bounded import bounded
-from tandem.wire.rpc import frames, headers
+from tandem.wire.rpc import frames, headers, validity
 from tandem.wire.rpc.connection import PeerConnection
+from tandem.wire.rpc.connections import ConnectionCount, ConnectionLimits, Lifetime
 from tandem.wire.rpc.frames import PREFACE, Code, ProtocolError
-from tandem.wire.rpc.headers import Headers, Metadata, Status
+from tandem.wire.rpc.headers import Headers, Status
+from tandem.wire.rpc.serving import Context, Serving, refuse
 from tandem.wire.rpc.stream import Stream, StreamError
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS: Final = 4096
+_ALPN: Final = "h2"
 MOST_CALLS: Final = 100
 """That a client may have open on one connection; others are refused."""
 _GREETING_SECONDS: Final = 10.0
 """For TLS, and for HTTP/2's preface after it."""
+_RETIRING_SECONDS: Final = 5.0
+"""For a client to learn that its connection takes no more calls; those that come meanwhile are."""
 _TURNS_OF_ACCEPTING: Final = 4
 _ENDING_SECONDS: Final = 5.0
 """For handlers that were cancelled."""
-_OK: Final[Status] = (grpc.StatusCode.OK, "", ())
-
 Admit = Callable[["Context"], Awaitable[None]]
 """Asked before each call; it aborts those that may not be."""
-
-
-class AbortError(Exception):
-    """A servicer ends its call with this status."""
-
-    def __init__(self, status: Status) -> None:
-        super().__init__(status[1])
-        self.status = status
-
-
-class Context:
-    """What a servicer knows of its call, and does beside answering, by grpc.aio's names."""
-
-    def __init__(self, stream: Stream, connection: _Served, metadata: Metadata) -> None:
-        self._stream = stream
-        self._connection = connection
-        self._metadata = metadata
-        self.serialize: Callable[[Any], bytes] = bytes
-
-    def peer(self) -> str:
-        """Whose call it is: "ipv4:host:port", or "ipv6:[host]:port"."""
-        return self._connection.peer
-
-    def names(self) -> tuple[str, ...]:
-        """The DNS names of the client's certificate."""
-        return self._connection.names
-
-    def invocation_metadata(self) -> Metadata:
-        return self._metadata
-
-    async def write(self, message: Any) -> None:
-        """Returns once the next one can be taken."""
-        if not self.put(message):
-            await self.flushed()
-
-    def put(self, message: Any) -> bool:
-        """Write it. Returns whether the next one can be taken; else it can once `flushed` returns,
-        which it never does where the call is over.
-        """
-        if not self._stream.begun:
-            self._stream.send_headers(headers.of_response())
-        try:
-            return self._stream.put(self.serialize(message))
-        except StreamError:
-            return False
-
-    async def flushed(self) -> None:
-        """All that was put has left."""
-        try:
-            await self._stream.flushed()
-        except StreamError:
-            await _cancelled()
-
-    async def abort(
-        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()
-    ) -> NoReturn:
-        raise AbortError((code, details, trailing_metadata))
-
-    # Of what a service does not have, generated code says so, and raises NotImplementedError.
-
-    def set_code(self, _: grpc.StatusCode) -> None: ...
-
-    def set_details(self, _: str) -> None: ...
 
 
 class Listener:
     """Serves what was added, at one address."""
 
     def __init__(
-        self, tls: ssl.SSLContext | None, *, admit: Admit | None = None, most_bytes: int
+        self,
+        tls: ssl.SSLContext | None,
+        *,
+        admit: Admit | None = None,
+        most_bytes: int,
+        limits: ConnectionLimits | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
-        """`most_bytes` of a message that is received."""
+        """`most_bytes` of a message that is received. What is received and not read takes of
+        `budget`: where there is no room, the connection that holds the most is closed.
+        """
         self.admit = admit
         self.most_bytes = most_bytes
-        self.connections: set[_Served] = set()
+        self.connections: set[Served] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.limits = limits or ConnectionLimits()
+        self.count = ConnectionCount(self.limits)
+        self.budget = budget
         self.stops = False
         self.complaints = Complaints(log)
         self._tls = tls
@@ -133,7 +82,7 @@ class Listener:
         unix = listening.family == socket.AF_UNIX
         create: Any = loop.create_unix_server if unix else loop.create_server
         self._listening = await create(
-            lambda: _Served(self),
+            lambda: Served(self),
             sock=listening,
             ssl=self._tls,
             ssl_handshake_timeout=_GREETING_SECONDS if self._tls else None,
@@ -159,7 +108,7 @@ class Listener:
         self.complaints.close()
 
 
-class _Served(PeerConnection):
+class Served(PeerConnection):
     asked: Mapping[int, int] = {**PeerConnection.asked, frames.MAX_CONCURRENT_STREAMS: MOST_CALLS}
 
     def __init__(self, listener: Listener) -> None:
@@ -171,21 +120,35 @@ class _Served(PeerConnection):
         self._calls: set[asyncio.Task[None]] = set()
         self._drains = False
         self._impatience: asyncio.TimerHandle | None = None
+        self._retiring: asyncio.TimerHandle | None = None
+        self._lifetime = Lifetime(listener.limits, self._retire)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.peer = _peer(self.peername)
         self.names = _names(self.security)
-        connections = self._listener.connections
-        connections.add(self)
+        self._listener.connections.add(self)
+        refused = self._listener.count.add(self._counted_as())
         if self._listener.stops:
             self.close(Code.NO_ERROR, "the server stops")
-            return
-        if len(connections) > MOST_CONNECTIONS:
-            self.close(Code.ENHANCE_YOUR_CALM, "there are too many connections")
-            return
-        loop = asyncio.get_running_loop()
-        self._impatience = loop.call_later(_GREETING_SECONDS, self.abort, "it did not greet")
+        elif refused:
+            self.refuse(ProtocolError(Code.ENHANCE_YOUR_CALM, refused))
+        elif self.security is not None and self.security.selected_alpn_protocol() != _ALPN:
+            self.refuse(ProtocolError(Code.INADEQUATE_SECURITY, "h2 was not agreed on by ALPN"))
+        else:
+            loop = asyncio.get_running_loop()
+            self._impatience = loop.call_later(_GREETING_SECONDS, self.abort, "it did not greet")
+            if (budget := self._listener.budget) is not None:
+                self.hold(budget.allotment(self._end_for_room))
+
+    def _counted_as(self) -> tuple[str, tuple[str, ...]]:
+        """Whose connection it is: an address, and the names of its certificate."""
+        host = self.peername[0] if isinstance(self.peername, tuple) else ""
+        return host, self.names
+
+    def _end_for_room(self) -> None:
+        reason = "what it sent and nobody has read takes too much memory"
+        self.refuse(ProtocolError(Code.ENHANCE_YOUR_CALM, reason))
 
     def greeting(self, data: bytes) -> int:
         if not data.startswith(PREFACE):
@@ -194,7 +157,6 @@ class _Served(PeerConnection):
             raise ProtocolError(Code.PROTOCOL_ERROR, "it does not speak HTTP/2")
         if self._impatience is not None:
             self._impatience.cancel()
-        self._greeted = True
         return len(PREFACE)
 
     def refused(self, error: ProtocolError) -> None:
@@ -210,36 +172,76 @@ class _Served(PeerConnection):
         self._drains = True
         self.control(frames.goaway(self._last, Code.NO_ERROR))
 
+    def _retire(self, reason: str) -> None:
+        """Have the client begin its next calls elsewhere, and close once none is open."""
+        self.control(frames.goaway(frames.LAST_STREAM, Code.NO_ERROR, reason))
+        loop = asyncio.get_running_loop()
+        self._retiring = loop.call_later(_RETIRING_SECONDS, self._retired)
+
+    def _retired(self) -> None:
+        self.drain()
+        self._close_if_done()
+
+    def _close_if_done(self) -> None:
+        if self._drains and not (self._calls or self._listener.stops):
+            self.close(Code.NO_ERROR, "the connection takes no more calls")
+
     def last_stream(self) -> int:
         return self._last
 
     def known(self, number: int) -> bool:
         return number % 2 == 1 and number <= self._last
 
-    def headers(self, number: int, headers: Headers, ends: bool) -> None:
+    def headers(self, number: int, headers: Headers | None, ends: bool) -> None:
         stream = self.streams.get(number)
         if stream is not None:
-            self._end_requests(stream, ends)
-            return
-        if self.known(number):
-            return  # it was given up here
-        if number % 2 == 0:
-            raise ProtocolError(Code.PROTOCOL_ERROR, "a call of an even number")
-        self._last = number
+            self._end_requests(stream, headers, ends)
+        elif number > self._last and number % 2:
+            self._last = number
+            self._begin(number, headers, ends)
+        elif number in self._closed:
+            self.passed_over(number)
+            _check_trailers(headers, ends)
+        else:
+            raise ProtocolError(Code.PROTOCOL_ERROR, "a call of an even or a lower number")
+
+    def _begin(self, number: int, said: Headers | None, ends: bool) -> None:
+        """A call. Raises MalformedError and StreamError."""
+        if said is not None:
+            validity.check_request(said)
         stream = Stream(self, number, most_bytes=self._most_bytes)
         if self._drains or len(self._calls) >= MOST_CALLS:
+            self._calm.use()
             self.reset(stream, Code.REFUSED_STREAM)
             return
         self.streams[number] = stream
-        stream.headers = headers
+        if said is None:
+            raise StreamError(grpc.StatusCode.RESOURCE_EXHAUSTED, "the call's metadata is large")
+        stream.headers = said
+        stream.expect(validity.content_length(said))
         if ends:
             stream.receive_end()
-        serving = _Serving(self._listener, self, stream)
-        task = asyncio.get_running_loop().create_task(serving.run())
+        http, reason = headers.refusal(said)
+        if http:
+            stream.discard()
+            self._serve(stream, refuse(stream, http, reason))
+        else:
+            self._serve(stream, Serving(self._listener, self, stream).run())
+
+    def _serve(self, stream: Stream, call: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(call)
         stream.on_failure = task.cancel
-        for tasks in (self._calls, self._listener.tasks):
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+        self._lifetime.begin_call()
+        self._calls.add(task)
+        self._listener.tasks.add(task)
+        task.add_done_callback(self._call_ended)
+
+    def _call_ended(self, task: asyncio.Task[None]) -> None:
+        self._calls.discard(task)
+        self._listener.tasks.discard(task)
+        if not self.over:
+            self._lifetime.end_call()
+            self._close_if_done()
 
     def finish(self, stream: Stream, status: Status) -> None:
         """The call ends so, and all that was written has left."""
@@ -254,116 +256,36 @@ class _Served(PeerConnection):
         if stream.unsent:  # a status cannot come before the rest of a message
             self.reset(stream, Code.CANCEL)
         else:
-            self.finish(stream, (error.code, error.details, ()))
+            self.finish(stream, (error.code, error.details, error.metadata))
         stream.fail(error)
 
     def lost(self, reason: str) -> None:
-        if self._impatience is not None:
-            self._impatience.cancel()
+        self._lifetime.stop()
+        for timer in (self._impatience, self._retiring):
+            if timer is not None:
+                timer.cancel()
 
     def connection_lost(self, error: Exception | None) -> None:
         super().connection_lost(error)
-        self._listener.connections.discard(self)
+        if self in self._listener.connections:
+            self._listener.connections.discard(self)
+            self._listener.count.take_off(self._counted_as())
 
-    def _end_requests(self, stream: Stream, ends: bool) -> None:
+    def _end_requests(self, stream: Stream, headers: Headers | None, ends: bool) -> None:
         """Headers of a call that has begun are its trailers, of which gRPC needs none."""
-        if not ends or stream.ended:
-            raise ProtocolError(Code.PROTOCOL_ERROR, "a call begins again")
-        try:
-            stream.receive_end()
-        except StreamError as error:
-            self.fail_stream(stream, error)
+        if stream.ended:
+            raise ProtocolError(Code.STREAM_CLOSED, "headers of a call that had ended")
+        _check_trailers(headers, ends)
+        stream.receive_end()
 
 
-class _Serving:
-    """One call, from its headers to its status."""
-
-    def __init__(self, listener: Listener, connection: _Served, stream: Stream) -> None:
-        self._listener = listener
-        self._connection = connection
-        self._stream = stream
-        self._method = dict(stream.headers).get(b":path", b"").decode("latin-1")
-        self._context = Context(stream, connection, headers.metadata(stream.headers))
-
-    async def run(self) -> None:
-        stream = self._stream
-        try:
-            status = await self._status()
-            await stream.flushed()
-        except StreamError:
-            return
-        except asyncio.CancelledError:
-            stream.on_failure = None  # it is this task, which ends
-            stream.give_up(StreamError(grpc.StatusCode.UNAVAILABLE, "the server ended it"))
-        else:
-            if not stream.closed:
-                self._connection.finish(stream, status)
-
-    async def _status(self) -> Status:
-        """Serve it. Returns how it ended."""
-        code = grpc.StatusCode
-        deadline = asyncio.timeout(None)
-        try:
-            async with deadline:
-                await self._serve(deadline)
-        except AbortError as error:
-            return error.status
-        except NotImplementedError:
-            return code.UNIMPLEMENTED, "there is no such method", ()
-        except Exception as error:
-            if deadline.expired():
-                return code.DEADLINE_EXCEEDED, "its time was over", ()
-            log.exception("a servicer failed", extra={"peer": self._connection.peer})
-            return code.UNKNOWN, f"the servicer raised {type(error).__name__}", ()
-        return _OK
-
-    async def _serve(self, deadline: asyncio.Timeout) -> None:
-        context, said = self._context, self._stream.headers
-        if not headers.is_grpc(said):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "it is no call of gRPC")
-        try:
-            seconds = headers.timeout(said)
-        except ValueError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        if seconds is not None:
-            deadline.reschedule(asyncio.get_running_loop().time() + seconds)
-        if self._listener.admit is not None:
-            await self._listener.admit(context)
-        handler = self._listener.handler(self._method)
-        if handler is None:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no such method")
-        context.serialize = handler.response_serializer or bytes
-        await self._answer(handler)
-
-    async def _answer(self, handler: grpc.RpcMethodHandler[Any, Any]) -> None:
-        context = self._context
-        request: Any = self._requests(handler.request_deserializer or bytes)
-        if not handler.request_streaming:
-            request = await self._only(request)
-        answer = _behaviour(handler)(request, context)
-        if isinstance(answer, AsyncGenerator):
-            async with aclosing(answer) as messages:
-                async for message in messages:
-                    await context.write(message)
-            return
-        message = await answer
-        if not handler.response_streaming:
-            await context.write(message)
-
-    async def _requests(self, parse: Callable[[bytes], Any]) -> AsyncIterator[Any]:
-        try:
-            while (data := await self._stream.read()) is not None:
-                yield parse(data)
-        except StreamError:
-            await _cancelled()
-
-    async def _only(self, requests: AsyncIterator[Any]) -> Any:
-        try:
-            return await anext(requests)
-        except StopAsyncIteration:
-            await self._context.abort(grpc.StatusCode.INTERNAL, "the call brought no request")
-        except DecodeError:
-            await self._context.abort(grpc.StatusCode.INTERNAL, "the request cannot be read")
+def _check_trailers(headers: Headers | None, ends: bool) -> None:
+    """Raises ProtocolError, MalformedError, and StreamError where they are too large."""
+    if not ends:
+        raise ProtocolError(Code.PROTOCOL_ERROR, "a call begins again")
+    if headers is None:
+        raise StreamError(grpc.StatusCode.RESOURCE_EXHAUSTED, "the call's trailers are large")
+    validity.check_trailers(headers)
 
 
 async def _accepted() -> None:
@@ -372,17 +294,6 @@ async def _accepted() -> None:
     """
     for _ in range(_TURNS_OF_ACCEPTING):
         await asyncio.sleep(0)
-
-
-async def _cancelled() -> None:
-    """The call is over, so its task is being cancelled, and what it has begun with it."""
-    await asyncio.get_running_loop().create_future()
-
-
-def _behaviour(handler: grpc.RpcMethodHandler[Any, Any]) -> Callable[[Any, Any], Any]:
-    kinds = handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream
-    (found,) = filter(None, kinds)
-    return found
 
 
 def _peer(name: Any) -> str:

@@ -124,11 +124,11 @@ def open_channel(kind: str, port: int, most_bytes: int = MOST_BYTES) -> Any:
 
 
 @asynccontextmanager
-async def serving(kind: str, echo: Echo) -> AsyncIterator[int]:
-    """The port of a server of that kind."""
+async def serving(kind: str, echo: Echo, **options: Any) -> AsyncIterator[int]:
+    """The port of a server of that kind; `options` of ours."""
     if kind == "ours":
         listening = sockets.listen("127.0.0.1:0", setting="listen")
-        server: Any = Listener(None, most_bytes=MOST_BYTES)
+        server: Any = Listener(None, most_bytes=MOST_BYTES, **options)
         echo.add_to(server)
         await server.start(listening)
         port = listening.getsockname()[1]

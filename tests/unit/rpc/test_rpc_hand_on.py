@@ -19,6 +19,7 @@ from rpc.echo import KINDS, SERVICE, Echo, Stub, open_channel, pack, serving
 from tandem.wire.outbox import Outbox
 from tandem.wire.rpc.frames import MESSAGE_HEAD
 from tandem.wire.rpc.stream import Stream, StreamError
+from tandem.wire.rpc.work import Work
 
 PATIENCE = 10.0
 Code = grpc.StatusCode
@@ -155,7 +156,11 @@ class Bench:
 
     def __init__(self) -> None:
         self.connection: Any = SimpleNamespace(
-            first_window=1 << 16, partial=0, most_partial=1 << 20, control=lambda data: None
+            first_window=1 << 16,
+            partial=0,
+            most_partial=1 << 20,
+            control=lambda data: None,
+            work=Work(),
         )
         self.stream = Stream(self.connection, 1, most_bytes=1 << 20)
 

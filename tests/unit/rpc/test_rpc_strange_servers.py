@@ -61,8 +61,11 @@ STRANGE: dict[str, tuple[Status, Callable[[Peer], bytes]]] = {
             peer.answer(1) + frame(DATA, 0, 1, frames.MESSAGE_HEAD.pack(0, MOST_BYTES + 1))
         ),
     ),
-    "a status of no meaning": (Status.UNKNOWN, lambda peer: peer.status(1, "77")),
-    "a status that is no number": (Status.UNKNOWN, lambda peer: peer.status(1, "well")),
+    "a status of no meaning": (Status.UNKNOWN, lambda peer: peer.answer(1) + peer.status(1, "77")),
+    "a status that is no number": (
+        Status.UNKNOWN,
+        lambda peer: peer.answer(1) + peer.status(1, "well"),
+    ),
     "a page": (
         Status.UNAVAILABLE,
         lambda peer: frame(HEADERS, frames.END_HEADERS | END, 1, peer.headers((":status", "503"))),
