@@ -136,7 +136,9 @@ async def running(
         eject_after=config.eject_after_faults,
         eject_seconds=config.eject_seconds,
     )
-    server = Server(peer_tls, caller="frontend", reflects=config.grpc_reflection)
+    server = Server(
+        peer_tls, caller="frontend", reflects=config.grpc_reflection, budget=relay.budget
+    )
     servicer = RouterServicer(config, relay, workers)
     server.add(servicer.add_to, "tandem.v1.Router")
     router = RunningRouter(relay, server, DrainMetrics("router"), workers)

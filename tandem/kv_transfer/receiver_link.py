@@ -116,8 +116,11 @@ class ReceiverLink:
         finally:
             self._broken(error)
 
-    async def _read(self, call: AsyncIterable[kv_pb2.KvAnswers]) -> None:
+    async def _read(self, call: AsyncIterable[kv_pb2.KvAnswers | None]) -> None:
+        """Raises KvTransferError where the peer says what cannot be read."""
         async for answers in call:
+            if answers is None:
+                raise KvTransferError("the prefill engine said what cannot be read")
             if answers.HasField("hello"):
                 _check_sizes(self._receiver.hello, answers.hello)
             self.moving = answers.moving

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tandem.errors import ConfigError
 
+_PORT_DIGITS = 5
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """From a host and a port to the host's IP addresses. Raises OSError."""
 
@@ -16,7 +17,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 def is_address(text: str) -> bool:
     """Whether it is host:port, with an IPv6 host in brackets."""
     host, _, port = text.rpartition(":")
-    return bool(host) and port.isdecimal() and 0 < int(port) < 65536
+    return bool(host) and len(port) <= _PORT_DIGITS and port.isdecimal() and 0 < int(port) < 65536
 
 
 def check(what: str, addresses: Sequence[str]) -> None:

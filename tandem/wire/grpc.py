@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from tandem import sockets
+from tandem.byte_budget import ByteBudget
 from tandem.message_limits import MAX_MESSAGE_BYTES, MAX_REQUEST_MESSAGE_BYTES
 from tandem.wire.callers import CallerCheck
 from tandem.wire.rpc.client import SILENCE_SECONDS, UNIX, RpcChannel
@@ -85,10 +86,12 @@ class Server:
         *,
         caller: PeerRole | None = None,
         reflects: bool = False,
+        budget: ByteBudget | None = None,
     ) -> None:
         """`caller`: the one role that may call anything here, health and reflection too; None:
         nobody. Without `tls` it is plaintext, and anybody may. `reflects`: it tells which calls it
-        has.
+        has. What it received and nobody has read takes of `budget`: where there is no room, the
+        connection that holds the most is closed.
         """
         self._reflects = reflects
         self._check = None if tls is None else CallerCheck(tls, caller)
@@ -96,6 +99,7 @@ class Server:
             None if tls is None else tls.server_context(),
             admit=None if self._check is None else self._check.admit,
             most_bytes=MAX_REQUEST_MESSAGE_BYTES,
+            budget=budget,
         )
         self._tls = tls
         self._health = health.aio.HealthServicer()

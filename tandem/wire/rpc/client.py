@@ -27,6 +27,8 @@ UNIX: Final = "unix:"
 """An address that begins so goes on with the path of a socket."""
 CONNECT_SECONDS: Final = 5.0
 """For a connection, TLS and all, of whatever a name stands for."""
+_MOST_MOVES: Final = 3
+"""Connections that a call leaves in a row because they take no more."""
 SILENCE_SECONDS: Final = 60.0
 """A process that hangs is waited for so long: its loop may stand still for a while."""
 
@@ -134,8 +136,11 @@ class RpcChannel:
 
     async def stream(self, first: Headers) -> Stream:
         """A new call, once its server takes one more. Raises OSError or TimeoutError."""
-        while not await (connection := await self.connected()).room():
-            pass
+        connection = await self.connected()
+        for _ in range(_MOST_MOVES):
+            if await connection.room():
+                break
+            connection = await self.connected()
         return connection.begin(first)
 
     async def connected(self) -> Dialled:

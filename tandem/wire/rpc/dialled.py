@@ -34,7 +34,7 @@ class Dialled(PeerConnection):
 
     async def room(self) -> bool:
         """A call may begin, once the server takes one more. False: it never will, here."""
-        goes_on = True
+        goes_on = self.accepts or self.over
         if self.accepts and (self._waiting or not self._takes_more()):
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)

@@ -157,9 +157,11 @@ class Bench:
     def __init__(self) -> None:
         self.connection: Any = SimpleNamespace(
             first_window=1 << 16,
+            unread=0,
             partial=0,
             most_partial=1 << 20,
             control=lambda data: None,
+            open_window=lambda: None,
             work=Work(),
         )
         self.stream = Stream(self.connection, 1, most_bytes=1 << 20)

@@ -66,6 +66,45 @@ STRANGE: dict[str, tuple[Status, Callable[[Peer], bytes]]] = {
         Status.UNKNOWN,
         lambda peer: peer.answer(1) + peer.status(1, "well"),
     ),
+    "a status of 5,000 digits": (
+        Status.UNKNOWN,
+        lambda peer: peer.answer(1) + peer.status(1, "1" * 5_000),
+    ),
+    "a status of HTTP of 5,000 digits": (
+        Status.INTERNAL,
+        lambda peer: frame(
+            HEADERS, frames.END_HEADERS | END, 1, peer.headers((":status", "1" * 5_000))
+        ),
+    ),
+    "a page as its answer": (
+        Status.UNKNOWN,
+        lambda peer: frame(
+            HEADERS,
+            frames.END_HEADERS,
+            1,
+            peer.headers((":status", "200"), ("content-type", "text/html")),
+        ),
+    ),
+    "an answer of capitals": (
+        Status.INTERNAL,
+        lambda peer: frame(
+            HEADERS,
+            frames.END_HEADERS,
+            1,
+            peer.headers((":status", "200"), ("Content-Type", "application/grpc")),
+        ),
+    ),
+    "headers that are large": (
+        Status.RESOURCE_EXHAUSTED,
+        lambda peer: frame(
+            HEADERS,
+            frames.END_HEADERS,
+            1,
+            peer.headers(
+                (":status", "200"), ("content-type", "application/grpc"), ("a", "~" * 9000)
+            ),
+        ),
+    ),
     "a page": (
         Status.UNAVAILABLE,
         lambda peer: frame(HEADERS, frames.END_HEADERS | END, 1, peer.headers((":status", "503"))),
@@ -403,3 +442,40 @@ async def test_a_closed_channel_closes_connections_that_took_no_more_calls() -> 
         second = await peers.get()
         await channel.close()
         assert [await first.ending(), await second.ending()] == [Code.NO_ERROR] * 2
+
+
+@pytest.mark.promise("S6-405")
+async def test_calls_wait_while_a_server_takes_no_more() -> None:
+    async with called() as (channel, peers):
+        stub = Stub(channel)
+        first = stub.talk()
+        await first.write(b"first")
+        peer = await peers.get()
+        await peer.find(DATA)
+        peer.send(frames.settings({frames.MAX_CONCURRENT_STREAMS: 1}))
+        await peer.find(frames.SETTINGS)
+        waiting, given_up = stub.talk(), stub.talk(timeout=0.2)
+        assert (await ended(given_up)).code() is Status.DEADLINE_EXCEEDED
+        peer.send(peer.answer(1), peer.status(1))
+        assert await first.read() is grpc.aio.EOF
+        assert (await peer.find(HEADERS))[2] == 3
+        waiting.cancel()
+
+
+@pytest.mark.promise("S6-405")
+async def test_calls_that_wait_go_elsewhere_once_their_server_leaves() -> None:
+    async with called() as (channel, peers):
+        stub = Stub(channel)
+        first = stub.talk()
+        await first.write(b"first")
+        peer = await peers.get()
+        peer.send(frames.settings({frames.MAX_CONCURRENT_STREAMS: 1}))
+        await peer.find(DATA)
+        await peer.find(frames.SETTINGS)
+        waiting = stub.talk()
+        await asyncio.sleep(0)
+        peer.send(frames.goaway(1, Code.NO_ERROR))
+        other = await peers.get()
+        assert (await other.find(HEADERS))[2] == 1
+        first.cancel()
+        waiting.cancel()
