@@ -168,8 +168,8 @@ class VoucherError(RequestError):
 
 
 class ContradictionError(RequestError):
-    """What a request asks of its answer leaves no token that may come next. Where that is seen
-    before anything runs, it is an InvalidRequestError.
+    """What a request asks of its answer leaves no token that may come next. Seen before anything
+    runs, that is an InvalidRequestError.
     """
 
     code = "contradictory_request"
@@ -295,10 +295,6 @@ class StartError(Exception):
 
 class ConfigError(StartError):
     """A setting is unknown, malformed, or impossible beside another."""
-
-
-class MissingSettingError(ConfigError):
-    """A setting was not given, and without it nothing can be served."""
 
 
 class LoadError(StartError):

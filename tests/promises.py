@@ -2171,6 +2171,43 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-440",
+        "Given fields or ready-made processors of a client that contradict each other, in any "
+        "combination, then the answer is 400, and never 5xx.",
+        ours=True,
+    ),
+    Promise(
+        "S6-441",
+        "Given `min_tokens` above what may come at most, then the request is refused with "
+        "that field before anything runs.",
+        ours=True,
+    ),
+    Promise(
+        "S6-442",
+        "Given `min_tokens` beside a form of which a shorter answer is known, then the "
+        "request is refused; beside one that cannot end before, nothing changes.",
+        ours=True,
+    ),
+    Promise(
+        "S6-443",
+        "Given a grammar or schema that no finite text has, then the request is refused as "
+        "the client's error; one that may end is answered.",
+        ours=True,
+    ),
+    Promise(
+        "S6-444",
+        "Given a contradiction that is seen only while it runs, then that request ends with a "
+        "4xx code of its own, and counts as the client's; code of a deployment that leaves no "
+        "token stays the server's error.",
+        ours=True,
+    ),
+    Promise(
+        "S6-445",
+        "Given `min_tokens`, then neither the end, a stop token, a stop string nor a stop "
+        "word ends the answer before.",
+        ours=True,
+    ),
+    Promise(
         "S5-311",
         "Given any component's log lines, then they name it, its host and its address alike.",
         ours=True,

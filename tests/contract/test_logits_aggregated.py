@@ -248,8 +248,8 @@ def _log_softmax(model_path: Path, prompt: tuple[int, ...]) -> Any:
 def test_what_a_grammar_forbids_cannot_be_forced(answers: dict[str, Any]) -> None:
     """The request ends with an error; nothing outside the grammar's language is shown."""
     code, message = answers["forbidden"]["error"]
-    assert (code, answers["forbidden"]["token_ids"]) == ("logits_processor_failed", [])
-    assert "'forced_prefix' left no token to sample" in message
+    assert (code, answers["forbidden"]["token_ids"]) == ("contradictory_request", [])
+    assert "'forced_prefix' leave no token that may come next" in message
 
 
 @pytest.mark.parametrize("kind", FAULTS)

@@ -41,7 +41,7 @@ AT_ONCE = 12
 SECONDS = 20.0
 FORM_SECONDS = 120.0
 """Forms wait for each other's compilers."""
-FORM_ENDS = ("invalid_request", "logits_processor_failed")
+FORM_ENDS = ("invalid_request", "contradictory_request")
 JSON = {"content-type": "application/json"}
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 6}

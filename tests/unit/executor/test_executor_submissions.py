@@ -158,13 +158,13 @@ def test_processors_come_in_the_order_in_which_they_apply() -> None:
         end_id=4,
         client_id=5,
         logits_post_processor_name="mine",
-        sampling_config=SamplingConfig(no_repeat_ngram_size=6, min_tokens=8),
+        sampling_config=SamplingConfig(no_repeat_ngram_size=6, min_tokens=2),
     )
     assert processors(found) == [
         ("regex", {"pattern": "a"}),
         ("banned_sequences", {"sequences": [[1, 2], [3]]}),
         ("no_repeat_ngram", {"size": 6}),
-        ("min_new_tokens", {"count": 8, "eos_token_ids": [4]}),
+        ("min_new_tokens", {"count": 2, "eos_token_ids": [4]}),
         ("mine", {"request_id": 7, "client_id": 5}),
     ]
 

@@ -10,7 +10,6 @@ import numpy
 import torch
 
 from tandem.engine import model_files
-from tandem.errors import ProcessorError
 from tandem.logits import Model, TokenHistory
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
@@ -52,12 +51,12 @@ def generate(
     steps: int = 24,
     seed: int = 0,
 ) -> list[int]:
-    """Greedily until the end; raises the ProcessorError of a row that fails."""
+    """Greedily until the end; raises the error of a row that fails."""
     generated: list[int] = []
     for row in rows(library, steps, seed):
         error = state.apply(TokenHistory(prompt, generated), row)
         if error is not None:
-            raise ProcessorError(error.message)
+            raise type(error)(error.message)
         generated.append(int(row.argmax()))
         if generated[-1] == EOS:
             break

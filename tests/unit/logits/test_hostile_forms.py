@@ -12,7 +12,7 @@ from hostile_forms import FORMS, TAGGED, chain_of_rules, nested
 from logits_bench import MODEL, REGISTRY, generate
 
 from tandem.engine.sim import forms as sim_forms
-from tandem.errors import InvalidRequestError, ProcessorError
+from tandem.errors import ContradictionError, InvalidRequestError
 from tandem.logits.forms.limits import DEFAULT_LIMITS
 from tandem.logits.forms.workshop import Workshop, WorkshopLimits
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
@@ -46,7 +46,7 @@ def _generated(spec: LogitsProcessorSpec) -> str:
     """How an answer of the form begins; else why its request ends, and no other."""
     try:
         generate(RequestLogits.create(REGISTRY, spec, MODEL), "numpy", steps=8)
-    except ProcessorError as error:
+    except ContradictionError as error:
         return error.message
     return ""
 
