@@ -297,6 +297,10 @@ class ConfigError(StartError):
     """A setting is unknown, malformed, or impossible beside another."""
 
 
+class MissingSettingError(ConfigError):
+    """A setting was not given, and without it nothing can be served."""
+
+
 class LoadError(StartError):
     """Code named in the configuration cannot be loaded."""
 

@@ -2208,6 +2208,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-446",
+        "Given workers whose context is another than the model's, then `max_model_len` of "
+        "/v1/models and /tokenize is theirs.",
+        ours=True,
+    ),
+    Promise(
         "S5-311",
         "Given any component's log lines, then they name it, its host and its address alike.",
         ours=True,

@@ -405,7 +405,7 @@ async def test_random_combinations_are_answered_with_min_tokens_or_refused(
     stack: SimStack, end: int
 ) -> None:
     dice = random.Random(440)
-    bodies = [_random_body(dice, end) for _ in range(400)]
+    bodies = [_random_body(dice, end) for _ in range(160)]
     found = await answers(stack, bodies)
     answered = 0
     for body, (status, answer) in zip(bodies, found, strict=True):
@@ -414,4 +414,4 @@ async def test_random_combinations_are_answered_with_min_tokens_or_refused(
             answered += 1
             least = body["min_tokens"] * body.get("n", 1)
             assert answer["usage"]["completion_tokens"] >= least, (body, answer)
-    assert 60 < answered < 340
+    assert 24 < answered < 136

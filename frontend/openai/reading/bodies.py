@@ -117,9 +117,11 @@ class Reading:
         body = await call.body()
         chosen = await self._named(body, call)
         model = chosen.model
-        if model.route.served is not None:
-            chosen.check(model.route.served)
-        order = Order(kind=kind, model=model.name, body=body)
+        served = model.route.served
+        if served is not None:
+            chosen.check(served)
+        said = b"" if served is None else served.SerializeToString()
+        order = Order(kind=kind, model=model.name, body=body, served=said)
         small = len(body) <= SMALL_BYTES
         if small:
             read = model.reader.read(order)

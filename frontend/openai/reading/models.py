@@ -20,6 +20,7 @@ from frontend.config import FrontendConfig
 from frontend.metrics import Metrics
 from frontend.model_names import Names, NamesFile, Target, Targets, choose
 from frontend.openai.answers import ModelCard
+from frontend.openai.limits import Limits
 from frontend.openai.reading.reader import Reader
 from frontend.openai.reading.readers import boot_of
 from tandem.errors import (
@@ -55,6 +56,14 @@ class LoadedModel:
         self.created = int(time.time())
         self.shown_at = time.monotonic()
         """When a router was last seen to serve it."""
+
+    @property
+    def context_length(self) -> int:
+        """Tokens of prompt and completion together that some pair takes, as routers said last; else
+        the model's own.
+        """
+        served = self.route.served or router_pb2.ServedModel()
+        return Limits(self.tokenizer, served).context_length
 
     @property
     def lora_adapters(self) -> Sequence[str]:
@@ -243,7 +252,7 @@ class Models:
         models = [model for each in targets if (model := self._present(each.model))]
         if not models or not self._allows(grant, name, targets):
             return None
-        longest = min(model.tokenizer.context_length for model in models)
+        longest = min(model.context_length for model in models)
         created = min(model.created for model in models)
         card = ModelCard(id=name, created=created, max_model_len=longest)
         base, adapter = self._parts(targets[0].model)

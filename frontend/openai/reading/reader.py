@@ -15,6 +15,7 @@ from frontend.openai.asked import Asked
 from frontend.openai.decoding import Body
 from frontend.openai.dialects import CHAT, COMPLETION, Dialect, DialectKind, Generating
 from frontend.openai.foreign import OF_TOKENS
+from frontend.openai.limits import Limits
 from frontend.openai.messages.answers import TokenCount
 from frontend.openai.messages.dialect import MESSAGES
 from frontend.openai.messages.requests import COUNT_BODY, prompt
@@ -137,7 +138,7 @@ class Reader:
     def read(self, order: Order) -> Read | Answered:
         match order.kind:
             case "tokenize":
-                return self._tokenize(order.body)
+                return self._tokenize(order)
             case "detokenize":
                 return self._detokenize(order.body)
             case "count_tokens":
@@ -154,8 +155,8 @@ class Reader:
         )
         return Read(submission, request.ignored)
 
-    def _tokenize(self, body: bytes) -> Answered:
-        request, ignored, _ = _TOKENIZE.decode(body, self._rules)
+    def _tokenize(self, order: Order) -> Answered:
+        request, ignored, _ = _TOKENIZE.decode(order.body, self._rules)
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
         if request.messages is not None:
@@ -164,7 +165,8 @@ class Reader:
         else:
             text, special = request.prompt or "", request.add_special_tokens
         tokens = self.tokenizer.encode(text, add_special_tokens=special)
-        longest = self.tokenizer.context_length
+        served = router_pb2.ServedModel.FromString(order.served)
+        longest = Limits(self.tokenizer, served).context_length
         answer = answers.Tokens(tokens=tokens, count=len(tokens), max_model_len=longest)
         return Answered(msgspec.json.encode(answer), ignored)
 

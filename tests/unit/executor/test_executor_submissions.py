@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import pytest
 
-from tandem.errors import NoPairError, RequestError
+from tandem.errors import InvalidRequestError, NoPairError, RequestError
 from tandem.executor import (
     ContextPhaseParams,
     ExecutorConfig,
@@ -167,6 +167,18 @@ def test_processors_come_in_the_order_in_which_they_apply() -> None:
         ("min_new_tokens", {"count": 2, "eos_token_ids": [4]}),
         ("mine", {"request_id": 7, "client_id": 5}),
     ]
+
+
+@pytest.mark.promise("S6-441")
+def test_more_tokens_at_least_than_at_most_are_refused_by_name() -> None:
+    with pytest.raises(InvalidRequestError, match="at least 4 tokens are asked for, and at most 3"):
+        submission(max_tokens=3, end_id=4, sampling_config=SamplingConfig(min_tokens=4))
+
+
+@pytest.mark.promise("S6-445")
+def test_stop_words_wait_for_the_least_tokens_where_nothing_else_ends() -> None:
+    found = submission(stop_words=[[5]], sampling_config=SamplingConfig(min_tokens=2))
+    assert processors(found) == [("min_new_tokens", {"count": 2})]
 
 
 @pytest.mark.parametrize("make", [list, numpy.array])

@@ -417,6 +417,18 @@ async def test_what_some_pairs_take_may_be_asked_for_and_is_no_default(start: St
     assert long.submit.max_tokens == 16
 
 
+@pytest.mark.promise("S6-446")
+async def test_the_context_that_is_told_is_what_the_fleet_takes(start: Start) -> None:
+    frontend = await start(say_hello)
+    frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
+    await frontend.until("/ready", 503)
+    frontend.router.change_fleet(frontend.fleet(context_length=100, longest_context=1_000))
+    await frontend.until("/ready", 200)
+    (card,) = (await frontend.http.get("/v1/models")).json()["data"]
+    told = (await frontend.http.post("/tokenize", json={"prompt": "Hello"})).json()
+    assert (card["max_model_len"], told["max_model_len"]) == (1_000, 1_000)
+
+
 async def test_text_parts_of_a_message_are_joined(start: Start) -> None:
     frontend = await start(say_hello)
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]

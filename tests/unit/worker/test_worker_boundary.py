@@ -55,6 +55,28 @@ def test_arguments_that_are_nested_too_deep_are_refused(tokenizer: Tokenizer) ->
     _failed_alone(bench, first, "invalid_request", retryable=False)
 
 
+@pytest.mark.promise("S6-440")
+@pytest.mark.parametrize(
+    "processors",
+    [
+        [("min_new_tokens", '{"count": 2000000}')],
+        [("min_new_tokens", '{"count": 5}'), ("max_new_tokens", '{"count": 4}')],
+        [("choice", '{"texts": ["a"]}'), ("thinking_budget", '{"budget": 0}')],
+    ],
+    ids=lambda given: "+".join(name for name, _ in given),
+)
+def test_processors_that_contradict_the_request_are_refused_as_they_come(
+    tokenizer: Tokenizer, processors: list[tuple[str, str]]
+) -> None:
+    """Whoever sends them: a router's own callers have no frontend."""
+    bench = Bench(tokenizer)
+    first = bench.start(1)
+    named = [common_pb2.LogitsProcessor(name=name, args_json=args) for name, args in processors]
+    assert bench.start(2, task={"logits": common_pb2.LogitsSpec(processors=named)}) == 0
+    assert bench.take().closed(2).error.param.startswith("logits_processors[")
+    _failed_alone(bench, first, "invalid_request", retryable=False)
+
+
 NAN, INFINITE = float("nan"), float("inf")
 TOO_MUCH: list[tuple[str, dict[str, Any]]] = [
     ("regeneration.spent_tokens", {"regeneration": {"count": 1, "spent_tokens": 2**32 - 1}}),
