@@ -80,7 +80,8 @@ class _Choice:
         """It is the beginning of what is wanted, or of what is left of that once blocked."""
         ids = [row.number for row in self.wanted if row.number is not None]
         if self.request.want_ids:
-            right = not self.text and self.ids == ids[: len(self.ids)]
+            said = self.blocked and REFUSAL.startswith(self.text)
+            right = (said or not self.text) and self.ids == ids[: len(self.ids)]
         else:
             text, mark, refusal = self.text.partition(REFUSAL[0])
             if not self.blocked or not REFUSAL.startswith(mark + refusal):
@@ -114,10 +115,10 @@ class _Choice:
         """What was shown before the block stays; what was not is replaced."""
         if not self.blocked:
             return "is blocked, and the script lets it through"
-        if self.request.want_ids:
-            return self._beginning()
         if not self.text.endswith(REFUSAL):
             return f"is blocked and has no refusal: {self.text}"
+        if self.request.want_ids:
+            return self._beginning()
         shown = self.text.removesuffix(REFUSAL)
         judged = self.request.judged
         if shown and (judged.hold_back == "all" or not self.request.streaming):
