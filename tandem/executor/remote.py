@@ -254,7 +254,7 @@ class _Served:
             except (ValueError, RecursionError):
                 core.fail(self._id, WorkerError("What classifiers answered cannot be read"))
                 continue
-            if self._tapped is not None and not finish.withheld:
+            if self._tapped is not None:
                 logits = self._tapped.logits(finish.choice, self._counts[finish.choice])
                 completion = completion._replace(logits=logits)
             core.finish(self._id, finish.choice, completion)

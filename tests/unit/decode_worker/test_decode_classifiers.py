@@ -448,6 +448,33 @@ async def test_a_classifier_is_told_whose_output_it_judges(tokenizer: Tokenizer)
     await classifying.close()
 
 
+@pytest.mark.promise("S4-121")
+async def test_an_output_is_judged_by_those_that_were_registered_when_it_began(
+    tokenizer: Tokenizer,
+) -> None:
+    first, late = Scorer(), Scorer()
+    late.name = "late"  # type: ignore[misc]
+    classifiers = classifiers_of(first)
+    classifying = Classifying(classifiers, tokenizer)
+    arrived: asyncio.Queue[Judgement] = asyncio.Queue()
+    await classifying.start(lambda request_id, judgement: arrived.put_nowait(judgement))
+    task = common_pb2.Task(trace_id=TRACE, model="m")
+    question = Question(text="abc", token_ids=[5], shown_chars=0, is_final=True)
+    names = []
+    for number in (1, 2):
+        asked = EngineRequest(
+            request_id=number, token_ids=[10], sampling=common_pb2.SamplingParams()
+        )
+        classifying.open(asked, task, output_index=0)
+        if number == 1:
+            classifiers.register_external_classifier_hook(late)
+        classifying.ask(number, question, finish_reason="stop")
+        async with asyncio.timeout(PATIENCE):
+            names.append([*(await arrived.get()).scores])
+    assert names == [["c"], ["c", "late"]]
+    await classifying.close()
+
+
 @pytest.mark.parametrize("wanted", [False, True])
 async def test_scores_are_told_to_those_who_asked_for_them(
     tokenizer: Tokenizer, wanted: bool

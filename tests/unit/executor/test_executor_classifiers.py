@@ -196,6 +196,21 @@ async def test_logits_are_not_shown_where_a_classifier_judges(start: Start) -> N
     assert "return_generation_logits" in refused.error_msg
 
 
+@pytest.mark.promise("S4-124")
+async def test_logits_that_were_asked_for_before_a_classifier_came_are_withheld_with_the_rest(
+    start: Start,
+) -> None:
+    executor = await start("threads", max_open_sequences=1, engine_options={"step_ms": 2})
+    output = OutputConfig(return_generation_logits=True, exclude_input_from_output=True)
+    running = executor.enqueue_request(request(max_tokens=2000))
+    waiting = executor.enqueue_request(doing("block", output_config=output))
+    executor.register_external_classifier_hook(Judge())
+    executor.cancel_request(running)
+    result = (await both.final(executor, waiting))[-1].result
+    assert result.withheld
+    assert (result.generation_logits, result.output_token_ids) == (None, [[]])
+
+
 @pytest.mark.promise("S4-128")
 async def test_a_verdict_asks_for_another_try_with_sampling_of_its_own(start: Start) -> None:
     class Stricter(Judge):
