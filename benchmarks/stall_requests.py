@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import stall_frames
 import stall_messages
 
 from tandem.cli.stack import Stack
@@ -169,4 +170,5 @@ CLASSES: Mapping[str, Send] = {
     "500,000 chunks of a body": chunked,
     "8 clients leave n=128": abandoned,
     **stall_messages.CLASSES,
+    **stall_frames.CLASSES,
 }

@@ -7,8 +7,9 @@ so that other processes of the machine do not count; a gap is measured by the cl
 them, and whatever else lies between two tokens. The engine's own work is in the workers' turns: the
 sim engine computes on their loop, as no real engine does.
 
-    python benchmarks/stalls.py                         # about three minutes
+    python benchmarks/stalls.py                         # about six minutes
     python benchmarks/stalls.py --only Submit --names
+    python benchmarks/stalls.py --only HTTP/2           # floods of frames at gRPC ports
 """
 
 from __future__ import annotations

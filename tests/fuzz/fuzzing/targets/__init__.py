@@ -7,6 +7,7 @@ from fuzzing.targets.frontend_frames import FRAMES
 from fuzzing.targets.http import HTTP
 from fuzzing.targets.kv import ANSWERS, OFFERS
 from fuzzing.targets.router import CALLERS, FRONTENDS, WORKERS
+from fuzzing.targets.rpc import RPC_CLIENTS, RPC_SERVERS
 from fuzzing.targets.sockets import SOCKETS
 from fuzzing.targets.worker import DECODE, PREFILL
 
@@ -23,5 +24,7 @@ TARGETS: tuple[Target, ...] = (
     FRAMES,
     OFFERS,
     ANSWERS,
+    RPC_SERVERS,
+    RPC_CLIENTS,
     SOCKETS,
 )
