@@ -45,6 +45,7 @@ check: lean ## style, types, architecture and generated code
 	$(BIN)/python -m monitoring --check
 	$(BIN)/python scripts/generate_chart.py --check
 	$(BIN)/python tests/mutation/run.py --check
+	$(BIN)/python scripts/check_measured.py
 
 simulation: lean ## run 20,000 seeds of the whole path in virtual time (ARGS="--seeds N")
 	$(BIN)/python tests/simulation/run.py $(ARGS)

@@ -1953,6 +1953,17 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-425",
+        "Given a measured table whose code has changed since, then its page says so.",
+        ours=True,
+    ),
+    Promise(
+        "S6-426",
+        "Given spoilt frames of either end of a gRPC connection, then nothing escapes, what is "
+        "written, kept and done in a turn for it is bounded, and a client beside is served.",
+        ours=True,
+    ),
+    Promise(
         "S6-420",
         "Given a TLS session of before, then it is not resumed between components, and nothing "
         "older than TLS 1.3 is spoken there.",

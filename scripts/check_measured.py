@@ -1,0 +1,85 @@
+"""Say which measured tables of docs/ are older than the code that they measured.
+
+A page names, in a line by itself above its tables, what it measured:
+
+    Measured at commit `2894f4ef` of `router tandem/wire`.
+
+Where anything below these paths has changed since, the line says so:
+
+    Measured at commit `2894f4ef`, before later changes of `router tandem/wire`.
+
+    python scripts/check_measured.py          # list them; exit 1 where a line says otherwise
+    python scripts/check_measured.py --write  # make the lines say it
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+LINE = re.compile(
+    r"^Measured at commit `([0-9a-f]{7,40})`(, before later changes)? of `([^`]+)`\.$", re.MULTILINE
+)
+
+
+class Measured(NamedTuple):
+    """One such line."""
+
+    commit: str
+    marked: bool
+    """It says that the code has changed since."""
+    paths: tuple[str, ...]
+
+    def line(self, *, stale: bool) -> str:
+        mark = ", before later changes" if stale else ""
+        return f"Measured at commit `{self.commit}`{mark} of `{' '.join(self.paths)}`."
+
+
+def lines(text: str) -> Iterator[Measured]:
+    for commit, mark, paths in LINE.findall(text):
+        yield Measured(commit, bool(mark), tuple(paths.split()))
+
+
+def changed(measured: Measured, *, root: Path) -> bool | None:
+    """Whether its code is another now; None: the history here does not know the commit."""
+    known = _git(root, "cat-file", "-e", f"{measured.commit}^{{commit}}")
+    if known.returncode != 0:
+        return None
+    found = _git(root, "diff", "--quiet", measured.commit, "--", *measured.paths)
+    return found.returncode != 0
+
+
+def main(*, write: bool, root: Path = ROOT) -> int:
+    wrong = 0
+    for page in sorted((root / "docs").rglob("*.md")):
+        text = page.read_text(encoding="utf-8")
+        for measured in lines(text):
+            stale = changed(measured, root=root)
+            if stale is None:
+                print(f"{page.relative_to(root)}: {measured.commit} is not in the history here")
+                continue
+            if stale:
+                print(f"{page.relative_to(root)}: older than its code: {' '.join(measured.paths)}")
+            if stale != measured.marked:
+                wrong += 1
+                text = text.replace(
+                    measured.line(stale=measured.marked), measured.line(stale=stale)
+                )
+        if write:
+            page.write_text(text, encoding="utf-8")
+    if wrong and not write:
+        print(f"{wrong} lines do not say so: python scripts/check_measured.py --write")
+    return 0 if write or not wrong else 1
+
+
+def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", *arguments], cwd=root, capture_output=True, check=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main(write="--write" in sys.argv[1:]))
