@@ -17,14 +17,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 LINE = re.compile(
-    r"^Measured at commit `([0-9a-f]{7,40})`(, before later changes)? of `([^`]+)`\.$", re.MULTILINE
+    r"^Measured at commit `([0-9a-f]{7,40})`(,\s+before\s+later\s+changes)?\s+of\s+`([^`]+)`\.$",
+    re.MULTILINE,
 )
+_COLUMNS = 100
 
 
 class Measured(NamedTuple):
@@ -37,12 +41,16 @@ class Measured(NamedTuple):
 
     def line(self, *, stale: bool) -> str:
         mark = ", before later changes" if stale else ""
-        return f"Measured at commit `{self.commit}`{mark} of `{' '.join(self.paths)}`."
+        line = f"Measured at commit `{self.commit}`{mark} of `{' '.join(self.paths)}`."
+        return textwrap.fill(line, _COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def lines(text: str) -> Iterator[Measured]:
-    for commit, mark, paths in LINE.findall(text):
-        yield Measured(commit, bool(mark), tuple(paths.split()))
+    return map(_measured, LINE.finditer(text))
+
+
+def _measured(found: re.Match[str]) -> Measured:
+    return Measured(found[1], bool(found[2]), tuple(found[3].split()))
 
 
 def changed(measured: Measured, *, root: Path) -> bool | None:
@@ -58,23 +66,26 @@ def main(*, write: bool, root: Path = ROOT) -> int:
     wrong = 0
     for page in sorted((root / "docs").rglob("*.md")):
         text = page.read_text(encoding="utf-8")
-        for measured in lines(text):
-            stale = changed(measured, root=root)
-            if stale is None:
-                print(f"{page.relative_to(root)}: {measured.commit} is not in the history here")
-                continue
-            if stale:
-                print(f"{page.relative_to(root)}: older than its code: {' '.join(measured.paths)}")
-            if stale != measured.marked:
-                wrong += 1
-                text = text.replace(
-                    measured.line(stale=measured.marked), measured.line(stale=stale)
-                )
+        name = page.relative_to(root)
+        right = LINE.sub(partial(_right, page=name, root=root), text)
+        wrong += right != text
         if write:
-            page.write_text(text, encoding="utf-8")
+            page.write_text(right, encoding="utf-8")
     if wrong and not write:
-        print(f"{wrong} lines do not say so: python scripts/check_measured.py --write")
+        print(f"{wrong} pages do not say so: python scripts/check_measured.py --write")
     return 0 if write or not wrong else 1
+
+
+def _right(found: re.Match[str], page: Path, root: Path) -> str:
+    """The line as it should be; a page that is older than its code is printed."""
+    measured = _measured(found)
+    stale = changed(measured, root=root)
+    if stale is None:
+        print(f"{page}: {measured.commit} is not in the history here")
+        return found[0]
+    if stale:
+        print(f"{page}: older than its code: {' '.join(measured.paths)}")
+    return found[0] if stale == measured.marked else measured.line(stale=stale)
 
 
 def _git(root: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
