@@ -33,7 +33,7 @@ MOST_HELD_BYTES = 4 * 1024 * 1024 + 4 * MOST_BYTES
 MOST_HELD_OBJECTS = 40_000
 MOST_TURNS = 20_000
 _LOOKED_AT = 16
-"""One of so many inputs, by its checksum, is looked at for what is held of its connection."""
+_LARGE_BYTES = 8192
 _CALLS = 3
 _TURNS_OF_BEGINNING = 6
 _MOST_BESIDE = 2000
@@ -116,7 +116,7 @@ class Wire(asyncio.Transport):
         is counted.
         """
         with ExitStack() as stack:
-            if zlib.crc32(data) % _LOOKED_AT == 1 and sys.gettrace() is None:
+            if _is_looked_at(data) and sys.gettrace() is None:
                 self._lines = stack.enter_context(Lines())
             for piece in _pieces(data):
                 if self.closing:
@@ -143,13 +143,20 @@ def _pieces(data: bytes) -> Iterator[bytes]:
         data = data[size:]
 
 
+def _is_looked_at(data: bytes) -> bool:
+    """Whether it is counted what is kept for this input, and done in each turn: that is slow, so
+    for all that are large, and of the others for one in so many.
+    """
+    return len(data) > _LARGE_BYTES or zlib.crc32(data) % _LOOKED_AT == 0
+
+
 def check(connection: Any, wire: Wire, data: bytes) -> None:
     """Raises FoundError where an input costs more than it may."""
     if wire.count > MOST_WRITTEN + MOST_WRITTEN_A_BYTE * len(data):
         raise FoundError("fault", "an input has far more written than it is large")
     if len(connection.streams) > server.MOST_CALLS:
         raise FoundError("fault", "more streams are kept than there may be")
-    if zlib.crc32(data) % _LOOKED_AT == 0:
+    if _is_looked_at(data):
         objects, held = kept(connection)
         if held > MOST_HELD_BYTES or objects > MOST_HELD_OBJECTS:
             raise FoundError("fault", "a connection keeps more than it may")
@@ -172,6 +179,8 @@ def kept(connection: Any) -> tuple[int, int]:
         if isinstance(each, bytes | bytearray | str):
             held += len(each)
             continue
+        if isinstance(each, _CONTAINERS):
+            objects += len(each)
         for found in gc.get_referents(each):
             ours = type(found).__module__.startswith(("tandem.wire.rpc", "hpack"))
             if isinstance(found, _CONTAINERS) or (ours and not isinstance(found, server.Listener)):
@@ -217,13 +226,15 @@ class ServerSubject:
     async def give(self, data: bytes) -> None:
         connection: Any = server._Served(self._listener)
         wire = Wire(connection)
-        await wire.feed(PREFACE + data)
-        for _ in range(4):
-            await asyncio.sleep(0)
-        check(connection, wire, data)
-        await self._ask_beside()
-        wire.close()
-        await self._end(connection)
+        try:
+            await wire.feed(PREFACE + data)
+            for _ in range(4):
+                await asyncio.sleep(0)
+            check(connection, wire, data)
+            await self._ask_beside()
+        finally:
+            wire.close()
+            await self._end()
 
     async def left_open(self) -> int:
         if self._good is not None:
@@ -231,7 +242,7 @@ class ServerSubject:
             await asyncio.sleep(0)
         return len(self._listener.connections) + len(self._listener.tasks)
 
-    async def _end(self, connection: Any) -> None:
+    async def _end(self) -> None:
         for _ in range(MOST_TURNS):
             alone = self._listener.connections <= {self._good and self._good.protocol}
             if alone and not self._listener.tasks:
@@ -278,13 +289,16 @@ class ClientSubject:
         reading = [asyncio.ensure_future(_read(channel)) for _ in range(_CALLS)]
         for _ in range(_TURNS_OF_BEGINNING):
             await asyncio.sleep(0)
-        await wire.feed(data)
-        check(connection, wire, data)
-        wire.close()
-        await asyncio.wait(reading)
-        await channel.close()
-        for each in reading:
-            each.result()
+        try:
+            await wire.feed(data)
+            check(connection, wire, data)
+        finally:
+            wire.close()
+            ended = await asyncio.gather(*reading, return_exceptions=True)
+            await channel.close()
+        for error in ended:
+            if error is not None:
+                raise error
 
     async def left_open(self) -> int:
         return 0
