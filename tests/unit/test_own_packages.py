@@ -13,6 +13,8 @@ import pytest
 
 from tandem import own_packages
 from tandem.cli import processes
+from tandem.errors import LoadError
+from tandem.usercode.loader import load_object
 
 SECONDS = 60
 SCRIPTS = Path(sys.executable).parent
@@ -163,6 +165,12 @@ def test_a_process_that_is_bound_to_its_parent_ends_with_it_however_that_ends(
         assert processes.wait_gone([child], 0.2 if not bound else SECONDS) is bound
     finally:
         processes.send(child, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("path", ["router:NoSecrets", "frontend.guard:NoSecrets"])
+def test_a_hook_whose_module_has_a_name_of_tandems_is_refused_with_the_reason(path: str) -> None:
+    with pytest.raises(LoadError, match="is a package of Tandem: a module of yours needs another"):
+        load_object(path)
 
 
 def test_the_packages_are_those_that_are_installed() -> None:
