@@ -105,7 +105,7 @@ _LABELS = {
 }
 _CIDR = {"type": "string", "pattern": r"^[0-9a-fA-F.:]+/[0-9]{1,3}$"}
 _SHARE = {"type": ["integer", "string"], "minimum": 0, "pattern": r"^([0-9]{1,3}%)?$"}
-"""Of pods: how many, or percent."""
+"""How many pods, or what share of them."""
 _TIMES = "initialDelaySeconds periodSeconds timeoutSeconds successThreshold failureThreshold"
 _PROBE = {
     "additionalProperties": False,

@@ -1748,6 +1748,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-423",
+        "Given whatever text in a message, a field, an exception or what an engine printed last, "
+        "then it begins no line of a log and moves no terminal's cursor.",
+        ours=True,
+    ),
+    Promise(
         "S6-148",
         "Given a hook or a blocking classifier that fails, hangs or dies, then nothing of that "
         "chunk is shown: there is no way round it.",
@@ -1808,12 +1814,6 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S6-423",
-        "Given whatever text in a message, a field, an exception or what an engine printed last, "
-        "then it begins no line of a log and moves no terminal's cursor.",
-        ours=True,
-    ),
-    Promise(
         "S6-422",
         "Given a cache that knows KV by its tokens alone, then it is refused beside LoRA adapters, "
         "and no key finds in it what another key had computed.",
@@ -1847,6 +1847,18 @@ PROMISES: tuple[Promise, ...] = (
         "S6-160",
         "Given certificates that end, are renewed, or are half replaced, then an ended one "
         "opens nothing and a renewal needs no restart.",
+        ours=True,
+    ),
+    Promise(
+        "S6-420",
+        "Given a TLS session of before, then it is not resumed between components, and nothing "
+        "older than TLS 1.3 is spoken there.",
+        ours=True,
+    ),
+    Promise(
+        "S6-421",
+        "Given an open connection whose peer's certificate ends or whose CA is replaced, then it "
+        "is closed within a minute, by both ends, and the log says why.",
         ours=True,
     ),
     Promise(
@@ -1935,18 +1947,6 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S6-191",
-        "Given a gRPC peer that breaks HTTP/2, sends more than it may, or asks for what it does "
-        "not read, then its own call or connection ends, which says why, and others go on.",
-        ours=True,
-    ),
-    Promise(
-        "S6-192",
-        "Given a gRPC server that says what cannot be, is not there or falls silent, then each "
-        "call to it ends with a status, in bounded time.",
-        ours=True,
-    ),
-    Promise(
         "S6-424",
         "Given h2spec's strict cases against each gRPC port of a stack, then those that fail are "
         "listed with a reason, and no other does.",
@@ -1964,15 +1964,15 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S6-420",
-        "Given a TLS session of before, then it is not resumed between components, and nothing "
-        "older than TLS 1.3 is spoken there.",
+        "S6-191",
+        "Given a gRPC peer that breaks HTTP/2, sends more than it may, or asks for what it does "
+        "not read, then its own call or connection ends, which says why, and others go on.",
         ours=True,
     ),
     Promise(
-        "S6-421",
-        "Given an open connection whose peer's certificate ends or whose CA is replaced, then it "
-        "is closed within a minute, by both ends, and the log says why.",
+        "S6-192",
+        "Given a gRPC server that says what cannot be, is not there or falls silent, then each "
+        "call to it ends with a status, in bounded time.",
         ours=True,
     ),
     Promise(
@@ -2114,41 +2114,6 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S6-501",
         "Given certificates that cannot be kept, then a metric, an alert and readiness say it.",
-        ours=True,
-    ),
-    Promise(
-        "S6-503",
-        "Given an engine that loads, then its worker answers probes and scrapes from its first "
-        "second, and is not ready.",
-        ours=True,
-    ),
-    Promise(
-        "S6-504",
-        "Given a first load that takes as long as the values allow, then no alert calls it an "
-        "outage, and one says when it is long.",
-        ours=True,
-    ),
-    Promise(
-        "S6-505",
-        "Given the only worker of a phase, or the only router, that goes, then requests wait as "
-        "long as the next one's start may take.",
-        ours=True,
-    ),
-    Promise(
-        "S6-506",
-        "Given a value of the chart that cannot work, then it is refused before anything is "
-        "applied, by name.",
-        ours=True,
-    ),
-    Promise(
-        "S6-507",
-        "Given a LimitRange, then none of its limits is below what a pod of the chart that knows "
-        "its need requests.",
-        ours=True,
-    ),
-    Promise(
-        "S6-508",
-        "Given a release without frontends, then every dashboard can be narrowed to it.",
         ours=True,
     ),
     Promise(
@@ -2305,6 +2270,41 @@ PROMISES: tuple[Promise, ...] = (
         "S5-364",
         "Given a deployment with one pair and nothing to do, when tandem measure-times asks it, "
         "then its table has the times of its workers.",
+        ours=True,
+    ),
+    Promise(
+        "S5-503",
+        "Given an engine that loads, then its worker answers probes and scrapes from its first "
+        "second, and is not ready.",
+        ours=True,
+    ),
+    Promise(
+        "S5-504",
+        "Given a first load that takes as long as the values allow, then no alert calls it an "
+        "outage, and one says when it is long.",
+        ours=True,
+    ),
+    Promise(
+        "S5-505",
+        "Given the only worker of a phase, or the only router, that goes, then requests wait as "
+        "long as the next one's start may take.",
+        ours=True,
+    ),
+    Promise(
+        "S5-506",
+        "Given a value of the chart that cannot work, then it is refused before anything is "
+        "applied, by name.",
+        ours=True,
+    ),
+    Promise(
+        "S5-507",
+        "Given a LimitRange, then none of its limits is below what a pod of the chart that knows "
+        "its need requests.",
+        ours=True,
+    ),
+    Promise(
+        "S5-508",
+        "Given a release without frontends, then every dashboard can be narrowed to it.",
         ours=True,
     ),
 )

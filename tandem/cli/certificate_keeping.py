@@ -47,7 +47,7 @@ def keep(renew: Renew, *, metrics_listen: str, log_format: logs.Format) -> int:
 
 
 class Keeper:
-    """`run` is its life."""
+    """Keeps what `renew` makes; `run` is its life."""
 
     def __init__(self, renew: Renew) -> None:
         self._renew = renew

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CERTIFICATE_FILES = (CA_FILE, *(f"{role}.{end}" for role in ROLES for end in ("key", "crt")))
 API_SECONDS = 20.0
 _LABELS = {"app.kubernetes.io/managed-by": "tandem", "app.kubernetes.io/part-of": "tandem"}
-"""Of Secrets that are made here. Not that of the release: a GitOps controller would prune what
+"""Labels of Secrets that are made here. Not that of the release: a GitOps controller would prune what
 bears it and is not rendered.
 """
 _Data = dict[str, bytes | str]
@@ -134,7 +134,7 @@ class CertificateSecrets:
         )
 
     def _read(self, name: str) -> V1Secret | None:
-        """None: there is none."""
+        """None where there is no such Secret."""
         try:
             return self._api.read_namespaced_secret(
                 name, self._namespace, _request_timeout=API_SECONDS

@@ -14,7 +14,7 @@ from tandem.hooks.contract import Phase
 
 
 class StartCollector(Collector):
-    """Of one phase."""
+    """Tells how one phase of a worker starts."""
 
     def __init__(
         self,

@@ -188,7 +188,7 @@ def test_every_container_says_what_it_needs(pod: Pod) -> None:
         assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
 
 
-@pytest.mark.promise("S6-507")
+@pytest.mark.promise("S5-507")
 @pytest.mark.parametrize("pod", all_pods())
 def test_no_limit_range_puts_a_memory_limit_below_a_request_of_the_chart_s(pod: Pod) -> None:
     """It fills in the limits that a pod leaves out: engines alone leave them to who knows the

@@ -197,7 +197,7 @@ ALONE: dict[str, tuple[dict[str, Any], float | None]] = {
 }
 
 
-@pytest.mark.promise("S6-505")
+@pytest.mark.promise("S5-505")
 @pytest.mark.parametrize("case", ALONE)
 def test_requests_wait_for_the_only_worker_as_long_as_its_next_start_may_take(case: str) -> None:
     values, seconds = ALONE[case]
@@ -207,7 +207,7 @@ def test_requests_wait_for_the_only_worker_as_long_as_its_next_start_may_take(ca
     assert router.pair_memory_seconds >= router.pair_wait_seconds
 
 
-@pytest.mark.promise("S6-505")
+@pytest.mark.promise("S5-505")
 @pytest.mark.parametrize(
     ("values", "seconds"),
     [

@@ -20,7 +20,7 @@ ALLOWED_BY_A_LEVEL = [case for case, (_, text) in REFUSED.items() if "podSecurit
 NULLABLE = {each.path for each in VALUES if "null" in each.schema.get("type", ())}
 
 
-@pytest.mark.promise("S6-506")
+@pytest.mark.promise("S5-506")
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_work_is_refused_with_its_mend(case: str) -> None:
     values, sentence = REFUSED[case]
@@ -110,7 +110,7 @@ def test_what_is_right_beside_a_refusal_is_taken(case: str) -> None:
     chart_renders.texts(TAKEN[case])
 
 
-@pytest.mark.promise("S6-506")
+@pytest.mark.promise("S5-506")
 @pytest.mark.parametrize("case", UNKNOWN)
 def test_a_value_that_is_none_is_refused(case: str) -> None:
     with pytest.raises(helm_python.HelmValuesError):

@@ -195,7 +195,7 @@ def test_every_panel_asks_the_chosen_data_source_and_says_what_it_shows(
                 assert re.search(r"\[(\$__rate_interval|1h)\]", target["expr"]), target["expr"]
 
 
-@pytest.mark.promise("S6-508")
+@pytest.mark.promise("S5-508")
 def test_a_release_is_chosen_by_what_every_component_has(documents: list[dict[str, Any]]) -> None:
     """One without frontends serves a model to those of another release."""
     for document in documents:

@@ -63,7 +63,7 @@ def test_certificates_are_watched_where_the_chart_makes_them(
     assert ("TandemCertificatesNotKept" in text) is watched
 
 
-@pytest.mark.promise("S6-504")
+@pytest.mark.promise("S5-504")
 def test_a_long_start_is_measured_by_the_longest_that_the_chart_allows() -> None:
     values = {
         "decode": {"startupSeconds": 4000},

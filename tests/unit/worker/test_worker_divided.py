@@ -90,7 +90,9 @@ class First:
         self.sharing: Any = self
         self._drained_too = drained_too
         self.left_by: list[int] = []
-        self.opened: list[CollectorRegistry] = []
+        self.registry = CollectorRegistry()
+        self.watched: list[CollectorRegistry] = []
+        self.opened = False
         self.closed = False
         self.death = asyncio.get_running_loop().create_future()
         self.drained = asyncio.Event()
@@ -104,11 +106,11 @@ class First:
     async def prepare(self, stop: asyncio.Event) -> bool:
         return not stop.is_set()
 
-    def registry(self) -> CollectorRegistry:
-        return CollectorRegistry()
+    async def serve_admin(self, registry: CollectorRegistry) -> None:
+        self.watched.append(registry)
 
-    async def open(self, registry: CollectorRegistry) -> None:
-        self.opened.append(registry)
+    async def open(self) -> None:
+        self.opened = True
 
     async def serve(self, stop: asyncio.Event) -> None:
         stopped = asyncio.create_task(stop.wait())
@@ -183,7 +185,7 @@ async def test_it_serves_when_all_of_its_processes_do(model_path: Any) -> None:
     stage = Stage(model_path)
     assert await stage.worker.start(stage.stop)
     assert [each.asked for each in stage.started] == [[Join(b"for 2")], [Join(b"for 3")]]
-    assert len(stage.first.opened) == 1
+    assert stage.first.opened
     await stage.worker.close()
     assert all(each.killed for each in stage.started)
     assert stage.first.closed
@@ -346,7 +348,7 @@ async def test_a_process_that_cannot_be_asked_costs_its_own_metrics_alone(model_
     await stage.worker.start(stage.stop)
     stage.started[0].over.set()
     stage.started[1].families = [counted(3)]
-    told = await asyncio.to_thread(generate_latest, stage.first.opened[0])
+    told = await asyncio.to_thread(generate_latest, stage.first.watched[0])
     assert b'tandem_worker_tokens_total{phase="decode",token_process="3"} 3.0' in told
     assert b'token_process="2"' not in told
     await stage.worker.close()

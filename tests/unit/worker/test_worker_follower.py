@@ -110,7 +110,7 @@ async def test_it_answers_probes_and_serves_nothing_else(
         engine.outcome.set_result(None)
 
 
-@pytest.mark.promise("S6-503")
+@pytest.mark.promise("S5-503")
 async def test_while_its_ranks_load_it_lives_and_is_not_ready(
     engine: ScriptedFollower, model_path: Path
 ) -> None:

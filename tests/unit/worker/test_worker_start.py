@@ -107,7 +107,7 @@ def loading(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
     return load
 
 
-@pytest.mark.promise("S6-503")
+@pytest.mark.promise("S5-503")
 @pytest.mark.parametrize("kind", KINDS)
 async def test_while_the_engine_loads_a_worker_lives_and_is_not_ready(
     loading: Callable[..., Any], kind: str
@@ -128,7 +128,7 @@ async def test_while_the_engine_loads_a_worker_lives_and_is_not_ready(
         assert 'tandem_worker_open_legs{phase="decode"} 0.0' in said
 
 
-@pytest.mark.promise("S6-503")
+@pytest.mark.promise("S5-503")
 async def test_a_load_that_keeps_the_loop_busy_is_scraped(loading: Callable[..., Any]) -> None:
     """Imports and graphs hold the interpreter for seconds: no scrape may wait for the loop."""
     async with loading("one phase") as worker:
