@@ -2190,6 +2190,49 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-400",
+        "Given frames of any content from a gRPC peer, then its connection takes a bounded part of "
+        "a turn of the loop, counted in what frames hold, and one that goes on to send frames that "
+        "bring nothing is ended with ENHANCE_YOUR_CALM.",
+        ours=True,
+    ),
+    Promise(
+        "S6-401",
+        "Given table sizes that a gRPC peer changes for ever, then nothing of them is kept or said "
+        "again.",
+        ours=True,
+    ),
+    Promise(
+        "S6-402",
+        "Given a gRPC call whose metadata is larger than it may be, then it alone is refused, and "
+        "others of its connection go on.",
+        ours=True,
+    ),
+    Promise(
+        "S6-403",
+        "Given a request, a frame or a TLS connection that RFC 9113 forbids, then its stream or "
+        "its connection ends, as the RFC says which.",
+        ours=True,
+    ),
+    Promise(
+        "S6-404",
+        "Given messages that nobody reads, then what is kept of a gRPC connection is bounded, and "
+        "a component that has a budget counts it there.",
+        ours=True,
+    ),
+    Promise(
+        "S6-405",
+        "Given a gRPC server that takes no more calls at once, or none any more, then calls to it "
+        "wait, or go to another connection.",
+        ours=True,
+    ),
+    Promise(
+        "S6-406",
+        "Given gRPC connections without calls, old ones, or too many of one client, then they are "
+        "closed, each after its client was told, and no call fails by it.",
+        ours=True,
+    ),
+    Promise(
         "S5-311",
         "Given any component's log lines, then they name it, its host and its address alike.",
         ours=True,

@@ -174,6 +174,7 @@ async def test_blocked_calls_are_tried_once_for_all_frames_of_a_read(
     connection.abort("the test is over")
 
 
+@pytest.mark.promise("S6-401")
 async def test_a_peers_table_sizes_cost_nothing_and_are_not_kept() -> None:
     """A1: each was kept until headers were sent, and all of them were said then."""
     connection, transport = served(Echo())
@@ -190,6 +191,7 @@ async def test_a_peers_table_sizes_cost_nothing_and_are_not_kept() -> None:
     connection.abort("the test is over")
 
 
+@pytest.mark.promise("S6-401")
 async def test_a_servers_table_sizes_cost_a_client_nothing() -> None:
     async with called() as (channel, peers):
         call = Stub(channel).talk()
