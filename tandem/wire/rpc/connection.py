@@ -255,7 +255,7 @@ class PeerConnection(Link):
         return 0
 
     def refuse(self, error: ProtocolError) -> None:
-        """Close, and say why."""
+        """Close the connection, and tell the peer why."""
         self.refused(error)
         self.close(error.code, str(error))
 

@@ -49,7 +49,7 @@ class ConnectionCount:
         return ""
 
     def take_off(self, peer: Hashable) -> None:
-        """It is closed."""
+        """A connection, or its peer's, is closed."""
         self._peers[peer] -= 1
         if not self._peers[peer]:
             del self._peers[peer]
@@ -71,20 +71,20 @@ class Lifetime:
         self._rest()
 
     def begin_call(self) -> None:
-        """It has one more."""
+        """The connection has one call more."""
         self._calls += 1
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
 
     def end_call(self) -> None:
-        """It has one less."""
+        """The connection has one call less."""
         self._calls -= 1
         if not self._calls:
             self._rest()
 
     def stop(self) -> None:
-        """It is closed."""
+        """A connection, or its peer's, is closed."""
         self._idle_seconds = float("inf")
         for timer in (self._idle, self._old):
             if timer is not None:

@@ -110,7 +110,7 @@ def check_setting(name: int, value: int) -> None:
 
 
 def check_priority(stream: int, payload: bytes) -> None:
-    """Of a stream. Raises ProtocolError where it cannot be: else it means nothing here."""
+    """Raises ProtocolError where a stream's priority cannot be: else it means nothing here."""
     if not stream:
         raise ProtocolError(Code.PROTOCOL_ERROR, "a priority of no stream")
     if len(payload) != PRIORITY_BYTES:

@@ -19,7 +19,7 @@ _CLOSE_SECONDS: Final = 0.5
 
 
 class Link(asyncio.Protocol):
-    """One end."""
+    """One end of a connection, as a way for frames."""
 
     def __init__(self, silence_seconds: float) -> None:
         """A peer that says nothing for `silence_seconds`, though it was asked, is given up."""
@@ -47,7 +47,7 @@ class Link(asyncio.Protocol):
         return 0
 
     def ended(self, reason: str) -> None:
-        """It is over, once."""
+        """Called once, when the connection is over."""
         raise NotImplementedError
 
     # --- the transport's ---

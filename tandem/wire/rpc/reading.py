@@ -54,7 +54,7 @@ class FrameReader:
         self._greeted = False
 
     def receive(self, data: bytes) -> None:
-        """Bytes that came."""
+        """Take the whole frames of bytes that came."""
         if self.resting:
             self._more += data
             return

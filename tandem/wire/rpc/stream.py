@@ -101,7 +101,7 @@ class Stream:
         self._part = bytearray()
         """What came and is not cut: of a message that is not whole yet, if no message waits."""
         self._waiting_bytes = 0
-        """Of `_messages`, with their heads."""
+        """Bytes that `_messages` took, with their heads."""
         self._counted_waiting = self._counted_part = 0
         """As the connection counts them."""
         self._discards = False

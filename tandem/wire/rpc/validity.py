@@ -57,7 +57,7 @@ def content_length(headers: Headers) -> int | None:
 
 
 def _fields(headers: Headers, allowed: frozenset[bytes]) -> dict[bytes, bytes]:
-    """The pseudo-headers. Raises MalformedError."""
+    """The pseudo-headers, all fields checked. Raises MalformedError."""
     pseudo: dict[bytes, bytes] = {}
     regular = False
     for name, value in headers:

@@ -23,9 +23,9 @@ OF_A_LOOP: Final = 1024
 LEAST: Final = 16
 """That a connection may use in its turn, however many others wait."""
 OF_HEADERS: Final = 16
-"""Of a call that begins or ends; see `of_header_bytes` and `of_header_fields` too."""
+"""Units of a call that begins or ends; see `of_header_bytes` and `of_header_fields` too."""
 OF_A_MESSAGE: Final = 2
-"""Of one that is read or handed on, beside its frame."""
+"""Units of one that is read or handed on, beside its frame."""
 _HEADER_BYTES: Final = 32
 _HEADER_FIELDS: Final = 4
 _STREAMS: Final = 8
@@ -36,8 +36,8 @@ like.
 """
 _FRAMES_FOR_NOTHING_A_SECOND: Final = 100
 _BYTES_FOR_A_FRAME: Final = 8
-"""Of messages, either way, that let a peer send one such frame more: whoever reads opens windows,
-and measures by pings how fast it may read.
+"""Bytes of messages, either way, that let a peer send one such frame more: whoever reads opens
+windows, and measures by pings how fast it may read.
 """
 OF_SETTINGS: Final = 16
 """So many frames for nothing SETTINGS count as: they are said once, and changed now and then."""

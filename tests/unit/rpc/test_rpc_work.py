@@ -15,8 +15,6 @@ from tandem.wire.rpc.frames import Code, frame
 from tandem.wire.rpc.header_blocks import encoded
 from tandem.wire.rpc.server import MOST_CALLS, Served
 
-pytestmark = pytest.mark.promise("S6-400")
-
 PATIENCE = 10.0
 READS_A_TURN = 32
 """Of 256 KiB each, as uvloop has it."""
@@ -58,6 +56,7 @@ FLOODS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.promise("S6-400")
 @pytest.mark.parametrize("what", FLOODS)
 async def test_frames_that_bring_nothing_end_their_connection(what: str) -> None:
     """As nghttp2 and Go do, and no turn takes more than a part of them."""
@@ -98,6 +97,7 @@ async def _quiet(connection: Served, before: Callable[[], object] = lambda: None
     raise AssertionError("it rests for ever")
 
 
+@pytest.mark.promise("S6-400")
 async def test_reads_of_one_turn_share_what_a_turn_has() -> None:
     """Many small reads take no more of it than one large one."""
     connection, _ = served(Echo())
@@ -110,6 +110,7 @@ async def test_reads_of_one_turn_share_what_a_turn_has() -> None:
     connection.abort("the test is over")
 
 
+@pytest.mark.promise("S6-400")
 async def test_connections_share_what_a_loop_has() -> None:
     both = [served(Echo()) for _ in range(20)]
     taken = 0
@@ -129,6 +130,7 @@ async def test_connections_share_what_a_loop_has() -> None:
         connection.abort("the test is over")
 
 
+@pytest.mark.promise("S6-400")
 async def test_messages_of_a_frame_are_read_in_many_turns() -> None:
     """3,000 of them in one frame, on each of 100 calls."""
     echo = Echo()
@@ -151,6 +153,7 @@ async def test_messages_of_a_frame_are_read_in_many_turns() -> None:
     connection.abort("the test is over")
 
 
+@pytest.mark.promise("S6-400")
 async def test_blocked_calls_are_tried_once_for_all_frames_of_a_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -210,6 +213,7 @@ async def test_a_servers_table_sizes_cost_a_client_nothing() -> None:
         other.cancel()
 
 
+@pytest.mark.promise("S6-400")
 @pytest.mark.parametrize("what", ["pings", "empty settings", "windows"])
 async def test_a_servers_flood_ends_a_clients_connection(what: str) -> None:
     async with called() as (channel, peers):
@@ -221,6 +225,7 @@ async def test_a_servers_flood_ends_a_clients_connection(what: str) -> None:
         call.cancel()
 
 
+@pytest.mark.promise("S6-400")
 @pytest.mark.parametrize("each", [frames.window_update(0, 20), frame(frames.PING, 0, 0, bytes(8))])
 async def test_whoever_reads_may_open_windows_and_ping(each: bytes) -> None:
     """As gRPC's own core and Go do, with each message."""
@@ -235,6 +240,7 @@ async def test_whoever_reads_may_open_windows_and_ping(each: bytes) -> None:
     connection.abort("the test is over")
 
 
+@pytest.mark.promise("S6-400")
 async def test_headers_of_many_fields_count_as_many() -> None:
     connection, _ = served(Echo())
     connection.data_received(GREETING)
@@ -245,6 +251,7 @@ async def test_headers_of_many_fields_count_as_many() -> None:
     connection.abort("the test is over")
 
 
+@pytest.mark.promise("S6-400")
 async def test_a_peer_whose_flood_is_cut_off_harms_nobody() -> None:
     async with serving("ours", Echo()) as port, open_channel("core", port) as channel:
         stub = Stub(channel)
