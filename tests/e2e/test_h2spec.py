@@ -1,4 +1,4 @@
-"""Every gRPC port of a stack keeps to HTTP/2 as h2spec reads it, but for cases that are listed (none)."""
+"""Every gRPC port of a stack keeps to HTTP/2 as h2spec reads it, but for cases that are listed."""
 
 from __future__ import annotations
 
