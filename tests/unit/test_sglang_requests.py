@@ -367,7 +367,7 @@ def test_a_spec_travels_to_the_scheduler_as_names_and_json(reads_history: bool) 
     made = fields_of(request(), steering=Steering(entries, reads_history))
     assert made["custom_logit_processor"] == "PROCESSOR"
     carried = made["sampling_params"]["custom_params"]
-    assert json.loads(carried[requests.SPEC_KEY]) == [["ban", {"token_ids": [3, 4]}]]
+    assert json.loads(carried[requests.SPEC_KEY]) == [["ban", {"token_ids": [3, 4]}, False]]
     assert decode_spec(carried[requests.SPEC_KEY]).entries == entries
     assert carried[requests.HISTORY_KEY] is reads_history
 
