@@ -1766,6 +1766,49 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-440",
+        "Given fields or ready-made processors of a client that contradict each other, in any "
+        "combination, then the answer is 400, and never 5xx.",
+        ours=True,
+    ),
+    Promise(
+        "S6-441",
+        "Given `min_tokens` above what may come at most, then the request is refused with "
+        "that field before anything runs.",
+        ours=True,
+    ),
+    Promise(
+        "S6-442",
+        "Given `min_tokens` beside a form of which a shorter answer is known, then the "
+        "request is refused; beside one that cannot end before, nothing changes.",
+        ours=True,
+    ),
+    Promise(
+        "S6-443",
+        "Given a grammar or schema that no finite text has, then the request is refused as "
+        "the client's error; one that may end is answered.",
+        ours=True,
+    ),
+    Promise(
+        "S6-444",
+        "Given a contradiction that is seen only while it runs, then that request ends with a "
+        "4xx code of its own, and counts as the client's; code of a deployment that leaves no "
+        "token stays the server's error.",
+        ours=True,
+    ),
+    Promise(
+        "S6-445",
+        "Given `min_tokens`, then neither the end, a stop token, a stop string nor a stop "
+        "word ends the answer before.",
+        ours=True,
+    ),
+    Promise(
+        "S6-446",
+        "Given workers whose context is another than the model's, then `max_model_len` of "
+        "/v1/models and /tokenize is theirs.",
+        ours=True,
+    ),
+    Promise(
         "S6-150",
         "Given a server on a loopback address without keys, then it answers to local names "
         "alone and takes JSON alone, and no page reads an answer unless its origin is named.",
@@ -1844,6 +1887,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-500",
+        "Given a Secret of the chart's certificates that was deleted, emptied or replaced, then it "
+        "is filled again within a minute, with and without an upgrade, and what replaces the "
+        "chart's objects keeps the CA.",
+        ours=True,
+    ),
+    Promise(
+        "S6-501",
+        "Given certificates that cannot be kept, then a metric, an alert and readiness say it.",
+        ours=True,
+    ),
+    Promise(
         "S6-160",
         "Given certificates that end, are renewed, or are half replaced, then an ended one "
         "opens nothing and a renewal needs no restart.",
@@ -1895,6 +1950,23 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-424",
+        "Given h2spec's strict cases against each gRPC port of a stack, then those that fail are "
+        "listed with a reason, and no other does.",
+        ours=True,
+    ),
+    Promise(
+        "S5-425",
+        "Given a measured table whose code has changed since, then its page says so.",
+        ours=True,
+    ),
+    Promise(
+        "S5-426",
+        "Given spoilt frames of either end of a gRPC connection, then nothing escapes, what is "
+        "written, kept and done in a turn for it is bounded, and a client beside is served.",
+        ours=True,
+    ),
+    Promise(
         "S6-167",
         "Given a task or leg that cannot be, then the worker refuses it alone, trusting no "
         "check but its own.",
@@ -1904,6 +1976,36 @@ PROMISES: tuple[Promise, ...] = (
         "S6-186",
         "Given a message of any content, then a router's or a worker's event loop parses a bounded "
         "part of it at once, and acts on it in bounded slices.",
+        ours=True,
+    ),
+    Promise(
+        "S5-480",
+        "Given numbers of ranks, token processes and nodes, then the chart renders them exactly "
+        "where a worker starts with them.",
+        ours=True,
+    ),
+    Promise(
+        "S5-481",
+        "Given a claim for compiled kernels, then every pod of that worker, on each of its nodes, "
+        "mounts it where the image's compilers keep what they compile.",
+        ours=True,
+    ),
+    Promise(
+        "S5-482",
+        "Given the recipe in which decode writes the KV of answers to a store, then SGLang takes "
+        "its arguments, and both phases name and lay out pages alike.",
+        ours=True,
+    ),
+    Promise(
+        "S5-560",
+        "Given a fleet whose last pair has gone, then /ready stays 200 as long as requests may "
+        "wait for another, and /ready/pair is 503 until one takes work.",
+        ours=True,
+    ),
+    Promise(
+        "S5-561",
+        "Given a router that is lost, then requests that waited there for a pair go to another "
+        "router, once, and those that it had begun end with router_lost.",
         ours=True,
     ),
     Promise(
@@ -1947,26 +2049,46 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S6-424",
-        "Given h2spec's strict cases against each gRPC port of a stack, then those that fail are "
-        "listed with a reason, and no other does.",
-        ours=True,
-    ),
-    Promise(
-        "S6-425",
-        "Given a measured table whose code has changed since, then its page says so.",
-        ours=True,
-    ),
-    Promise(
-        "S6-426",
-        "Given spoilt frames of either end of a gRPC connection, then nothing escapes, what is "
-        "written, kept and done in a turn for it is bounded, and a client beside is served.",
-        ours=True,
-    ),
-    Promise(
         "S6-191",
         "Given a gRPC peer that breaks HTTP/2, sends more than it may, or asks for what it does "
         "not read, then its own call or connection ends, which says why, and others go on.",
+        ours=True,
+    ),
+    Promise(
+        "S6-400",
+        "Given frames of any content from a gRPC peer, then its connection takes a bounded part of "
+        "a turn of the loop, counted in what frames hold, and one that goes on to send frames that "
+        "bring nothing is ended with ENHANCE_YOUR_CALM.",
+        ours=True,
+    ),
+    Promise(
+        "S6-401",
+        "Given table sizes that a gRPC peer changes for ever, then nothing of them is kept or said "
+        "again.",
+        ours=True,
+    ),
+    Promise(
+        "S6-402",
+        "Given a gRPC call whose metadata is larger than it may be, then it alone is refused, and "
+        "others of its connection go on.",
+        ours=True,
+    ),
+    Promise(
+        "S6-403",
+        "Given a request, a frame or a TLS connection that RFC 9113 forbids, then its stream or "
+        "its connection ends, as the RFC says which.",
+        ours=True,
+    ),
+    Promise(
+        "S6-404",
+        "Given messages that nobody reads, then what is kept of a gRPC connection is bounded, and "
+        "a component that has a budget counts it there.",
+        ours=True,
+    ),
+    Promise(
+        "S6-406",
+        "Given gRPC connections without calls, old ones, or too many of one client, then they are "
+        "closed, each after its client was told, and no call fails by it.",
         ours=True,
     ),
     Promise(
@@ -1976,33 +2098,14 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S5-480",
-        "Given numbers of ranks, token processes and nodes, then the chart renders them exactly "
-        "where a worker starts with them.",
+        "S5-540",
+        "Given a test that fails, when all have run, then it runs once more, alone: what passes "
+        "then is named as unsteady with its reason, and what fails again fails the run.",
         ours=True,
     ),
     Promise(
-        "S5-481",
-        "Given a claim for compiled kernels, then every pod of that worker, on each of its nodes, "
-        "mounts it where the image's compilers keep what they compile.",
-        ours=True,
-    ),
-    Promise(
-        "S5-482",
-        "Given the recipe in which decode writes the KV of answers to a store, then SGLang takes "
-        "its arguments, and both phases name and lay out pages alike.",
-        ours=True,
-    ),
-    Promise(
-        "S5-560",
-        "Given a fleet whose last pair has gone, then /ready stays 200 as long as requests may "
-        "wait for another, and /ready/pair is 503 until one takes work.",
-        ours=True,
-    ),
-    Promise(
-        "S5-561",
-        "Given a router that is lost, then requests that waited there for a pair go to another "
-        "router, once, and those that it had begun end with router_lost.",
+        "S5-541",
+        "Given tests that are skipped, when a run ends, then they are counted by reason.",
         ours=True,
     ),
     Promise(
@@ -2094,29 +2197,6 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S6-540",
-        "Given a test that fails, when all have run, then it runs once more, alone: what passes "
-        "then is named as unsteady with its reason, and what fails again fails the run.",
-        ours=True,
-    ),
-    Promise(
-        "S6-541",
-        "Given tests that are skipped, when a run ends, then they are counted by reason.",
-        ours=True,
-    ),
-    Promise(
-        "S6-500",
-        "Given a Secret of the chart's certificates that was deleted, emptied or replaced, then it "
-        "is filled again within a minute, with and without an upgrade, and what replaces the "
-        "chart's objects keeps the CA.",
-        ours=True,
-    ),
-    Promise(
-        "S6-501",
-        "Given certificates that cannot be kept, then a metric, an alert and readiness say it.",
-        ours=True,
-    ),
-    Promise(
         "S6-520",
         "Given modules that are called as Tandem's packages, in the folder where Tandem is started "
         "or on PYTHONPATH, then no process of Tandem runs them in place of its own.",
@@ -2142,94 +2222,14 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S6-524",
-        "Given the hook of the page on first steps, then it shows nothing of what it guards.",
-        ours=True,
-    ),
-    Promise(
-        "S6-440",
-        "Given fields or ready-made processors of a client that contradict each other, in any "
-        "combination, then the answer is 400, and never 5xx.",
-        ours=True,
-    ),
-    Promise(
-        "S6-441",
-        "Given `min_tokens` above what may come at most, then the request is refused with "
-        "that field before anything runs.",
-        ours=True,
-    ),
-    Promise(
-        "S6-442",
-        "Given `min_tokens` beside a form of which a shorter answer is known, then the "
-        "request is refused; beside one that cannot end before, nothing changes.",
-        ours=True,
-    ),
-    Promise(
-        "S6-443",
-        "Given a grammar or schema that no finite text has, then the request is refused as "
-        "the client's error; one that may end is answered.",
-        ours=True,
-    ),
-    Promise(
-        "S6-444",
-        "Given a contradiction that is seen only while it runs, then that request ends with a "
-        "4xx code of its own, and counts as the client's; code of a deployment that leaves no "
-        "token stays the server's error.",
-        ours=True,
-    ),
-    Promise(
-        "S6-445",
-        "Given `min_tokens`, then neither the end, a stop token, a stop string nor a stop "
-        "word ends the answer before.",
-        ours=True,
-    ),
-    Promise(
-        "S6-446",
-        "Given workers whose context is another than the model's, then `max_model_len` of "
-        "/v1/models and /tokenize is theirs.",
-        ours=True,
-    ),
-    Promise(
-        "S6-400",
-        "Given frames of any content from a gRPC peer, then its connection takes a bounded part of "
-        "a turn of the loop, counted in what frames hold, and one that goes on to send frames that "
-        "bring nothing is ended with ENHANCE_YOUR_CALM.",
-        ours=True,
-    ),
-    Promise(
-        "S6-401",
-        "Given table sizes that a gRPC peer changes for ever, then nothing of them is kept or said "
-        "again.",
-        ours=True,
-    ),
-    Promise(
-        "S6-402",
-        "Given a gRPC call whose metadata is larger than it may be, then it alone is refused, and "
-        "others of its connection go on.",
-        ours=True,
-    ),
-    Promise(
-        "S6-403",
-        "Given a request, a frame or a TLS connection that RFC 9113 forbids, then its stream or "
-        "its connection ends, as the RFC says which.",
-        ours=True,
-    ),
-    Promise(
-        "S6-404",
-        "Given messages that nobody reads, then what is kept of a gRPC connection is bounded, and "
-        "a component that has a budget counts it there.",
-        ours=True,
-    ),
-    Promise(
-        "S6-405",
+        "S5-405",
         "Given a gRPC server that takes no more calls at once, or none any more, then calls to it "
         "wait, or go to another connection.",
         ours=True,
     ),
     Promise(
-        "S6-406",
-        "Given gRPC connections without calls, old ones, or too many of one client, then they are "
-        "closed, each after its client was told, and no call fails by it.",
+        "S6-524",
+        "Given the hook of the page on first steps, then it shows nothing of what it guards.",
         ours=True,
     ),
     Promise(

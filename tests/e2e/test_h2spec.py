@@ -50,7 +50,7 @@ def outcomes(
             return {port: each.result() for port, each in running.items()}
 
 
-@pytest.mark.promise("S6-424")
+@pytest.mark.promise("S5-424")
 @pytest.mark.parametrize("port", PORTS)
 def test_what_fails_of_h2spec_is_what_is_listed(
     port: str, outcomes: Mapping[str, h2spec.Outcome]

@@ -30,7 +30,7 @@ def _found(folder: Path, name: str) -> dict[Kind, int]:
     return {kind: count for kind in KINDS if (count := findings.count(kind))}
 
 
-@pytest.mark.promise("S6-426")
+@pytest.mark.promise("S5-426")
 @pytest.mark.parametrize("name", NAMES)
 def test_no_spoilt_input_does_more_than_be_refused(name: str, tmp_path: Path) -> None:
     progress = _carry_out(name, tmp_path)

@@ -44,7 +44,7 @@ def test_a_table_is_good_while_what_it_measured_stays(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.promise("S6-425")
+@pytest.mark.promise("S5-425")
 def test_a_table_that_is_older_than_its_code_has_to_say_so(
     tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -116,7 +116,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
     return ran(folder, "-n1", test_unsteady=UNSTEADY, test_broken=BROKEN)
 
 
-@pytest.mark.promise("S6-540")
+@pytest.mark.promise("S5-540")
 def test_what_fails_and_then_passes_alone_is_unsteady_and_named_with_its_reason(
     mixed: tuple[int, str],
 ) -> None:
@@ -132,7 +132,7 @@ def test_what_fails_and_then_passes_alone_is_unsteady_and_named_with_its_reason(
     assert len(unsteady(output)) == 6
 
 
-@pytest.mark.promise("S6-540")
+@pytest.mark.promise("S5-540")
 def test_what_fails_again_fails_the_run_and_the_closing_line_counts_it_alone(
     mixed: tuple[int, str],
 ) -> None:
@@ -146,26 +146,26 @@ def test_what_fails_again_fails_the_run_and_the_closing_line_counts_it_alone(
     }
 
 
-@pytest.mark.promise("S6-541")
+@pytest.mark.promise("S5-541")
 def test_skipped_tests_are_counted_by_reason(mixed: tuple[int, str]) -> None:
     _, output = mixed
     assert re.findall(r"^skipped: +(.+)$", output, re.MULTILINE) == ["3 needs a GPU"]
 
 
-@pytest.mark.promise("S6-541")
+@pytest.mark.promise("S5-541")
 def test_the_most_frequent_reason_comes_first() -> None:
     reports = [("f", 1, "Skipped: rare"), *[("f", 2, "Skipped: common: twice")] * 2, "bare"]
     lines = counted(SimpleNamespace(longrepr=each) for each in reports)
     assert [line.split(maxsplit=1)[1] for line in lines] == ["2 common: twice", "1 rare", "1 bare"]
 
 
-@pytest.mark.promise("S6-540")
+@pytest.mark.promise("S5-540")
 def test_a_run_whose_failures_are_all_unsteady_passes(tmp_path: Path) -> None:
     status, output = ran(tmp_path, "-pno:xdist", "-kclock", test_unsteady=UNSTEADY)
     assert (status, counts(output)) == (0, "6 deselected, 3 unsteady")
 
 
-@pytest.mark.promise("S6-540")
+@pytest.mark.promise("S5-540")
 def test_nothing_runs_once_more_where_too_much_failed(tmp_path: Path) -> None:
     many = "import pytest\n@pytest.mark.parametrize('n', range(21))\ndef test_it(n): assert 0"
     status, output = ran(tmp_path, "-pno:xdist", test_many=many)
@@ -174,7 +174,7 @@ def test_nothing_runs_once_more_where_too_much_failed(tmp_path: Path) -> None:
     assert "once more, alone" not in output
 
 
-@pytest.mark.promise("S6-540")
+@pytest.mark.promise("S5-540")
 def test_nothing_runs_once_more_where_not_all_has_run(tmp_path: Path) -> None:
     status, output = ran(tmp_path, "-pno:xdist", "-x", test_unsteady=UNSTEADY)
     assert (status, counts(output)) == (1, "1 failed")

@@ -444,7 +444,7 @@ async def test_a_closed_channel_closes_connections_that_took_no_more_calls() -> 
         assert [await first.ending(), await second.ending()] == [Code.NO_ERROR] * 2
 
 
-@pytest.mark.promise("S6-405")
+@pytest.mark.promise("S5-405")
 async def test_calls_wait_while_a_server_takes_no_more() -> None:
     async with called() as (channel, peers):
         stub = Stub(channel)
@@ -462,7 +462,7 @@ async def test_calls_wait_while_a_server_takes_no_more() -> None:
         waiting.cancel()
 
 
-@pytest.mark.promise("S6-405")
+@pytest.mark.promise("S5-405")
 async def test_calls_that_wait_go_elsewhere_once_their_server_leaves() -> None:
     async with called() as (channel, peers):
         stub = Stub(channel)
