@@ -16,8 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from mutants.promised import broken_promises
 from mutants.table import faults, load
 from mutants.trial import Result, run
+from promises import proofs
 
 SEEDS = 600
 """Runs of the simulation that a mutant must survive before the tests are asked."""
@@ -32,14 +34,20 @@ def main() -> int:
     parser.add_argument("--table", default="*", help="those of this file alone, as in `ways`")
     parser.add_argument("--only", default="", help="mutants whose file or words hold this text")
     parser.add_argument("--simulation-alone", action="store_true", help="do not run the tests")
+    parser.add_argument("--promises", action="store_true", help="those that name a promise")
     parser.add_argument("--check", action="store_true", help="only whether each can be applied")
     options = parser.parse_args()
     mutants = [
         mutant
         for mutant in load(options.table)
-        if options.only in str(mutant) and (mutant.simulated or not options.simulation_alone)
+        if options.only in f"{mutant.promise} {mutant}"
+        and (mutant.simulated or not options.simulation_alone)
+        and (mutant.promise or not options.promises)
     ]
     if wrong := faults(mutants):
+        print(*wrong, sep="\n")
+        return 1
+    if options.check and options.table == "*" and (wrong := broken_promises(load(), proofs())):
         print(*wrong, sep="\n")
         return 1
     if options.check:

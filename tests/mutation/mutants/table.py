@@ -27,6 +27,8 @@ class Mutant:
     """Whether the simulation runs the code at all."""
     short: bool = False
     """Whether it is one of the fixed few that every run of the tests tries."""
+    promise: str = ""
+    """The promise that it breaks: of `tests`, which are marked with it, one is to notice it."""
 
     def __str__(self) -> str:
         return f"{self.path}: {self.breaks}"
@@ -40,7 +42,7 @@ def load(table: str = "*") -> list[Mutant]:
     return [
         Mutant(
             path=file["path"],
-            tests=tuple(file["tests"]),
+            tests=tuple(mutant.pop("tests", None) or file["tests"]),
             **{"simulated": file.get("simulated", True), **mutant},
         )
         for part in sorted(TABLES.glob(f"{table}.toml"))
@@ -64,7 +66,9 @@ def faults(mutants: list[Mutant], root: Path = ROOT) -> list[str]:
         except SyntaxError as error:
             found.append(f"{mutant}: with it the file is no Python ({error})")
         found += [
-            f"{mutant}: there is no {test}" for test in mutant.tests if not (root / test).exists()
+            f"{mutant}: there is no {test}"
+            for test in mutant.tests
+            if not (root / test.partition("::")[0]).exists()
         ]
     names = [str(mutant) for mutant in mutants]
     found += [f"{name}: is there twice" for name in {*names} if names.count(name) > 1]

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
+from itertools import groupby
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -57,9 +58,9 @@ def _check_unbroken(
     if simulated and not overlay.simulation_passes(seeds):
         raise RuntimeError("the simulation breaks a rule without any mutant")
     tests = sorted({test for mutant in mutants for test in mutant.tests})
-    for test in tests if with_tests else ():
-        if not overlay.tests_pass([test]):
-            raise RuntimeError(f"{test} fails, or takes too long, without any mutant")
+    for file, those in groupby(tests, lambda test: test.partition("::")[0]):
+        if with_tests and not overlay.tests_pass([*those]):
+            raise RuntimeError(f"{file} fails, or takes too long, without any mutant")
     overlays.put(overlay)
 
 
