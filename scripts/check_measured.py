@@ -32,7 +32,7 @@ _COLUMNS = 100
 
 
 class Measured(NamedTuple):
-    """One such line."""
+    """A line that says which commit a table measured."""
 
     commit: str
     marked: bool

@@ -67,7 +67,7 @@ class LoadedSettings:
 
 
 @dataclass(frozen=True)
-class Told(Generic[T]):
+class GivenSettings(Generic[T]):
     """What a process was told at its start."""
 
     settings: T
@@ -99,7 +99,7 @@ def read(
     prog: str,
     argv: Sequence[str] | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Told[T]:
+) -> GivenSettings[T]:
     """What this process is told. `--print-config` and `--help` print and exit.
 
     Raises ConfigError for anything unknown, malformed or missing; its message names the setting and
@@ -129,7 +129,7 @@ def read(
         raise file.located(error, from_file) from None
     if show:
         raise SystemExit(0)
-    return Told(settings, only_check, file, from_file)
+    return GivenSettings(settings, only_check, file, from_file)
 
 
 def of_mapping(model: type[T], content: Mapping[str, Any]) -> T:

@@ -359,7 +359,7 @@ class Connection(HttpToolsProtocol):
             self._received.give_back(-more)
 
     def _want_body(self, wanted: bool) -> None:
-        """uvicorn's flow control."""
+        """uvicorn's flow control says whether more of a body may come."""
         self._body_wanted = wanted
         if wanted and self._may_read():
             self._read_on()

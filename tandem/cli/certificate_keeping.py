@@ -36,7 +36,7 @@ def keep(renew: Renew, *, metrics_listen: str, log_format: logs.Format) -> int:
     """Until SIGTERM or SIGINT. Returns the exit status."""
 
     async def serve(_: _LogSettings, stop: asyncio.Event) -> None:
-        keeper = Keeper(renew)
+        keeper = CertificateKeeper(renew)
         registry = metrics.new_registry("certificates")
         registry.register(KeptCollector(lambda: keeper.kept))
         admin = Admin(registry, ready=lambda: keeper.kept)
@@ -46,7 +46,7 @@ def keep(renew: Renew, *, metrics_listen: str, log_format: logs.Format) -> int:
     return process.run_with("certificates", _LogSettings(log_format), serve)
 
 
-class Keeper:
+class CertificateKeeper:
     """Keeps what `renew` makes; `run` is its life."""
 
     def __init__(self, renew: Renew) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tandem.cli import certificate_keeping
-from tandem.cli.certificate_keeping import Keeper, KeptCollector
+from tandem.cli.certificate_keeping import CertificateKeeper, KeptCollector
 from tandem.cli.certificate_stores import StoreError
 from tandem.wire.tls import ROLES
 
@@ -47,7 +47,7 @@ async def test_it_looks_again_whatever_came_of_the_look_before(
     renew = Scripted(("new CA: there was none",), "no answer", "no answer", ())
     renew.on_look = lambda looks: loop.call_soon_threadsafe(stop.set) if looks == 6 else None
     async with asyncio.timeout(SECONDS):
-        await Keeper(renew).run(stop)
+        await CertificateKeeper(renew).run(stop)
     assert renew.looks >= 6
 
 
@@ -56,7 +56,9 @@ async def test_it_says_whether_all_is_kept_and_each_failure_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    keeper = Keeper(Scripted("refused", "refused", ("router: new certificate: there was none",)))
+    keeper = CertificateKeeper(
+        Scripted("refused", "refused", ("router: new certificate: there was none",))
+    )
     (family,) = KeptCollector(lambda: keeper.kept).collect()
     assert [sample.value for sample in family.samples] == [0.0]
     for _ in range(2):

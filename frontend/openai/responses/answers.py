@@ -78,8 +78,8 @@ class ResponseUsage(msgspec.Struct, kw_only=True):
 class IncompleteDetails(msgspec.Struct, kw_only=True):
     reason: Literal["max_output_tokens", "content_filter"]
     stop_reason: str | msgspec.UnsetType | None = msgspec.UNSET
-    """Of an answer that a hook or a classifier ended: the hook's reason or the classifier's name,
-    as in the choice of a chat.
+    """The hook's reason, or the classifier's name, where one of them ended the answer: the same as
+    in the choice of a chat.
     """
 
 

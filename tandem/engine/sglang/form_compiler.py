@@ -88,7 +88,7 @@ class SglangCompiler:
 
 
 class _Steps:
-    """SGLang's, of an answer."""
+    """The steps of an answer by SGLang's grammar."""
 
     def __init__(self, grammar: Any, model: Model) -> None:
         import torch

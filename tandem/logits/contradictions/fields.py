@@ -33,7 +33,7 @@ def least_tokens(spec: LogitsProcessorSpec | None) -> int:
 
 
 def _found(spec: LogitsProcessorSpec | None, max_tokens: int) -> Iterator[tuple[int, str, str]]:
-    """Of each contradiction the place and the name of a processor, and what is wrong."""
+    """The place and the name of the processor of each contradiction, and what is wrong."""
     for place, name, args in _named(spec, MINIMUM):
         least = _count(args, "count")
         if least > max_tokens:

@@ -189,7 +189,7 @@ def _lark(gbnf: str) -> str:
 
 
 class _Steps:
-    """llguidance's, of an answer."""
+    """The steps of an answer by llguidance's matcher."""
 
     def __init__(self, made: Any) -> None:
         self._made = made

@@ -18,8 +18,8 @@ from urllib.parse import unquote
 
 Symbol: TypeAlias = Hashable
 Rules: TypeAlias = "dict[Symbol, list[list[Symbol]]]"
-"""Of each symbol its alternatives. An empty one is a text of its own; a symbol without any has
-none.
+"""The alternatives of each symbol. An empty alternative is a text of its own; a symbol without
+alternatives has no text.
 """
 NO_ANSWER: Final = "no answer has this form"
 _TEXT: Final[list[list[Symbol]]] = [[]]

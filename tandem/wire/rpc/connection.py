@@ -30,7 +30,7 @@ from tandem.wire.rpc.link import Link
 from tandem.wire.rpc.reading import FrameReader
 from tandem.wire.rpc.stream import WINDOW, Stream, StreamError
 from tandem.wire.rpc.validity import MalformedError
-from tandem.wire.rpc.work import Calm, Work
+from tandem.wire.rpc.work import Calm, ConnectionWork
 
 CONNECTION_WINDOW: Final = 8 * WINDOW
 """What of it has come is open again once it is read, or is of a message that is not whole."""
@@ -79,7 +79,7 @@ class PeerConnection(Link):
         """The peer has said its settings, which come first."""
         self._blocks = HeaderBlocks()
         self._closed = ClosedStreams()
-        self.work = Work()
+        self.work = ConnectionWork()
         self._calm = Calm(asyncio.get_running_loop().time, self._moved)
         self._reader = FrameReader(self, self.work)
         self._take: Mapping[int, Callable[[int, int, bytes], None]] = {

@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from tandem.wire.rpc import frames, work
 from tandem.wire.rpc.frames import HEAD, HEAD_BYTES, Code, ProtocolError
-from tandem.wire.rpc.work import Work
+from tandem.wire.rpc.work import ConnectionWork
 
 _WITH_HEADERS: Final = (frames.HEADERS, frames.CONTINUATION)
 
@@ -42,7 +42,7 @@ class Owner(Protocol):
 class FrameReader:
     """Keeps what is no whole frame yet, and what is left for later turns."""
 
-    def __init__(self, owner: Owner, account: Work) -> None:
+    def __init__(self, owner: Owner, account: ConnectionWork) -> None:
         self.rest = b""
         """What came, from its first frame on that was not taken."""
         self.resting = False

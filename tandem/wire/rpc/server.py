@@ -19,7 +19,7 @@ from tandem.wire.rpc.connection import PeerConnection
 from tandem.wire.rpc.connections import ConnectionCount, ConnectionLimits, Lifetime
 from tandem.wire.rpc.frames import PREFACE, Code, ProtocolError
 from tandem.wire.rpc.headers import Headers, Status
-from tandem.wire.rpc.serving import Context, Serving, refuse
+from tandem.wire.rpc.serving import Context, ServedCall, refuse
 from tandem.wire.rpc.stream import Stream, StreamError
 
 log = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ class Served(PeerConnection):
             stream.discard()
             self._serve(stream, refuse(stream, http, reason))
         else:
-            self._serve(stream, Serving(self._listener, self, stream).run())
+            self._serve(stream, ServedCall(self._listener, self, stream).run())
 
     def _serve(self, stream: Stream, call: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(call)

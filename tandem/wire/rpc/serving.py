@@ -90,7 +90,7 @@ class Context:
     def set_details(self, _: str) -> None: ...
 
 
-class Serving:
+class ServedCall:
     """One call, from its headers to its status."""
 
     def __init__(self, listener: Listener, connection: Served, stream: Stream) -> None:

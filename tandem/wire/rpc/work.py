@@ -101,7 +101,7 @@ class LoopWork:
 _works: WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWork] = WeakKeyDictionary()
 
 
-class Work:
+class ConnectionWork:
     """One connection's part. What one thing costs too much is made up for in later turns."""
 
     def __init__(self) -> None:

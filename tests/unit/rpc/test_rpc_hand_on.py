@@ -19,7 +19,7 @@ from rpc.echo import KINDS, SERVICE, Echo, Stub, open_channel, pack, serving
 from tandem.wire.outbox import Outbox
 from tandem.wire.rpc.frames import MESSAGE_HEAD
 from tandem.wire.rpc.stream import Stream, StreamError
-from tandem.wire.rpc.work import Work
+from tandem.wire.rpc.work import ConnectionWork
 
 PATIENCE = 10.0
 Code = grpc.StatusCode
@@ -162,7 +162,7 @@ class Bench:
             most_partial=1 << 20,
             control=lambda data: None,
             open_window=lambda: None,
-            work=Work(),
+            work=ConnectionWork(),
         )
         self.stream = Stream(self.connection, 1, most_bytes=1 << 20)
 
