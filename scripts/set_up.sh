@@ -79,7 +79,7 @@ install_uv() {
 }
 
 install_lean() {
-    echo "==> Installing the components and development tools (about 130 MB to download the first time)"
+    echo "==> Installing the components and development tools (about 300 MB to download the first time)"
     uv_install --override requirements/overrides-lean.txt --editable '.[frontend,router,worker,tracing,hub,bucket,certificates,dev]'
 }
 

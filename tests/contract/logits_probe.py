@@ -91,7 +91,7 @@ class Fault(BaseLogitsProcessor):
             case "answer":
                 return logits[:5]
             case "slow":
-                until = time.monotonic() + 30
+                until = time.monotonic() + 60
                 while time.monotonic() < until:
                     pass
         return None

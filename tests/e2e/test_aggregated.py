@@ -158,7 +158,7 @@ async def test_what_it_has_shown_ends_with_it_and_the_other_goes_on(
         await both_routable(served)
         streams = [events(served, max_tokens=60) for _ in range(2)]
         for stream in streams:
-            await asyncio.wait_for(anext(stream), 20)
+            await asyncio.wait_for(anext(stream), 60)
         os.kill(served.stack.components["aggregated_worker-0"].pid, signal.SIGKILL)
         ends = [[event async for event in stream][-1] for stream in streams]
         codes = sorted(each.get("error", {}).get("code", "") for each in ends)

@@ -70,7 +70,7 @@ def _canaries(served: Served, outcome: str) -> float:
 async def test_a_worker_is_ready_and_used_once_kv_has_moved_and_one_that_cannot_never(
     served: Served, hook_log: Path, hook_calls: str, tmp_path: Path
 ) -> None:
-    await until(lambda: _canaries(served, "kv_corrupt") >= 2, within=20, what="it is tried again")
+    await until(lambda: _canaries(served, "kv_corrupt") >= 2, within=60, what="it is tried again")
     assert _canaries(served, "finished") >= 1
     assert [_ready(served, name) for name in WORKERS] == [503, 200, 200]
     sick = served.stack.components[SICK].launch

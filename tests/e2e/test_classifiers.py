@@ -344,7 +344,7 @@ def test_a_client_that_goes_away_cancels_the_classifiers_of_its_request(
             timeout=0.5,
         )
     assert classified.contexts(asked)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while cancelled() == before:
         assert time.monotonic() < deadline, "the classifier was not cancelled"
         time.sleep(0.02)

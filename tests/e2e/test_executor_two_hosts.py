@@ -55,7 +55,7 @@ def counted(stack: Stack, component: str, name: str) -> float:
 
 def wait_for_all(stack: Stack) -> None:
     """The router is ready as soon as it has tried each worker once."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while counted(stack, "router", "tandem_router_routable_workers") < len(WORKERS):
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -128,7 +128,7 @@ async def lost(served: Stack, fields: dict[str, Any], *, company: bool = True) -
 
 async def error_of_one(served: Stack, fields: dict[str, Any], **company: bool) -> str:
     """What the one ends with that was on the killed worker; the other is whole."""
-    answers = await lost(served, {"max_tokens": 60} | fields, **company)
+    answers = await lost(served, {"max_tokens": 150} | fields, **company)
     errors = [each.error for each in answers if each.error is not None]
     assert [error["code"] for error in errors] == ["worker_lost"], answers
     assert sum(bool(each.ends) for each in answers) == 1
@@ -154,7 +154,7 @@ async def test_without_being_asked_for_nothing_is_resumed_and_nothing_said_of_it
 
 async def test_a_deployment_may_resume_what_does_not_ask_for_it(serve: Any) -> None:
     with serve(flags={"frontend": ("--resume",), "router": UNFORGIVING}) as served:
-        fields = {"resume": None, "max_tokens": 40}
+        fields = {"resume": None, "max_tokens": 150}
         undisturbed = await answer(served, fields)
         assert await lost(served, fields) == [undisturbed, undisturbed]
         assert await resumed(served, "finished") == 1
@@ -196,7 +196,7 @@ async def test_the_audit_log_marks_what_is_decided_again(serve: Any, tmp_path: P
         "audit": {"path": str(log), "content": "full", "passes": True},
     }
     with serve(settings) as served:
-        answers = await lost(served, {"max_tokens": 40})
+        answers = await lost(served, {"max_tokens": 150})
         assert [each.error for each in answers] == [None, None]
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     replays = [line for line in lines if line.get("replay")]

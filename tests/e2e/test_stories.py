@@ -67,7 +67,7 @@ def served(
     with Stack(options("sim", model_path, **changes), run_dir=run_dir) as stack:
         stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
         served = Served("sim", stack, hook_log)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while served.metric("router", "tandem_router_routable_workers", phase="prefill") < 2:
             assert time.monotonic() < deadline
             time.sleep(0.05)

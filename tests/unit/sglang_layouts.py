@@ -16,7 +16,7 @@ from sglang.srt.disaggregation.decode import DecodePreallocQueue
 
 from tandem.engine.sglang import layouts
 
-SECONDS = 20.0
+SECONDS = 60.0
 SILENT = 200
 
 

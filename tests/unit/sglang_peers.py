@@ -19,7 +19,7 @@ from sglang.srt.disaggregation.utils import DisaggregationMode
 
 from tandem.engine.sglang import once, peers
 
-SECONDS = 20.0
+SECONDS = 60.0
 ENDPOINT = (b"10.0.0.9", b"77")
 START: dict[Any, Callable[..., None]] = {
     (kind, name): getattr(kind, name)

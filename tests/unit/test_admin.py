@@ -19,7 +19,7 @@ from tandem.admin import Admin, from_loop
 from tandem.errors import ConfigError
 from tandem.metrics import DrainMetrics
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 

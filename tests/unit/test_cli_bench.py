@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import threading
 from collections.abc import Iterator
@@ -81,7 +82,11 @@ class Tool:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "aiperf"
-        self.path.write_text(f"#!{sys.executable}\n{STANDS_FOR_AIPERF}", encoding="utf-8")
+        program = folder / "stands_for_aiperf.py"
+        program.write_text(STANDS_FOR_AIPERF, encoding="utf-8")
+        # A line of `#!` cannot name an interpreter whose path has a space.
+        command = shlex.join([sys.executable, str(program)])
+        self.path.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
         self.path.chmod(0o755)
         self.does([record()])
 

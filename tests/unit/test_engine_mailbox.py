@@ -11,7 +11,7 @@ from tandem.engine.base import Delta, Step
 from tandem.engine.mailbox import Mailbox
 from tandem.errors import EngineError
 
-SECONDS = 5.0
+SECONDS = 60.0
 
 
 def deltas(*numbers: int) -> list[Delta]:

@@ -27,7 +27,7 @@ from tandem.endings import Outcome
 from tandem.free_ports import FreePorts
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
-SECONDS = 10.0
+SECONDS = 60.0
 
 
 def _profile(phase: Phase) -> Profile:

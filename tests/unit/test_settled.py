@@ -18,7 +18,7 @@ import pytest
 from tandem import settled
 from tandem.settled import HUGE_BYTES, settle
 
-SECONDS = 10.0
+SECONDS = 60.0
 SETTLING = f"""
 import ctypes, json, mmap, re
 from pathlib import Path

@@ -17,7 +17,7 @@ from tandem.engine.sglang import SglangFollower, setup
 from tandem.errors import EngineError
 from tandem.logits.registry import Registry
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Rank:

@@ -24,7 +24,7 @@ from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.v1 import common_pb2
 
 RID = "tandem-7"
-WAIT = 5.0
+WAIT = 60.0
 
 
 @dataclass

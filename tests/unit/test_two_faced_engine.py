@@ -22,7 +22,7 @@ from tandem.errors import (
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2
 
-SECONDS = 10.0
+SECONDS = 60.0
 PROMPT = [101, 102, 103]
 
 

@@ -19,7 +19,7 @@ from tandem.v1 import router_pb2
 from tandem.wire import parts
 from tandem.wire.grpc import Server
 
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 NO_MESSAGE = b"\xff"
 PART = parts.write(1, b"")
 UNREADABLE = "a message is no tandem.v1.RouterMessage"

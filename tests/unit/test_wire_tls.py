@@ -24,7 +24,7 @@ from tandem.wire import grpc as wire
 from tandem.wire.tls import ROLES, PeerRole, PeerTls
 from tandem.worker.config import WorkerConfig
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 REFUSED = grpc.StatusCode.UNAVAILABLE
 FORBIDDEN = grpc.StatusCode.PERMISSION_DENIED
 MAY_CALL: dict[PeerRole, PeerRole | None] = {

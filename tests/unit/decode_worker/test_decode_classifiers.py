@@ -32,7 +32,7 @@ from tandem.worker import halves
 from tandem.worker.config import WorkerConfig
 from tandem.worker.phase import PhaseParts
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 PASS = Judgement(decisions={"c": "pass"}, scores={"c": {"risk": 0.1}})
 BLOCK = Judgement(
     blocked_by="c", replacement="I may not.", decisions={"c": "block"}, scores={"c": {"risk": 1}}

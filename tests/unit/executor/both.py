@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tandem.executor import AsyncExecutor, Executor, ExecutorConfig, Request, Response
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Either(Protocol):

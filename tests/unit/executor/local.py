@@ -9,7 +9,7 @@ from typing import Any
 
 from tandem.executor import Executor, ExecutorConfig, OutputConfig, Request, Response
 
-SECONDS = 30.0
+SECONDS = 60.0
 PROMPT = [101, 102, 103, 104]
 VOCABULARY = 2048
 

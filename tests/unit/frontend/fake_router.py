@@ -20,7 +20,7 @@ from tandem.wire.columns import Draft
 from tandem.wire.grpc import Server
 from tandem.wire.outbox import Outbox
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 
 
 class Reply:

@@ -23,7 +23,7 @@ from tandem.v1 import router_pb2
 
 T = TypeVar("T")
 MODEL = "tandem-tiny"
-PATIENCE = 30.0
+PATIENCE = 60.0
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 COMPLETION = {"model": MODEL, "prompt": "Hello"}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -139,13 +138,11 @@ async def test_a_connection_that_is_opened_late_is_refused(
 
 
 async def test_the_process_ends_as_soon_as_its_clients_have_gone(start: Start) -> None:
-    frontend = await start(say_hello, drain_seconds=60.0)
+    frontend = await start(say_hello, drain_seconds=10 * PATIENCE)
     assert (await frontend.chat()).status_code == 200
     await frontend.http.aclose()
-    began = time.monotonic()
     frontend.stop.set()
     await asyncio.wait_for(asyncio.shield(frontend.served), PATIENCE)
-    assert time.monotonic() - began < 2
 
 
 async def test_a_client_that_keeps_an_idle_connection_delays_the_end_by_no_more_than_its_time(

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-BOUND = 10.0
+BOUND = 60.0
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from tandem.hooks.runner.processes.keeper import PoolLimits
 from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
 
-WAIT_SECONDS = 15.0
+WAIT_SECONDS = 60.0
 
 
 def settings(*names: str, workers: int = 0, memory_mb: int = 0, **entry: Any) -> HookSettings:

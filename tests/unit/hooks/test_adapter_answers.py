@@ -18,7 +18,7 @@ from tandem.guardrails.adapters.credentials import ApiKey
 from tandem.guardrails.adapters.http import GuardrailClient, HttpOptions
 from tandem.hooks.classifiers.contract import ScoringError
 
-BOUND = 10.0
+BOUND = 60.0
 Say = Callable[[bytes], Awaitable[None]]
 Serve = Callable[[int, Say], Awaitable[None]]
 """Answers request number so and so of the whole server."""

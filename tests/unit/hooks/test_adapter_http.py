@@ -25,7 +25,7 @@ from tandem.guardrails.adapters.credentials import ApiKey
 from tandem.guardrails.adapters.http import GuardrailClient, HttpOptions
 from tandem.hooks.classifiers.contract import ScoringError
 
-BOUND = 5.0
+BOUND = 60.0
 KEY = "sk-very-secret"
 BODY = b'{"text":"private words"}'
 

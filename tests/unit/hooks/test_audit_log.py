@@ -338,9 +338,8 @@ def test_a_disk_that_hangs_does_not_keep_the_process(
     audit.start()
     audit.record(Decided(**DECISION))
     assert hung.wait(10)
-    began = time.monotonic()
     audit.close()
-    assert time.monotonic() - began < 5
+    assert not freed.is_set(), "the disk hangs on"
     assert audit.dropped == 1
     freed.set()
     audit._thread.join(10)

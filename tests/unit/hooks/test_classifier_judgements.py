@@ -14,7 +14,7 @@ from tandem.hooks.classifiers.contract import ScoringContext
 from tandem.hooks.classifiers.judgements import Judgements
 from tandem.hooks.classifiers.settings import ClassifierSettings
 
-BOUND = 5.0
+BOUND = 60.0
 CONTEXT = ScoringContext(request_id="r", prompt="p", generated_text="t")
 
 

@@ -227,16 +227,19 @@ def watch() -> None:
     "hang", [lambda: time.sleep(30), lambda: _spin(30)], ids=["sleeps", "computes"]
 )
 def test_a_hook_that_hangs_is_interrupted_and_fails_closed(hang: Callable[[], None]) -> None:
+    ended = False
+
     def answer(chunk: Chunk) -> Verdict:
+        nonlocal ended
         if not chunk.aborted:
             hang()
+            ended = True
         return emit("")
 
     sequence, chain = _chain(Recording(answer), timeout_ms=50)
-    began = time.monotonic()
     with pytest.raises(HookError, match="longer than its timeout"):
         judge(sequence, _piece("x", 1), False)
-    assert time.monotonic() - began < 5
+    assert not ended
     assert chain.hooks[0].counters.verdicts["timeout"] == 1
 
 
@@ -250,17 +253,20 @@ def _spin(seconds: float) -> None:
 
 @pytest.mark.usefixtures("watch")
 def test_a_short_timeout_after_a_long_one_is_kept() -> None:
+    ended = False
+
     def sleeping(chunk: Chunk) -> Verdict:
+        nonlocal ended
         if not chunk.aborted:
             time.sleep(30)
+            ended = True
         return emit("")
 
     slow = Recording(sleeping)
     chain = Chain([_runner(Recording(), 0, timeout_ms=60_000), _runner(slow, 1, timeout_ms=50)])
-    began = time.monotonic()
     with pytest.raises(HookError, match="timeout"):
         judge(chain.sequence(INFO), _piece("x", 1), False)
-    assert time.monotonic() - began < 5
+    assert not ended
 
 
 async def test_a_chain_of_plain_and_async_hooks_does_what_a_plain_one_does() -> None:

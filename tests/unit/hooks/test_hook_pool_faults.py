@@ -101,10 +101,8 @@ async def test_a_hook_that_hangs_where_nothing_reaches_it_is_killed_and_others_g
     async with _pool("Obeying", entry=QUICK, margin=0.2) as (pool, rulings):
         rulings.open(1, 2, 3)
         await rulings.ask(work(number, "a") for number in (1, 2, 3))
-        began = time.monotonic()
         rulings.hooks.submit([work(1, "hang in C"), work(2, "b"), work(3, "b")])
         await rulings.until(6)
-        assert time.monotonic() - began < 5
         assert rulings.texts(2) == ["a", "b"]
         for number in (1, 3):  # they shared the process
             assert str(rulings.of(number)[-1].error) == LOST

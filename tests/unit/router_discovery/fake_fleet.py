@@ -12,7 +12,7 @@ from tandem.errors import QueueFullError
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import Server
 
-SECONDS = 10.0
+SECONDS = 60.0
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 CANCELLED = worker_pb2.LegClosed.OUTCOME_CANCELLED
 FAILED = worker_pb2.LegClosed.OUTCOME_FAILED

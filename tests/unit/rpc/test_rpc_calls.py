@@ -16,7 +16,7 @@ from rpc.echo import KINDS, MOST_BYTES, Echo, Stub, open_channel, serving
 
 from tandem.wire.rpc.stream import WINDOW
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 PAIRS = [pair for pair in itertools.product(KINDS, KINDS) if "ours" in pair]
 pytestmark = pytest.mark.parametrize(
     ("client", "server"), PAIRS, ids=[f"{client}-{server}" for client, server in PAIRS]

@@ -21,7 +21,7 @@ from tandem.wire.rpc.frames import MESSAGE_HEAD
 from tandem.wire.rpc.stream import Stream, StreamError
 from tandem.wire.rpc.work import ConnectionWork
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 Code = grpc.StatusCode
 
 

@@ -15,7 +15,7 @@ from tandem.wire.rpc import frames, link, server, work
 from tandem.wire.rpc.frames import Code, frame
 from tandem.wire.rpc.stream import WINDOW, Stream, StreamError
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 DATA, HEADERS, SETTINGS, PING = frames.DATA, frames.HEADERS, frames.SETTINGS, frames.PING
 
 

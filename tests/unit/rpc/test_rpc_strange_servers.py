@@ -17,7 +17,7 @@ from tandem.wire.rpc import client, frames
 from tandem.wire.rpc.client import RpcChannel
 from tandem.wire.rpc.frames import Code, frame
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 Status = grpc.StatusCode
 DATA, HEADERS, END = frames.DATA, frames.HEADERS, frames.END_STREAM
 

@@ -26,7 +26,7 @@ from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
 from tandem.v1 import common_pb2
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 PROMPT = tuple(range(100, 250))  # three pages of 64 tokens
 _numbers = itertools.count(1)
 

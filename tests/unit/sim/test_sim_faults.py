@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quickest import quickest
 
 from tandem.engine.base import Ending, Role
 from tandem.engine.sim import runners
@@ -149,17 +150,14 @@ async def test_slow_steps_take_longer_for_all_in_the_batch(start: Any) -> None:
     await whole.end_of(beside)
     await whole.end_of(slow)
     assert loop.time() - began >= 4 * 0.1
-    began = loop.time()
-    await whole.tokens_of(whole.ask(max_tokens=5))
-    assert loop.time() - began < 4 * 0.1
+    again = await quickest(lambda: whole.tokens_of(whole.ask(max_tokens=5)), 0.2)
+    assert again < 4 * 0.1
 
 
 async def test_steps_come_at_their_time_and_do_not_drift(start: Any) -> None:
     whole = await start(Role.AGGREGATED, step_ms=10)
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    await whole.tokens_of(whole.ask(max_tokens=51, ignore_eos=True))
-    assert 0.49 <= loop.time() - began < 1.5
+    took = await quickest(lambda: whole.tokens_of(whole.ask(max_tokens=51, ignore_eos=True)), 0.7)
+    assert 0.49 <= took < 1.5
 
 
 async def test_the_load_curve_makes_steps_longer(start: Any) -> None:

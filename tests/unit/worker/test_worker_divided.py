@@ -34,7 +34,7 @@ from tandem.worker.process_link import (
 from tandem.worker.server import Worker
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.promise("S5-451")]
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @dataclass

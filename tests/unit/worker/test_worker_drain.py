@@ -14,7 +14,7 @@ from tandem.text.tokenizer import Tokenizer
 from tandem.worker import drain as draining
 from tandem.worker.drain import drain
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from tandem.worker import follower, startup
 from tandem.worker.config import WorkerConfig
 from tandem.worker.follower import Follower
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class ScriptedFollower:

@@ -30,7 +30,7 @@ from tandem.worker.forms import FormedEngine
 from tandem.worker.startup import load_registry
 
 REGISTRY = Registry.from_settings(parse({"choice": {"use": "choice", "clients": "none"}}))
-WAIT_SECONDS = 10.0
+WAIT_SECONDS = 60.0
 
 
 class Workbench(Workshop):
