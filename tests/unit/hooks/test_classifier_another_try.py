@@ -68,7 +68,7 @@ async def test_it_says_whether_and_how(said: Any, again: bool | None, sampling: 
         {"seed": 2**63},
         {"max_tokens": 10_000},
         {"temperature": 0, 1: 2},
-        {"temperature": object()},
+        {"temperature": object},
     ],
     ids=str,
 )
