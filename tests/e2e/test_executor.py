@@ -281,7 +281,6 @@ def test_a_time_budget_ends_a_request_with_what_it_has(executor: Executor) -> No
         ({"priority": 2.0}, "priority"),
         ({"allotted_time_ms": 0}, "allotted_time_ms"),
         ({"allotted_time_ms": 10**30}, "allotted_time_ms"),
-        ({"guided_decoding_params": GuidedDecodingParams(GuideType.JSON_SCHEMA)}, "guide"),
         ({"guided_decoding_params": GuidedDecodingParams(GuideType.REGEX, "(")}, "regex"),
     ],
 )
