@@ -153,7 +153,8 @@ async def test_where_a_package_s_policy_fails_least_loaded_chooses_and_it_is_sai
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     Chooses.does = does
-    choosing = Choosing("least_loaded", "chooses", seconds=0.02)
+    seconds = 0.02 if failure is Failure.OVERDUE else 60.0
+    choosing = Choosing("least_loaded", "chooses", seconds=seconds)
     workers = free(worker("a", 1), worker("b"))
     with caplog.at_level(logging.WARNING):
         assert choosing.decode().choose(workers, PROMPT).key == "b"
