@@ -187,7 +187,8 @@ def test_the_model_that_the_chart_names_is_in_the_image() -> None:
         yaml.safe_load(settings).get("model_path")
         for each in manifests()
         if each["kind"] == "Deployment"
-        for settings in [each["spec"]["template"]["metadata"]["annotations"]["tandem/settings"]]
+        if (said := each["spec"]["template"]["metadata"].get("annotations", {}))
+        for settings in [said["tandem/settings"]]
     ]
     assert {path for path in configured if path} <= targets
     assert any(configured)
