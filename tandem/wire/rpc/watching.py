@@ -17,10 +17,12 @@ _LOOKS: Final = 4
 
 def watch_machine(sock: Any) -> None:
     """Have the kernel find a peer whose machine, or way, is lost, though its loop may stand still
-    for longer.
+    for longer; and send what is written at once.
     """
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
+    # uvloop does so. On asyncio's loop a message would wait 40 ms for the last one's ACK.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (
         (socket.TCP_KEEPIDLE, _LOST_SECONDS - _PROBE_SECONDS),

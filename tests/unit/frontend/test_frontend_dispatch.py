@@ -127,11 +127,11 @@ async def test_what_never_left_for_a_lost_router_goes_to_the_next(bench: Bench) 
 
 @pytest.mark.promise("S5-561")
 async def test_what_a_lost_router_had_begun_fails(bench: Bench) -> None:
-    lost, other = bench.router(), bench.router()
+    routers = bench.router(), bench.router()
     state = bench.ask()
-    stream = lost if sent(lost) else other
-    bench.begin(stream, state)
-    bench.demultiplexer.ended(stream, drained=False)
+    lost = next(each for each in routers if sent(each))
+    bench.begin(lost, state)
+    bench.demultiplexer.ended(lost, drained=False)
     assert isinstance(state.error, RouterLostError)
 
 
