@@ -32,6 +32,8 @@ def blocks(page: str, language: str) -> list[str]:
 def settings_of(page: str) -> Iterator[ClassifierSettings]:
     for block in blocks(page, "yaml"):
         content = yaml.safe_load(block)
+        if block.startswith("# the frontend's settings"):
+            continue
         assert content.keys() == {"classifiers"}
         yield parse(content["classifiers"])
 
