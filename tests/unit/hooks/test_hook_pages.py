@@ -71,11 +71,9 @@ async def test_the_hook_of_first_steps_shows_nothing_of_what_it_guards_and_the_p
     ):
         assert not check.problems
     hook = defined(block)["NoSecrets"]()
-    before = "Well. " + "So it goes on. " * 8
-    run = await run_hook_async(hook, [f"{before}This is a sec", "ret", " thing."])
+    run = await run_hook_async(hook, ["Well. This is a sec", "ret", " thing."])
     assert run.stop_reason == "no_secrets"
-    assert run.text.startswith("Well.")
-    assert before.startswith(run.text)
+    assert "sec" not in run.text
 
 
 def test_a_chunk_has_the_eight_fields_and_five_more() -> None:

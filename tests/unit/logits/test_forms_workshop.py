@@ -131,9 +131,10 @@ async def test_a_refused_form_costs_nothing_again() -> None:
 
 
 async def test_what_is_compiled_is_used_here_or_kept_for_the_engine() -> None:
+    tags = '{"calls": [], "answer": true}'
     async with open_workshop() as shop:
         ours = await compiled(shop, "good")
-        theirs = await shop.compiled("theirs", lambda: PlainForm("good", "tagged"))
+        theirs = await shop.compiled("theirs", lambda: PlainForm(tags, "tagged"))
     assert isinstance(theirs, PlainForm)
     assert [bool(ours.compiled), bool(ours.kept)] == [True, False]
     assert [bool(theirs.compiled), bool(theirs.kept)] == [False, True]
