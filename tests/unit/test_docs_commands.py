@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 from test_docs_prose import PAGES, ROOT
 
+from tandem import own_packages
 from tandem.cli import _parser
 
 _FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _SHELL = {"", "sh", "bash", "shell", "console"}
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COMMANDS = set(_PROJECT["scripts"])
-PACKAGES = {target.partition(".")[0] for target in _PROJECT["scripts"].values()} - {"tandem"}
+PACKAGES = {*own_packages.PACKAGES} - {"tandem"}
 SUBCOMMANDS = {
     name
     for action in _parser()._actions

@@ -359,14 +359,16 @@ def test_a_payload_alone_is_its_worker_s(worker: int, size: int) -> None:
     assert link._take() is None
 
 
-async def test_a_run_waits_for_a_message_that_it_can_leave_with() -> None:
+@pytest.mark.promise("S5-561")
+async def test_that_a_sequence_runs_is_said_at_once_and_once() -> None:
     link = FrontendLink(1_000, ByteBudget())
     link.add_run(7, 3)
-    assert link._take() is None, "no output of it can come before"
-    link.add_payload(3, b"one")
     message = await anext(messages(link))
     assert (list(message.run_sequence), list(message.run_worker)) == ([7], [3])
-    assert message.payload == b"one"
+    assert not message.payload
+    link.add_payload(3, b"one")
+    message = await anext(messages(link))
+    assert (list(message.run_sequence), message.payload) == ([], b"one")
 
 
 async def test_what_is_said_beside_payloads_leaves_with_them_and_once() -> None:

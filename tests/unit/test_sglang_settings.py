@@ -30,7 +30,6 @@ from tandem.logits.spec import (
     LogitsProcessorEntry,
     LogitsProcessorSpec,
     PythonProcessorSpec,
-    forced_token_sequence,
 )
 from tandem.v1 import common_pb2
 
@@ -302,9 +301,9 @@ def test_ready_made_processors_that_would_not_be_run_are_refused_by_request(
     processors = processors_of(Registry.builtin(), raw)
     assert not processors.enabled
     grammar = LogitsProcessorEntry("regex", {"pattern": "a+"})
-    forced = forced_token_sequence([5], 1)
-    with pytest.raises(UnsupportedError, match=rf"\({forced.name}\): .*{why}") as error:
-        processors.steering(LogitsProcessorSpec((grammar, forced)))
+    bias = LogitsProcessorEntry("bias", {"bias": {"5": 1.0}})
+    with pytest.raises(UnsupportedError, match=rf"\(bias\): .*{why}") as error:
+        processors.steering(LogitsProcessorSpec((grammar, bias)))
     assert error.value.param == "logits_processors[1]"
     with pytest.raises(UnsupportedError, match=why) as error:
         processors.steering(None, common_pb2.EmbeddingBias())
