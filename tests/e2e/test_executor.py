@@ -448,7 +448,8 @@ PAGE = (ROOT / "docs" / "executor" / "README.md").read_text(encoding="utf-8")
 def test_the_programs_of_the_page_run(
     router: str, model_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with_threads, with_asyncio, local = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    programs = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
+    with_threads, with_asyncio, local, judged = programs
     exec(compile(with_threads.replace("127.0.0.1:7000", router), "README", "exec"), {})
     remote = capsys.readouterr().out
     assert remote.startswith("[101, 102, 103, ")
@@ -458,6 +459,8 @@ def test_the_programs_of_the_page_run(
     assert response.result.is_final
     exec(compile(local.replace("model/tandem-tiny", str(model_path)), "README", "exec"), {})
     assert capsys.readouterr().out == remote
+    exec(compile(judged.replace("model/tandem-tiny", str(model_path)), "README", "exec"), {})
+    assert capsys.readouterr().out.startswith("Not this. {'policy': ")
 
 
 @pytest.mark.slow
