@@ -22,7 +22,7 @@ BODY: dict[str, Any] = {
 }
 
 
-_SHOWN = re.compile(r'"(?:text|content|delta)": ?"((?:[^"\\\\]|\\\\.)*)"')
+_SHOWN = re.compile(r'"(?:text|content|delta)": ?("(?:[^"\\]|\\.)*")')
 """Texts of an answer, as JSON has them."""
 STACKS = ("sim", "sim_pool", "sim_aggregated")
 
@@ -111,13 +111,13 @@ def test_upper_case_reaches_clients_of_every_endpoint_streaming_and_not(
         asked = {"input": "for", "max_output_tokens": 12}
 
     def ask(behaviour: str, stream: bool) -> str:
-        """The texts of the whole answer, as JSON has them."""
+        """The texts of the whole answer."""
         _, headers = _trace(behaviour, "decode")
         body = asked | {"model": MODEL, "temperature": 0, "stream": stream}
         url = f"{served.url}/v1/{endpoint}"
         answer = httpx.post(url, json=body, headers=headers, timeout=60)
         assert answer.status_code == 200, answer.text
-        return "".join(_SHOWN.findall(answer.text))
+        return "".join(map(json.loads, _SHOWN.findall(answer.text)))
 
     plain, upper = (ask(each, False) for each in (switch_hook.PASS, switch_hook.UPPER))
     assert plain != plain.upper()
