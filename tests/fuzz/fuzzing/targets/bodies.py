@@ -17,6 +17,7 @@ from frontend.openai.dialects import CHAT, COMPLETION
 from frontend.openai.messages.dialect import MESSAGES
 from frontend.openai.preprocessor import Preprocessor
 from frontend.openai.responses.dialect import RESPONSES
+from frontend.openai.strangers import FieldRules
 from frontend.openai.tokenizer import Tokenizer
 from fuzzing import requests
 from fuzzing.frontend_bench import fleet
@@ -46,7 +47,7 @@ class BodySubject:
     async def give(self, data: bytes) -> None:
         for dialect in (CHAT, COMPLETION, RESPONSES, MESSAGES):
             try:
-                request, _ = dialect.requests.decode(data, "warn")
+                request, _, _ = dialect.requests.decode(data, FieldRules())
                 submission = self._preprocessor.submission(
                     dialect.generating(request), self._served, id="answer", trace_id="0" * 32
                 )

@@ -21,7 +21,7 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from fuzzing import http2
 from fuzzing.target import FoundError, Target
-from tandem.wire.rpc import client, frames, server
+from tandem.wire.rpc import client, dialled, frames, server
 from tandem.wire.rpc.frames import PREFACE, frame
 
 MOST_BYTES = 256 * 1024
@@ -224,7 +224,7 @@ class ServerSubject:
         self._encoder = hpack.Encoder()
 
     async def give(self, data: bytes) -> None:
-        connection: Any = server._Served(self._listener)
+        connection: Any = server.Served(self._listener)
         wire = Wire(connection)
         try:
             await wire.feed(PREFACE + data)
@@ -274,7 +274,7 @@ class ServerSubject:
         if self._good is not None:
             self._good.close()
         self._number, self._encoder = 1, hpack.Encoder()
-        self._good = Wire(server._Served(self._listener))
+        self._good = Wire(server.Served(self._listener))
         await self._good.feed(PREFACE + frames.settings({}))
 
 
@@ -282,7 +282,7 @@ class ClientSubject:
     """Three calls of a channel, to a server that says what the input does, and then goes."""
 
     async def give(self, data: bytes) -> None:
-        connection = client._Dialled(most_bytes=MOST_BYTES, silence_seconds=inf)
+        connection = dialled.Dialled(most_bytes=MOST_BYTES, silence_seconds=inf)
         wire = Wire(connection)
         channel = client.RpcChannel("127.0.0.1:1", None, most_bytes=MOST_BYTES)
         channel._connections.append(connection)
