@@ -168,7 +168,7 @@ def test_ranks_whose_forms_allow_other_tokens_go_on_alike(
     if answer["error"] is None:
         assert len(answer["token_ids"]) == LENGTH
     else:
-        assert answer["error"][0] == "logits_processor_failed"
+        assert answer["error"][0] == "contradictory_request"
         assert len(answer["token_ids"]) == AT + 1
 
 
