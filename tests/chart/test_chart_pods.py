@@ -226,6 +226,13 @@ def test_probes_ask_the_metrics_port_what_each_means(pod: Pod) -> None:
         assert asked["port"] in ports
 
 
+@pytest.mark.parametrize("pod", all_pods())
+def test_no_container_is_restarted_while_it_starts(pod: Pod) -> None:
+    """A machine with much to do takes longer to start Python than a liveness probe waits."""
+    for container in pod.containers:
+        assert ("livenessProbe" in container) == ("startupProbe" in container)
+
+
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_start_may_take_as_long_as_its_value_says(component: str) -> None:
     objects = chart_renders.manifests({component: {"startupSeconds": 601}})
