@@ -122,9 +122,10 @@ def test_the_service_of_a_service_monitor_names_the_metrics_port_of_every_pod(
         "template", release.name, str(CHART), "--set", ",".join(values),
         "--show-only", "templates/metrics-service.yaml",
     )  # fmt: skip
+    metrics = {component: port for component, (_, port) in PORTS.items()} | {"tls": 7401}
     wanted = {
-        (pod["status"]["podIP"], PORTS[component][1])
-        for component in PORTS
+        (pod["status"]["podIP"], port)
+        for component, port in metrics.items()
         for pod in release.pods(component)
     }
 
