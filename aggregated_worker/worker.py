@@ -58,8 +58,8 @@ class AggregatedWorker:
         """Loads all user code, once for each phase. Raises StartError."""
         self._config = config = _as_one(config)
         self._tracer = tracer
-        self._endpoint = Endpoint(KIND, config, PeerTls.of(config))
         self._budget = ByteBudget(config.max_held_bytes)
+        self._endpoint = Endpoint(KIND, config, PeerTls.of(config), self._budget)
         self._instance = new_instance()
         shared = Shared(self._endpoint, self._budget, self._instance, asyncio.Barrier(len(PHASES)))
         engine = TwoFacedEngine(create)

@@ -13,6 +13,8 @@ from tandem.errors import ConfigError
 from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
 from tandem.wire import addresses, tls
 from tandem.wire.grpc import REFLECTION_HELP, check_address
+from tandem.wire.rpc import connections
+from tandem.wire.rpc.connections import ConnectionLimits
 
 _AT_LEAST_ONE = ("max_queue", "max_n", "max_fanout_bytes", "max_backlog_bytes")
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
@@ -168,6 +170,14 @@ class RouterConfig:
         " leaves, 32 bytes or more, the same for all of them. Empty: such requests are refused.",
     )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
+    grpc_max_connections: int = setting(connections.MOST_CONNECTIONS, connections.MOST_HELP)
+    grpc_max_connections_of_a_client: int = setting(
+        connections.MOST_OF_A_CLIENT, connections.MOST_OF_A_CLIENT_HELP
+    )
+    grpc_max_connection_idle_seconds: float = setting(
+        connections.IDLE_SECONDS, connections.IDLE_HELP
+    )
+    grpc_max_connection_age_seconds: float = setting(connections.AGE_SECONDS, connections.AGE_HELP)
     default_timeout_seconds: float = setting(600.0, "Deadline of a Generate call that names none.")
     max_timeout_seconds: float = setting(
         3600.0, "Longest deadline; a frontend's longer one is cut to it, a Generate call's refused."
@@ -291,6 +301,7 @@ class RouterConfig:
         self._check_discovery()
         self._check_sharing()
         tls.check(self)
+        ConnectionLimits.of(self)
         tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
 
     def _check_discovery(self) -> None:

@@ -30,6 +30,7 @@ from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.wire import tls
 from tandem.wire.grpc import Server
+from tandem.wire.rpc.connections import ConnectionLimits
 from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
@@ -137,7 +138,11 @@ async def running(
         eject_seconds=config.eject_seconds,
     )
     server = Server(
-        peer_tls, caller="frontend", reflects=config.grpc_reflection, budget=relay.budget
+        peer_tls,
+        caller="frontend",
+        reflects=config.grpc_reflection,
+        limits=ConnectionLimits.of(config),
+        budget=relay.budget,
     )
     servicer = RouterServicer(config, relay, workers)
     server.add(servicer.add_to, "tandem.v1.Router")

@@ -2082,13 +2082,13 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S6-404",
         "Given messages that nobody reads, then what is kept of a gRPC connection is bounded, and "
-        "a component that has a budget counts it there.",
+        "counts in the budget of its component, whichever end dialled.",
         ours=True,
     ),
     Promise(
         "S6-406",
-        "Given gRPC connections without calls, old ones, or too many of one client, then they are "
-        "closed, each after its client was told, and no call fails by it.",
+        "Given gRPC connections without calls, old ones, or too many of one client, as settings "
+        "say, then they are closed, each after its client was told, and no call fails by it.",
         ours=True,
     ),
     Promise(

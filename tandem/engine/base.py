@@ -33,6 +33,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
+from tandem.byte_budget import ByteBudget
 from tandem.engine.lora import LoraAdapter
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import TandemError
@@ -40,6 +41,7 @@ from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
 from tandem.logits.tap import LogitsTap
 from tandem.v1 import common_pb2, worker_pb2
+from tandem.wire.rpc.connections import ConnectionLimits
 from tandem.wire.tls import PeerTls
 
 
@@ -277,6 +279,10 @@ class EngineSettings:
     nodes: Nodes = ONE_NODE
     tls: PeerTls | None = None
     """What gRPC of the engine's own, between the phases, is secured with."""
+    connection_limits: ConnectionLimits | None = None
+    """What clients of a gRPC port of the engine's own may have."""
+    budget: ByteBudget | None = None
+    """What came by gRPC of the engine's own, and nobody has read, takes of it."""
     form_cache_bytes: int = 512 * 2**20
     """Most that an engine with grammars of its own may keep of them."""
     tap: LogitsTap | None = None

@@ -103,6 +103,7 @@ class ReceiverLink:
                 self._receiver.tls,
                 role="prefill",
                 silence_seconds=STREAM_SILENCE_SECONDS,
+                budget=self._receiver.budget,
             ) as channel:
                 call = kv_pb2_grpc.KvTransferStub(channel).Exchange(self._outbox.messages())
                 await self._read(call)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tandem.byte_budget import ByteBudget
 from tandem.errors import KvTransferError, TandemError, VoucherError
 from tandem.kv_transfer import checks
 from tandem.kv_transfer.lease import Leases, Remembered
@@ -20,6 +21,7 @@ from tandem.kv_transfer.sender_link import SenderLink, Servicer
 from tandem.kv_transfer.tasks import Tasks
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
 from tandem.wire.grpc import Server
+from tandem.wire.rpc.connections import ConnectionLimits
 from tandem.wire.tls import PeerTls
 
 _POLL_SECONDS = 0.001  # uvloop's finest timer; only while a write is under way
@@ -65,7 +67,12 @@ class Sender:
         token_bytes: int,
         on_crash: Callable[[BaseException], None],
         tls: PeerTls | None = None,
+        limits: ConnectionLimits | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
+        """`limits`: of decode engines' connections; what they sent and nobody has read takes of
+        `budget`.
+        """
         self.memory = memory
         self.hello = memory.describe(token_bytes=token_bytes)
         self.hello.agent_metadata = b""
@@ -77,7 +84,7 @@ class Sender:
         self._ended = Remembered(_REMEMBER_SECONDS)
         self._links: set[SenderLink] = set()
         self._tasks = Tasks(on_crash)
-        self._server = Server(tls, caller="decode")
+        self._server = Server(tls, caller="decode", limits=limits, budget=budget)
         self._pumping = False
 
     async def start(self, host: str, port: int) -> int:

@@ -16,6 +16,7 @@ from tandem.byte_budget import ByteBudget
 from tandem.message_limits import MAX_MESSAGE_BYTES, MAX_REQUEST_MESSAGE_BYTES
 from tandem.wire.callers import CallerCheck
 from tandem.wire.rpc.client import SILENCE_SECONDS, UNIX, RpcChannel
+from tandem.wire.rpc.connections import ConnectionLimits
 from tandem.wire.rpc.server import Listener
 from tandem.wire.standing import watch
 from tandem.wire.tls import PeerRole, PeerTls
@@ -29,10 +30,12 @@ def open_channel(
     *,
     role: PeerRole = "router",
     silence_seconds: float = SILENCE_SECONDS,
+    budget: ByteBudget | None = None,
 ) -> grpc.aio.Channel:
     """A channel to "host:port"; it connects on first use, with the certificate that it was opened
     with. With `tls` only a server of that role is believed; without it is plaintext. One whose
     process says nothing for `silence_seconds` is given up; one whose machine is lost, after 15.
+    What the server sent and nobody has read takes of `budget`, as a Server's.
 
     It is one of tandem.wire.rpc, and has of grpc.aio's what stubs ask for.
     """
@@ -42,6 +45,7 @@ def open_channel(
         name="" if tls is None else tls.name_of(role),
         most_bytes=MAX_MESSAGE_BYTES,
         silence_seconds=silence_seconds,
+        budget=budget,
     )
     if tls is not None:
         watch(channel, tls)
@@ -86,12 +90,14 @@ class Server:
         *,
         caller: PeerRole | None = None,
         reflects: bool = False,
+        limits: ConnectionLimits | None = None,
         budget: ByteBudget | None = None,
     ) -> None:
         """`caller`: the one role that may call anything here, health and reflection too; None:
         nobody. Without `tls` it is plaintext, and anybody may. `reflects`: it tells which calls it
-        has. What it received and nobody has read takes of `budget`: where there is no room, the
-        connection that holds the most is closed.
+        has. `limits`: of its clients' connections. What it received and nobody has read takes of
+        `budget`: where there is no room, whoever holds the most of it is ended, by the close of its
+        connection where it is one.
         """
         self._reflects = reflects
         self._check = None if tls is None else CallerCheck(tls, caller)
@@ -99,6 +105,7 @@ class Server:
             None if tls is None else tls.server_context(),
             admit=None if self._check is None else self._check.admit,
             most_bytes=MAX_REQUEST_MESSAGE_BYTES,
+            limits=limits,
             budget=budget,
         )
         self._tls = tls

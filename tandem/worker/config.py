@@ -24,6 +24,8 @@ from tandem.logits.forms.workshop import WorkshopLimits
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.wire import tls
 from tandem.wire.grpc import REFLECTION_HELP, check_address
+from tandem.wire.rpc import connections
+from tandem.wire.rpc.connections import ConnectionLimits
 
 WorkerKind = Phase | Literal["worker"]
 """What a process serves: a phase, or as an aggregated worker both."""
@@ -187,6 +189,14 @@ class WorkerConfig:
         " has to do for others before it answers; a longer one fails its request.",
     )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
+    grpc_max_connections: int = setting(connections.MOST_CONNECTIONS, connections.MOST_HELP)
+    grpc_max_connections_of_a_client: int = setting(
+        connections.MOST_OF_A_CLIENT, connections.MOST_OF_A_CLIENT_HELP
+    )
+    grpc_max_connection_idle_seconds: float = setting(
+        connections.IDLE_SECONDS, connections.IDLE_HELP
+    )
+    grpc_max_connection_age_seconds: float = setting(connections.AGE_SECONDS, connections.AGE_HELP)
     max_processor_bytes: int = setting(
         262_144,
         "Largest arguments of all logits processors of a request, forms of answers (JSON Schema,"
@@ -263,6 +273,7 @@ class WorkerConfig:
         logits_settings.parse(self.logits_processors)
         tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
         tls.check(self)
+        ConnectionLimits.of(self)
 
     def _check_lora_adapters(self) -> None:
         if self.max_lora_adapters > lora.MOST_ADAPTERS:

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from tandem.admin import Admin
 from tandem.byte_budget import ByteBudget
 from tandem.wire.grpc import Server
+from tandem.wire.rpc.connections import ConnectionLimits
 from tandem.wire.tls import PeerTls
 from tandem.worker.config import WorkerConfig, WorkerKind
 from tandem.worker.readiness import Readiness
@@ -26,10 +27,19 @@ FLUSH_SECONDS = 2.0
 class Endpoint:
     """Both ports of one process. `listen`, `serve_admin`, `shut` and `close` are its life."""
 
-    def __init__(self, kind: WorkerKind, config: WorkerConfig, tls: PeerTls | None) -> None:
+    def __init__(
+        self, kind: WorkerKind, config: WorkerConfig, tls: PeerTls | None, budget: ByteBudget
+    ) -> None:
+        """`budget`: what routers sent and nobody has read takes of it."""
         self._kind: WorkerKind = kind
         self._config = config
-        self._server = Server(tls, caller="router", reflects=config.grpc_reflection)
+        self._server = Server(
+            tls,
+            caller="router",
+            reflects=config.grpc_reflection,
+            limits=ConnectionLimits.of(config),
+            budget=budget,
+        )
         self.readiness = Readiness(self._server, needs_pair=config.ready_when_paired)
         self._admin = AsyncExitStack()
         self._listening = False

@@ -191,11 +191,13 @@ class Worker:
         self._tokenizer = Tokenizer.load(config.model_path)
         self._parts = load(config, self._tokenizer)
         self._counters = WorkerCounters()
-        self._engine = self._make_engine()
         self._shared = shared
-        self._drained_too = shared.drained.wait if shared else drained
-        self._endpoint = shared.endpoint if shared else Endpoint(phase, config, self._tls)
         self._budget = shared.budget if shared else ByteBudget(config.held_bytes())
+        self._engine = self._make_engine()
+        self._drained_too = shared.drained.wait if shared else drained
+        self._endpoint = (
+            shared.endpoint if shared else Endpoint(phase, config, self._tls, self._budget)
+        )
         self._drained = metrics.DrainMetrics("worker", phase=phase)
         self.standing = StartCollector(
             phase,
@@ -314,7 +316,9 @@ class Worker:
 
     def _make_engine(self) -> FormedEngine:
         startup.keep_transfer_local(self._config.host(self._phase))
-        settings = startup.engine_settings(self._phase, self._config, self._registry, self._tls)
+        settings = startup.engine_settings(
+            self._phase, self._config, self._registry, self._tls, self._budget
+        )
         self._workshop = startup.make_workshop(self._config, settings)
         return FormedEngine(
             (self._create or factory.create)(self._config.engine, Role(self._phase), settings),

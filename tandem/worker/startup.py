@@ -7,6 +7,7 @@ import logging
 import time
 from typing import Protocol, TypeVar
 
+from tandem.byte_budget import ByteBudget
 from tandem.config import export
 from tandem.engine import factory, lora, model_files
 from tandem.engine.base import EngineDescription, EngineSettings
@@ -21,6 +22,7 @@ from tandem.logits.spec import LogitsProcessorEntry
 from tandem.sockets import is_loopback
 from tandem.text.tokenizer import Tokenizer
 from tandem.usercode.deadline import WATCH
+from tandem.wire.rpc.connections import ConnectionLimits
 from tandem.wire.tls import PeerTls
 from tandem.worker.config import WorkerConfig
 
@@ -46,7 +48,11 @@ def load_registry(config: WorkerConfig) -> Registry:
 
 
 def engine_settings(
-    phase: Phase, config: WorkerConfig, registry: Registry, tls: PeerTls | None = None
+    phase: Phase,
+    config: WorkerConfig,
+    registry: Registry,
+    tls: PeerTls | None = None,
+    budget: ByteBudget | None = None,
 ) -> EngineSettings:
     """Raises ConfigError for an address, or files of LoRA adapters, that cannot be used."""
     return EngineSettings(
@@ -58,6 +64,8 @@ def engine_settings(
         registry=registry,
         nodes=config.engine_nodes(),
         tls=tls,
+        connection_limits=ConnectionLimits.of(config),
+        budget=budget,
         form_cache_bytes=config.form_cache_mb * 2**20,
         parking=config.parking_limits(),
         token_processes=config.token_processes,

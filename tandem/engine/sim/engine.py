@@ -181,7 +181,7 @@ class SimEngine:
             page_count=max(1, tokens // options.page_size),
             free=self._pages_are_back,
             on_crash=self._crashed,
-            tls=self._settings.tls,
+            settings=self._settings,
         )
         pool = KvPool(
             handover.pages,

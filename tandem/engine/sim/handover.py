@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.engine.base import Role
+from tandem.engine.base import EngineSettings, Role
 from tandem.engine.sim.faults import Fault
 from tandem.engine.sim.model import landed_of
 from tandem.engine.sim.options import SimOptions
@@ -19,7 +19,6 @@ from tandem.kv_transfer.receiver import Receiver
 from tandem.kv_transfer.receiver_link import Expected
 from tandem.kv_transfer.sender import Export, Sender
 from tandem.v1 import kv_pb2
-from tandem.wire.tls import PeerTls
 
 
 class Handover:
@@ -36,9 +35,9 @@ class Handover:
         page_count: int,
         free: Callable[[Sequence[int]], None],
         on_crash: Callable[[BaseException], None],
-        tls: PeerTls | None = None,
+        settings: EngineSettings,
     ) -> None:
-        """`tls`: for what the phases say to each other; the pages travel beside it.
+        """`settings`: for what the phases say to each other; the pages travel beside it.
 
         Raises StartError where NIXL cannot run.
         """
@@ -55,10 +54,22 @@ class Handover:
         self.pages = self._memory.pages
         token_bytes = options.kv_bytes_per_token
         if role is Role.PREFILL:
-            self._sender = Sender(self._memory, token_bytes=token_bytes, on_crash=on_crash, tls=tls)
+            self._sender = Sender(
+                self._memory,
+                token_bytes=token_bytes,
+                on_crash=on_crash,
+                tls=settings.tls,
+                limits=settings.connection_limits,
+                budget=settings.budget,
+            )
         else:
             self._receiver = Receiver(
-                self._memory, token_bytes=token_bytes, free=free, on_crash=on_crash, tls=tls
+                self._memory,
+                token_bytes=token_bytes,
+                free=free,
+                on_crash=on_crash,
+                tls=settings.tls,
+                budget=settings.budget,
             )
 
     @property

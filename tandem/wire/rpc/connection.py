@@ -14,7 +14,7 @@ from typing import Final
 
 import grpc
 
-from tandem.byte_budget import Allotment
+from tandem.byte_budget import Allotment, ByteBudget
 from tandem.wire.rpc import frames, header_blocks, work
 from tandem.wire.rpc.closed_streams import ClosedStreams
 from tandem.wire.rpc.frames import (
@@ -323,9 +323,16 @@ class PeerConnection(Link):
         if not self.unread and self._held is not None:
             self._count_held()
 
-    def hold(self, allotment: Allotment) -> None:
-        """Count what is kept there."""
-        self._held = allotment
+    def hold(self, budget: ByteBudget | None) -> None:
+        """Count what is kept there: where it finds no room, the connection that keeps the most is
+        closed.
+        """
+        if budget is not None:
+            self._held = budget.allotment(self._end_for_room)
+
+    def _end_for_room(self) -> None:
+        reason = "what it sent and nobody has read takes too much memory"
+        self.refuse(ProtocolError(Code.ENHANCE_YOUR_CALM, reason))
 
     def _count_held(self) -> None:
         """Tell the budget what is kept, in steps."""

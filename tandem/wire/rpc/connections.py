@@ -7,15 +7,43 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from math import isfinite
-from typing import Final
+from math import inf, isfinite
+from typing import Final, Protocol
+
+from tandem.errors import ConfigError
 
 MOST_CONNECTIONS: Final = 4096
-MOST_OF_A_PEER: Final = 1024
+MOST_OF_A_CLIENT: Final = 1024
 IDLE_SECONDS: Final = 300.0
 AGE_SECONDS: Final = 3600.0
+MOST_HELP: Final = (
+    "Connections that each gRPC port takes; one more is told ENHANCE_YOUR_CALM and closed."
+)
+MOST_OF_A_CLIENT_HELP: Final = (
+    "Those of one client among them: of one address, with the same names in its certificate."
+)
+IDLE_HELP: Final = (
+    "A connection to a gRPC port that has no call for so long is told GOAWAY and closed. 0: never."
+)
+AGE_HELP: Final = (
+    "A connection to a gRPC port takes new calls for so long, or up to a tenth less, and is closed"
+    " when its last call has ended: clients dial again, and calls go on. 0: for ever."
+)
 _AGE_SPREAD: Final = 0.1
 """Connections that began together do not all begin anew together."""
+
+
+class ConnectionSettings(Protocol):
+    """What the settings of every component with a gRPC port hold, with the help texts above."""
+
+    @property
+    def grpc_max_connections(self) -> int: ...
+    @property
+    def grpc_max_connections_of_a_client(self) -> int: ...
+    @property
+    def grpc_max_connection_idle_seconds(self) -> float: ...
+    @property
+    def grpc_max_connection_age_seconds(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +52,28 @@ class ConnectionLimits:
 
     most: int = MOST_CONNECTIONS
     """Connections of all."""
-    most_of_a_peer: int = MOST_OF_A_PEER
+    most_of_a_client: int = MOST_OF_A_CLIENT
     """Connections of one address with the same names in its certificate."""
     idle_seconds: float = IDLE_SECONDS
     """A connection that has no call for so long is closed."""
     age_seconds: float = AGE_SECONDS
     """A connection takes new calls for so long, or up to a tenth less; those it has go on."""
+
+    @classmethod
+    def of(cls, settings: ConnectionSettings) -> ConnectionLimits:
+        """Raises ConfigError for limits by which nobody could call."""
+        for name in ("grpc_max_connections", "grpc_max_connections_of_a_client"):
+            if getattr(settings, name) < 1:
+                raise ConfigError(f"{name} must be at least 1")
+        for name in ("grpc_max_connection_idle_seconds", "grpc_max_connection_age_seconds"):
+            if not getattr(settings, name) >= 0:
+                raise ConfigError(f"{name} must not be negative")
+        return cls(
+            most=settings.grpc_max_connections,
+            most_of_a_client=settings.grpc_max_connections_of_a_client,
+            idle_seconds=settings.grpc_max_connection_idle_seconds or inf,
+            age_seconds=settings.grpc_max_connection_age_seconds or inf,
+        )
 
 
 class ConnectionCount:
@@ -44,7 +88,7 @@ class ConnectionCount:
         self._peers[peer] += 1
         if self._peers.total() > self._limits.most:
             return "there are too many connections"
-        if self._peers[peer] > self._limits.most_of_a_peer:
+        if self._peers[peer] > self._limits.most_of_a_client:
             return "there are too many connections of this client"
         return ""
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import hpack
 from rpc.echo import MOST_BYTES, SERVICE, pack
 
+from tandem.byte_budget import ByteBudget
 from tandem.wire.rpc import frames
 from tandem.wire.rpc.client import RpcChannel
 from tandem.wire.rpc.frames import HEAD, HEAD_BYTES, frame
@@ -63,12 +64,14 @@ class Peer:
     def headers(self, *headers: tuple[str, str]) -> bytes:
         return self.encoder.encode(headers)
 
-    def request(self, stream: int, method: str = "One", *more: tuple[str, str]) -> bytes:
+    def request(
+        self, stream: int, method: str = "One", *more: tuple[str, str], service: str = SERVICE
+    ) -> bytes:
         """What begins a call."""
         block = self.headers(
             (":method", "POST"),
             (":scheme", "http"),
-            (":path", f"/{SERVICE}/{method}"),
+            (":path", f"/{service}/{method}"),
             (":authority", "test"),
             ("content-type", "application/grpc"),
             *more,
@@ -107,9 +110,22 @@ async def dialled(port: int, *, greets: bool = True) -> AsyncIterator[Peer]:
 
 @asynccontextmanager
 async def called(
-    silence_seconds: float = 60.0,
+    silence_seconds: float = 60.0, budget: ByteBudget | None = None
 ) -> AsyncIterator[tuple[RpcChannel, asyncio.Queue[Peer]]]:
     """A channel of ours, and the servers that its connections reach."""
+    async with accepting() as (address, peers):
+        channel = RpcChannel(
+            address, None, most_bytes=MOST_BYTES, silence_seconds=silence_seconds, budget=budget
+        )
+        try:
+            yield channel, peers
+        finally:
+            await channel.close()
+
+
+@asynccontextmanager
+async def accepting() -> AsyncIterator[tuple[str, asyncio.Queue[Peer]]]:
+    """The address of a server, and its end of each connection."""
     peers: asyncio.Queue[Peer] = asyncio.Queue()
     all_peers: list[Peer] = []
 
@@ -121,15 +137,10 @@ async def called(
         peers.put_nowait(peer)
 
     server = await asyncio.start_server(accepted, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    channel = RpcChannel(
-        f"127.0.0.1:{port}", None, most_bytes=MOST_BYTES, silence_seconds=silence_seconds
-    )
     try:
         async with asyncio.timeout(LONGEST):
-            yield channel, peers
+            yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", peers
     finally:
-        await channel.close()
         server.close()
         for peer in all_peers:
             await peer.close()

@@ -7,9 +7,10 @@ import ssl
 from types import SimpleNamespace
 from typing import Any
 
+import grpc.aio
 import pytest
 from rpc.echo import MOST_BYTES, Echo, Stub, open_channel, serving
-from rpc.raw import dialled, message
+from rpc.raw import called, dialled, message
 from rpc.served import served
 from rpc.test_rpc_work import GREETING, request
 
@@ -91,6 +92,24 @@ async def test_what_nobody_reads_takes_of_the_budget() -> None:
 
 
 @pytest.mark.promise("S6-404")
+async def test_a_server_whose_messages_find_no_room_is_left() -> None:
+    """And its call ends with a status that says why."""
+    budget = ByteBudget(WINDOW // 4)
+    async with called(budget=budget) as (channel, peers):
+        call = Stub(channel).talk()
+        await call.write(b"go on")
+        peer = await peers.get()
+        begun = frames.MESSAGE_HEAD.pack(0, WINDOW) + bytes(1_000)
+        peer.send(peer.answer(1), frame(frames.DATA, 0, 1, begun))
+        peer.send(*[frame(frames.DATA, 0, 1, bytes(16_000))] * 20)
+        assert await peer.ending() == Code.ENHANCE_YOUR_CALM
+        with pytest.raises(grpc.aio.AioRpcError, match="takes too much memory") as ended:
+            await call.read()
+        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+    assert budget.held == 0
+
+
+@pytest.mark.promise("S6-404")
 async def test_a_message_larger_than_the_window_comes_whole() -> None:
     async with (
         serving("ours", Echo()) as port,
@@ -105,7 +124,7 @@ async def test_a_message_larger_than_the_window_comes_whole() -> None:
 
 
 @pytest.mark.promise("S6-406")
-@pytest.mark.parametrize("limits", [{"most": 1}, {"most_of_a_peer": 1}])
+@pytest.mark.parametrize("limits", [{"most": 1}, {"most_of_a_client": 1}])
 async def test_more_connections_than_there_may_be_are_closed(limits: dict[str, int]) -> None:
     async with (
         serving("ours", Echo(), limits=ConnectionLimits(**limits)) as port,

@@ -1,0 +1,200 @@
+"""Every gRPC port has the bounds that its component's settings say, and every connection, of either
+end, takes of its component's budget what was sent on it and is not read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from rpc.raw import Peer, accepting, dialled
+
+from router.config import RouterConfig
+from router.server import running
+from tandem.byte_budget import ByteBudget
+from tandem.engine.base import Role
+from tandem.engine.sim import SimEngine
+from tandem.errors import ConfigError
+from tandem.kv_transfer.receiver import Receiver
+from tandem.kv_transfer.receiver_link import Expected
+from tandem.logits.registry import Registry
+from tandem.upstream.metrics import UpstreamMetrics
+from tandem.upstream.routers import Routers
+from tandem.v1 import kv_pb2
+from tandem.wire.rpc import frames
+from tandem.wire.rpc.frames import Code, frame
+from tandem.worker.config import WorkerConfig
+from tandem.worker.endpoint import Endpoint
+from tandem.worker.startup import engine_settings
+
+PATIENCE = 60.0
+PART = 256 * 1024
+"""Bytes that come of a message."""
+MESSAGE = 1024 * 1024
+Port = tuple[int, ByteBudget]
+LIMITS = (
+    "grpc_max_connections",
+    "grpc_max_connections_of_a_client",
+    "grpc_max_connection_idle_seconds",
+    "grpc_max_connection_age_seconds",
+)
+
+
+@asynccontextmanager
+async def of_a_router(model_path: Path, **settings: Any) -> AsyncIterator[Port]:
+    config = RouterConfig(listen="127.0.0.1:0", prefill=("127.0.0.1:1",), **settings)
+    async with running(config) as router:
+        yield router.port, router.relay.budget
+
+
+@asynccontextmanager
+async def of_a_worker(model_path: Path, **settings: Any) -> AsyncIterator[Port]:
+    config = WorkerConfig(model_path=model_path, listen="127.0.0.1:0", **settings)
+    budget = ByteBudget()
+    endpoint = Endpoint("decode", config, None, budget)
+    await endpoint.listen(lambda into: None)
+    yield endpoint.port, budget
+    await endpoint.stop()
+
+
+@asynccontextmanager
+async def of_kv(model_path: Path, **settings: Any) -> AsyncIterator[Port]:
+    config = WorkerConfig(
+        model_path=model_path, engine="sim", engine_options={"max_total_tokens": 4096}, **settings
+    )
+    budget = ByteBudget()
+    given = engine_settings("prefill", config, Registry.builtin(), None, budget)
+    engine = SimEngine(Role.PREFILL, given)
+    try:
+        yield int((await engine.start()).kv_endpoint.rpartition(":")[2]), budget
+    finally:
+        await engine.close()
+
+
+PORTS: dict[str, Callable[..., AbstractAsyncContextManager[Port]]] = {
+    "router": of_a_router,
+    "worker": of_a_worker,
+    "KV": of_kv,
+}
+
+
+@pytest.mark.promise("S6-406")
+@pytest.mark.parametrize("of", PORTS)
+async def test_a_port_takes_as_many_connections_as_its_settings_say(
+    of: str, model_path: Path
+) -> None:
+    async with (
+        PORTS[of](model_path, grpc_max_connections_of_a_client=2) as (port, _),
+        dialled(port) as first,
+        dialled(port) as second,
+    ):
+        await first.find(frames.SETTINGS)
+        await second.find(frames.SETTINGS)
+        async with dialled(port) as third:
+            assert await third.ending() == Code.ENHANCE_YOUR_CALM
+        await answered(first)
+
+
+@pytest.mark.promise("S6-404")
+@pytest.mark.parametrize("of", PORTS)
+async def test_what_clients_send_and_nobody_reads_takes_of_the_components_budget(
+    of: str, model_path: Path
+) -> None:
+    async with PORTS[of](model_path) as (port, budget):
+        before = budget.held
+        async with dialled(port) as peer:
+            await peer.find(frames.SETTINGS)
+            peer.send(peer.request(1, "Watch", service="grpc.health.v1.Health"))
+            peer.send(*part_of_a_message())
+            await answered(peer)
+            assert PART / 2 <= budget.held - before <= 2 * PART
+
+
+def part_of_a_message() -> list[bytes]:
+    """In frames of the first call."""
+    data = frames.MESSAGE_HEAD.pack(0, MESSAGE) + bytes(PART)
+    size = frames.LEAST_FRAME
+    return [frame(frames.DATA, 0, 1, data[at : at + size]) for at in range(0, len(data), size)]
+
+
+async def answered(peer: Peer) -> None:
+    """All that was sent has been taken."""
+    peer.send(frame(frames.PING, 0, 0, b"in order"))
+    async with asyncio.timeout(PATIENCE):
+        while (await peer.find(frames.PING))[3] != b"in order":
+            pass
+
+
+@asynccontextmanager
+async def from_a_router(address: str) -> AsyncIterator[ByteBudget]:
+    config = RouterConfig(listen="127.0.0.1:0", prefill=(address,))
+    async with running(config) as router:
+        yield router.relay.budget
+
+
+@asynccontextmanager
+async def from_a_frontend(address: str) -> AsyncIterator[ByteBudget]:
+    budget = ByteBudget()
+    routers = Routers([address], UpstreamMetrics(CollectorRegistry()), budget)
+    linking = asyncio.create_task(routers.run(None))  # type: ignore[arg-type]  # nothing is said
+    yield budget
+    linking.cancel()
+    await asyncio.wait({linking})
+
+
+class _Memory:
+    """As much of it as a peer is told."""
+
+    def describe(self, *, token_bytes: int) -> kv_pb2.KvMemory:
+        return kv_pb2.KvMemory(instance="own", pages=1, token_bytes=token_bytes)
+
+    def progress(self) -> None: ...
+
+
+@asynccontextmanager
+async def from_kv(address: str) -> AsyncIterator[ByteBudget]:
+    budget = ByteBudget()
+    receiver = Receiver(
+        _Memory(),  # type: ignore[arg-type]
+        token_bytes=8,
+        free=lambda pages: None,
+        on_crash=pytest.fail,
+        budget=budget,
+    )
+    settled = Expected(room=1, pages=[0], lease_seconds=PATIENCE, settle=lambda result: None)
+    receiver.expect(address, settled)
+    yield budget
+    await receiver.close()
+
+
+CHANNELS: dict[str, Callable[[str], AbstractAsyncContextManager[ByteBudget]]] = {
+    "router": from_a_router,
+    "frontend": from_a_frontend,
+    "KV": from_kv,
+}
+
+
+@pytest.mark.promise("S6-404")
+@pytest.mark.parametrize("who", CHANNELS)
+async def test_what_servers_send_and_nobody_reads_takes_of_the_components_budget(who: str) -> None:
+    async with accepting() as (address, peers), CHANNELS[who](address) as budget:
+        peer = await peers.get()
+        await peer.find(frames.HEADERS)
+        before = budget.held
+        peer.send(peer.answer(1), *part_of_a_message())
+        await answered(peer)
+        assert PART / 2 <= budget.held - before <= 2 * PART
+
+
+@pytest.mark.promise("S6-406")
+@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("component", [RouterConfig, WorkerConfig])
+def test_bounds_by_which_nobody_could_call_are_refused(component: Any, name: str) -> None:
+    others = {"model_path": Path("m")} if component is WorkerConfig else {}
+    with pytest.raises(ConfigError, match=name):
+        component(**others, **{name: -1})
