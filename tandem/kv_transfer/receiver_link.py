@@ -10,6 +10,7 @@ from typing import Protocol
 import grpc.aio
 
 from tandem import errors
+from tandem.byte_budget import ByteBudget
 from tandem.errors import KvTransferError, TandemError
 from tandem.kv_transfer import checks
 from tandem.kv_transfer.lease import STREAM_SILENCE_SECONDS, Leases
@@ -49,6 +50,7 @@ class ReceiverSide(Protocol):
 
     hello: kv_pb2.KvMemory
     tls: PeerTls | None
+    budget: ByteBudget | None
     free: Callable[[Sequence[int]], None]
     leases: Leases[int]
 

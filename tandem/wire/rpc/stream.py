@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import grpc
@@ -23,6 +24,8 @@ _MOST_IN_A_ROW: Final = 64
 """Messages that are read without a turn of the loop in between, and that are cut out of what came
 before they are read.
 """
+_COUNTED_IN_A_ROW: Final = 16
+"""Messages that are read before the loop is told."""
 _LEAST_COUNTED: Final = 4 * 1024
 """Bytes of whole messages that wait: fewer are not worth counting."""
 _ENCODINGS: Final = (("grpc-accept-encoding", "identity"),)
@@ -125,10 +128,8 @@ class Stream:
         """
         if not self._messages:
             await self._news()
-        elif self._in_a_row >= _MOST_IN_A_ROW or self._connection.work.left <= 0:
-            self._in_a_row = 0
-            await asyncio.sleep(0)
-            self._connection.work.there()
+        elif not self._in_a_row % _COUNTED_IN_A_ROW or self._connection.work.left <= 0:
+            await self._rest()
         if self._messages:
             self._in_a_row += 1
             message = self._next()
@@ -295,6 +296,13 @@ class Stream:
 
     # --- inside ---
 
+    async def _rest(self) -> None:
+        """Until a later turn, where this one has no more to give."""
+        account = self._connection.work
+        if account.there() <= 0 or self._in_a_row >= _MOST_IN_A_ROW:
+            self._in_a_row = 0
+            await account.later_turn()
+
     def _check(self) -> None:
         """Raises StreamError where nothing can be sent."""
         if self.error is not None:
@@ -360,6 +368,7 @@ class Stream:
             place = len(part)
             raise
         finally:
+            self._connection.work.left -= work.of_cut_messages(len(self._messages))
             if place:
                 del part[:place]
 
@@ -419,7 +428,7 @@ class Stream:
             return
         if self._messages:
             taker.busy = True
-            asyncio.get_running_loop().call_soon(self._rested, taker)
+            self._connection.work.wait(partial(self._rested, taker))
             return
         if self.ended:
             taker.end(self.error)

@@ -25,10 +25,11 @@ LEAST: Final = 16
 OF_HEADERS: Final = 16
 """Units of a call that begins or ends; see `of_header_bytes` and `of_header_fields` too."""
 OF_A_MESSAGE: Final = 2
-"""Units of one that is read or handed on, beside its frame."""
+"""Units of one that is read or handed on, beside its frame; and of a reader that is woken."""
 _HEADER_BYTES: Final = 32
 _HEADER_FIELDS: Final = 4
 _STREAMS: Final = 8
+_CUT_MESSAGES: Final = 8
 
 FRAMES_FOR_NOTHING: Final = 1_000
 """That a peer may send in a row which bring no content: pings, resets, settings, windows and the
@@ -56,6 +57,11 @@ def of_header_fields(count: int) -> int:
 def of_streams(count: int) -> int:
     """Units of work of a change to each of so many streams."""
     return count // _STREAMS
+
+
+def of_cut_messages(count: int) -> int:
+    """Units of work of so many messages that are cut out of what came."""
+    return count // _CUT_MESSAGES
 
 
 class LoopWork:
@@ -129,6 +135,18 @@ class ConnectionWork:
     def wait(self, go_on: Callable[[], None]) -> None:
         """Have `go_on` called in a later turn."""
         self._loop.wait(go_on)
+
+    async def later_turn(self) -> None:
+        """Return in a later turn, in which the loop has some left."""
+        turn = asyncio.get_running_loop().create_future()
+        self._loop.wait(lambda: self._wake(turn))
+        await turn
+        self.there()
+
+    def _wake(self, turn: asyncio.Future[None]) -> None:
+        if not turn.done():  # else its task was cancelled
+            self._loop.left -= OF_A_MESSAGE
+            turn.set_result(None)
 
 
 class Calm:

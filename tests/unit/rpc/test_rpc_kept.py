@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,7 @@ from rpc.served import served
 from rpc.test_rpc_work import GREETING, request
 
 from tandem.byte_budget import ByteBudget
-from tandem.wire.rpc import frames, server
+from tandem.wire.rpc import connections, frames, server
 from tandem.wire.rpc.connection import CONNECTION_WINDOW
 from tandem.wire.rpc.connections import ConnectionLimits
 from tandem.wire.rpc.frames import Code, frame
@@ -140,27 +141,73 @@ async def test_more_connections_than_there_may_be_are_closed(limits: dict[str, i
             assert await Stub(channel).one(b"room", wait_for_ready=True) == b"room"
 
 
+class Clock:
+    """Stands for asyncio and its loop: a timer is due once the test has let so much time pass."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._timers: list[tuple[float, asyncio.Handle]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name, None) or getattr(asyncio.get_running_loop(), name)
+
+    def get_running_loop(self) -> Clock:
+        return self
+
+    def call_later(self, seconds: float, call: Any, *given: Any) -> asyncio.Handle:
+        handle = asyncio.Handle(call, given, asyncio.get_running_loop())
+        self._timers.append((self._now + seconds, handle))
+        return handle
+
+    async def let_pass(self, seconds: float) -> None:
+        self._now += seconds
+        due = [each for at, each in self._timers if at <= self._now]
+        self._timers = [each for each in self._timers if each[0] > self._now]
+        for handle in due:
+            if not handle.cancelled():
+                handle._run()
+        await turns()
+
+
+async def turns() -> None:
+    """For calls to begin, and to answer."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def _goaways(sent: list[tuple[int, int, bytes]]) -> list[tuple[int, int]]:
+    return [frames.read_goaway(each) for kind, _, each in sent if kind == frames.GOAWAY]
+
+
 @pytest.mark.promise("S6-406")
-@pytest.mark.parametrize("limits", [{"idle_seconds": 0.05}, {"age_seconds": 0.05}])
+@pytest.mark.parametrize("name", ["idle_seconds", "age_seconds"])
 async def test_a_connection_that_is_idle_or_old_is_closed_by_and_by(
-    limits: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client is told first, and what it begins until then is served."""
-    monkeypatch.setattr(server, "_RETIRING_SECONDS", 0.2)
-    async with (
-        serving("ours", Echo(), limits=ConnectionLimits(**limits)) as port,
-        asyncio.timeout(PATIENCE),
-        dialled(port) as peer,
-    ):
-        last, code = frames.read_goaway((await peer.find(frames.GOAWAY))[3])
-        assert (last, code) == (frames.LAST_STREAM, Code.NO_ERROR)
-        peer.send(peer.request(1, "Talk"), frame(frames.DATA, 0, 1, message(b"late")))
-        assert (await peer.find(frames.DATA))[3] == message(b"late")
-        assert frames.read_goaway((await peer.find(frames.GOAWAY))[3])[0] == 1
-        peer.send(frame(frames.DATA, 0, 1, message(b"goes on")))
-        assert (await peer.find(frames.DATA))[3] == message(b"goes on")
-        peer.send(frame(frames.DATA, frames.END_STREAM, 1))
-        assert await peer.ending() == Code.NO_ERROR
+    clock = Clock()
+    monkeypatch.setattr(server, "asyncio", clock)
+    monkeypatch.setattr(connections, "asyncio", clock)
+    limits: dict[str, float] = {"idle_seconds": inf, "age_seconds": inf, name: 100.0}
+    connection, transport = served(Echo(), limits=ConnectionLimits(**limits))  # type: ignore[arg-type]
+    connection.data_received(GREETING)
+    await clock.let_pass(89.0)
+    assert not _goaways(transport.take())
+    await clock.let_pass(11.0)
+    assert _goaways(transport.take()) == [(frames.LAST_STREAM, Code.NO_ERROR)]
+    late, on = (frame(frames.DATA, 0, 1, message(each)) for each in (b"late", b"goes on"))
+    connection.data_received(request(1) + late)
+    await turns()
+    assert (frames.DATA, 1, message(b"late")) in transport.take()
+    await clock.let_pass(5.0)
+    assert _goaways(transport.take()) == [(1, Code.NO_ERROR)]
+    connection.data_received(on)
+    await turns()
+    assert (frames.DATA, 1, message(b"goes on")) in transport.take()
+    assert not connection.over
+    connection.data_received(frame(frames.DATA, frames.END_STREAM, 1))
+    await turns()
+    assert connection.over
 
 
 @pytest.mark.promise("S6-406")
