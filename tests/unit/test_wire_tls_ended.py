@@ -16,12 +16,13 @@ import grpc
 import pytest
 from authority import Authority, Files
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from rpc.raw import Peer
 from test_wire_tls import PATIENCE, ask, dial, serving, tls
 
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.wire import grpc as wire
 from tandem.wire import standing
-from tandem.wire.rpc.frames import PREFACE
+from tandem.wire.rpc.frames import INITIAL_WINDOW_SIZE, PREFACE, Code, settings
 from tandem.wire.tls import PeerTls
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
@@ -95,6 +96,53 @@ async def test_tls_1_2_opens_no_port_between_components(authority: Authority) ->
     async with serves:
         port = serves.sockets[0].getsockname()[1]
         assert await dial(f"127.0.0.1:{port}", tls(files)) is grpc.StatusCode.UNAVAILABLE
+
+
+async def last_words(files: Files, address: str, protocols: list[str], *said: bytes) -> Code:
+    """The code by which a server ends the connection of that certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_cert_chain(files.cert, files.key)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    peer = Peer(reader, writer)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            peer.send(PREFACE, *said)
+            ended = await peer.ending()
+    finally:
+        await peer.close()
+    assert ended is not None
+    return Code(ended)
+
+
+@pytest.mark.promise("S6-403")
+@pytest.mark.parametrize("protocols", [[], ["http/1.1"]], ids=["none", "http/1.1"])
+async def test_a_connection_that_agreed_on_no_h2_is_refused(
+    authority: Authority, protocols: list[str]
+) -> None:
+    files = authority.issue()
+    async with serving(tls(files)) as address:
+        assert await last_words(files, address, protocols) is Code.INADEQUATE_SECURITY
+        assert await dial(address, tls(files)) is grpc.StatusCode.OK
+
+
+@pytest.mark.promise("S6-400")
+async def test_a_flood_by_a_wrong_role_ends_itself_and_nobody_else(authority: Authority) -> None:
+    """While gRPC's own core has the server serve it."""
+    ours, wrong, right = (authority.issue(*each) for each in ((), ("prefill.tandem",), ()))
+    pem = [each.read_bytes() for each in (right.ca, right.key, right.cert)]
+    async with serving(tls(ours)) as address:
+        credentials = grpc.ssl_channel_credentials(*pem)
+        async with grpc.aio.secure_channel(address, credentials, options=OPTIONS) as channel:
+            assert await ask(channel) is grpc.StatusCode.OK
+            flood = settings({INITIAL_WINDOW_SIZE: 1}) * 2_000
+            ended = await last_words(wrong, address, ["h2"], flood)
+            assert ended is Code.ENHANCE_YOUR_CALM
+            assert await ask(channel) is grpc.StatusCode.OK
 
 
 async def test_grpcs_own_client_and_server_are_understood(authority: Authority) -> None:
