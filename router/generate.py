@@ -122,6 +122,12 @@ class Answers:
     def add_run(self, sequence: int, worker: int) -> None:
         self._runs[sequence] = worker
 
+    def add_queue_wait(self, action: actions.QueueWait) -> None:
+        wait = router_pb2.QueueWait(seconds=action.seconds, cause=action.cause)
+        index = action.sequence - FIRST_SEQUENCE
+        self._waiting.append(router_pb2.GenerateResponse(output_index=index, queue_wait=wait))
+        self._changed.set()
+
     def add_payload(self, worker: int, payload: bytes) -> str:
         try:
             rows = columns.parse(payload)

@@ -73,6 +73,8 @@ class Sink(Protocol):
     def add_run(self, sequence: int, worker: int) -> None:
         """The sequence's decode leg runs on the worker of that number from now on."""
 
+    def add_queue_wait(self, action: actions.QueueWait) -> None: ...
+
     def add_payload(self, worker: int, payload: bytes) -> str:
         """Take output of a worker: a serialised TokenColumns. Returns what is wrong with it, where
         that was looked at; empty: nothing.
@@ -128,6 +130,7 @@ class FrontendLink:
         self._payloads: list[tuple[int, bytes]] = []
         """Each with the number of its worker."""
         self._runs: list[tuple[int, int]] = []
+        self._queue_waits: list[router_pb2.QueueWait] = []
         self._lost: set[int] = set()
         self._ends: list[router_pb2.SequenceEnd] = []
         self._fleet: router_pb2.Fleet | None = None
@@ -140,6 +143,10 @@ class FrontendLink:
         was not said to run.
         """
         self._runs.append((sequence, worker))
+        self._say_more()
+
+    def add_queue_wait(self, action: actions.QueueWait) -> None:
+        self._queue_waits.append(translate.queue_wait(action))
         self._say_more()
 
     def add_payload(self, worker: int, payload: bytes) -> str:
@@ -176,7 +183,7 @@ class FrontendLink:
 
     def gone(self) -> None:
         self._payloads, self._ends, self._backlog = [], [], 0
-        self._runs, self._lost = [], set()
+        self._runs, self._queue_waits, self._lost = [], [], set()
         self._held.close()
 
     def _add_end(self, end: router_pb2.SequenceEnd) -> None:
@@ -233,10 +240,11 @@ class FrontendLink:
         else:
             payloads, ends = self._take_some()
         runs, self._runs = self._runs, []
+        waits, self._queue_waits = self._queue_waits, []
         self._says_more = False
         if self._held.size > self._backlog:
             self._held.give_back(self._held.size - self._backlog)
-        if not (payloads or ends or draining or lost or runs or fleet is not None):
+        if not (payloads or ends or draining or lost or runs or waits or fleet is not None):
             return None
         message = _joined(payloads)
         if ends:
@@ -251,6 +259,8 @@ class FrontendLink:
         if runs:
             message.run_sequence.extend([sequence for sequence, _ in runs])
             message.run_worker.extend([worker for _, worker in runs])
+        if waits:
+            message.queue_wait.extend(waits)
         return message
 
     def _take_some(self) -> tuple[list[tuple[int, bytes]], list[router_pb2.SequenceEnd]]:

@@ -90,6 +90,7 @@ class Relay:
             actions.CancelLeg: lambda action: self._workers[action.worker].cancel(action),
             actions.EndSequence: self._end_sequence,
             actions.GiveVoucher: self._give_voucher,
+            actions.QueueWait: lambda wait: self._frontends[wait.frontend].add_queue_wait(wait),
             actions.RequestEnded: self._request_ended,
             actions.SequenceTraced: self._trace,
             actions.WorkerDied: suspects.log_death,

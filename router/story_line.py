@@ -27,7 +27,7 @@ def _sequence(sequence: SequenceStory, *, numbered: bool) -> str:
 
 def _moment(moment: Moment) -> str:
     choices = [_choice(each) for each in (moment.prefill, moment.decode) if each is not None]
-    words = (moment.name, moment.phase, moment.code, *choices)
+    words = (moment.name, moment.phase, moment.code, moment.cause, *choices)
     return f"{moment.at:.3f} {' '.join(filter(None, words))}"
 
 

@@ -274,6 +274,12 @@ def sequence_end(action: actions.EndSequence) -> router_pb2.SequenceEnd:
     )
 
 
+def queue_wait(action: actions.QueueWait) -> router_pb2.QueueWait:
+    return router_pb2.QueueWait(
+        sequence=action.sequence, seconds=action.seconds, cause=action.cause
+    )
+
+
 def kv_cache(cache: KvCache) -> router_pb2.KvCache:
     return router_pb2.KvCache(**cache._asdict())
 

@@ -2009,6 +2009,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-580",
+        "Given a request that waits at a router for workers, then its report and its story tell "
+        "for how long and why, after its end too, and its timeline counts no second twice.",
+        ours=True,
+    ),
+    Promise(
         "S6-190",
         "Given a voucher that is stale, foreign, altered or used, then it is refused by name; "
         "given KV that nobody fetches, then its lease ends and its bounds hold.",

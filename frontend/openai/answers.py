@@ -47,12 +47,29 @@ class PhaseReport(msgspec.Struct, kw_only=True):
     kv_transport: str
 
 
+class Timeline(msgspec.Struct, kw_only=True):
+    """Where the time of a choice went, in this order, each second counted once. What is left of
+    `request_seconds` went into reading and writing, and into runs that were given up.
+    """
+
+    choice: int
+    queue_seconds: float
+    """The choice waited at the router for workers."""
+    queue_cause: str
+    """Why no worker took it at once; empty: one did."""
+    prefill_seconds: float
+    kv_seconds: float
+    """The KV cache was handed over."""
+    decode_seconds: float
+
+
 class Report(msgspec.Struct, kw_only=True):
     """What was done for a request; only where asked for and allowed."""
 
     trace_id: str
     ttft_seconds: float | None
     request_seconds: float
+    timeline: list[Timeline]
     phases: list[PhaseReport]
 
 

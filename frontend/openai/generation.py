@@ -10,17 +10,12 @@ from frontend.http.messages import Call
 from frontend.http.spans import CallSpan
 from frontend.metrics import Metrics
 from frontend.openai import slices
-from frontend.openai.answers import (
-    CompletionTokensDetails,
-    PhaseReport,
-    PromptTokensDetails,
-    Report,
-    Usage,
-)
+from frontend.openai.answers import CompletionTokensDetails, PromptTokensDetails, Usage
 from frontend.openai.asked import Asked
 from frontend.openai.dialects import Collector, Dialect, Events
 from frontend.openai.keep_alive import COMMENT, KeepAlive
 from frontend.openai.reading.bodies import Reading
+from frontend.openai.reports import report
 from frontend.openai.writers import Parsed
 from tandem.errors import RequestError, TandemError
 from tandem.tracing import exemplars
@@ -28,7 +23,6 @@ from tandem.tracing.spans import Event
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.submission import Submission
-from tandem.v1 import common_pb2
 
 PROVIDER = "tandem"
 
@@ -104,7 +98,7 @@ class Generation:
         if state.error is not None:
             last += events.failing(state.error)
         else:
-            last += events.closing(_usage(state, events.parsed), _report(state, arrived))
+            last += events.closing(_usage(state, events.parsed), report(state, arrived))
         if not call.connection.writable:
             state.keep(len(last))
         await call.end_stream(last)
@@ -234,7 +228,7 @@ async def _collect(
             await asyncio.sleep(0)
     for end in ended:
         body.ending(end)
-    pieces = body.pieces(_usage(state, body.parsed), _report(state, arrived))
+    pieces = body.pieces(_usage(state, body.parsed), report(state, arrived))
     await call.respond_in_pieces(200, [batch async for batch in slices.batches(pieces)])
 
 
@@ -290,32 +284,3 @@ def _usage(state: RequestState, parsed: Parsed) -> Usage:
         details = CompletionTokensDetails(reasoning_tokens=parsed.reasoning_tokens)
         usage.completion_tokens_details = details
     return usage
-
-
-def _report(state: RequestState, arrived: float) -> Report | None:
-    """What was done for the request, where that was asked for."""
-    if not state.submission.want_report:
-        return None
-    return Report(
-        trace_id=state.submission.trace_id,
-        ttft_seconds=state.first_at - arrived if state.first_at else None,
-        request_seconds=time.monotonic() - arrived,
-        phases=[_phase(report, state.base) for report in state.reports],
-    )
-
-
-def _phase(report: common_pb2.PhaseReport, base: int) -> PhaseReport:
-    return PhaseReport(
-        choice=report.sequence - base,
-        phase="prefill" if report.phase == common_pb2.PHASE_PREFILL else "decode",
-        worker=report.worker,
-        request_id=report.request_id,
-        emitted=report.emitted,
-        suppressed=report.suppressed,
-        terminated=report.terminated,
-        hook_seconds=report.hook_seconds,
-        phase_seconds=report.phase_seconds,
-        kv_bytes=report.kv_bytes,
-        kv_seconds=report.kv_seconds,
-        kv_transport=report.kv_transport,
-    )

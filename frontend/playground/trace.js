@@ -4,27 +4,39 @@ import { count, duration, element, folded } from "./elements.js";
 
 const VERDICTS = ["emitted", "suppressed", "terminated"];
 
+const SEGMENTS = [
+  ["queue", "queue"],
+  ["prefill", "prefill"],
+  ["kv", "KV"],
+  ["decode", "decode"],
+];
+
 export function trace(report) {
   return folded("trace", "Trace", timeline(report), way(report.phases));
 }
 
-// How long the first token took, of the whole. Both are the server's own times.
-function timeline({ ttft_seconds: first, request_seconds: whole }) {
-  if (first === null) return element("p", { className: "hint" }, `No token came in ${duration(whole)}.`);
-  const [before, after] = [element("span", { className: "first" }), element("span", { className: "rest" })];
-  before.style.flexGrow = first / whole;
-  after.style.flexGrow = 1 - first / whole;
-  return element(
+// Where the time of the whole answer went. All are the server's own times.
+function timeline({ ttft_seconds: first, request_seconds: whole, timeline: [times] }) {
+  const segments = SEGMENTS.map(([key, name]) => ({ key, name, seconds: times[`${key}_seconds`] }));
+  const node = element(
     "div",
     { className: "timeline" },
-    element("div", { className: "bar" }, before, after),
-    element(
-      "p",
-      {},
-      element("span", {}, "first token ", element("b", {}, duration(first))),
-      element("span", {}, "whole answer ", element("b", {}, duration(whole))),
-    ),
+    element("div", { className: "bar" }, ...segments.map((each) => bar(each, whole))),
+    element("p", {}, ...segments.map(({ name, seconds }) => time(name, seconds))),
+    element("p", {}, ...(first === null ? [] : [time("first token", first)]), time("whole answer", whole)),
   );
+  if (times.queue_cause) node.append(element("p", { className: "cause" }, `It waited in the queue: ${times.queue_cause}.`));
+  return node;
+}
+
+function bar({ key, seconds }, whole) {
+  const made = element("span", { className: key });
+  made.style.flexGrow = seconds / whole;
+  return made;
+}
+
+function time(name, seconds) {
+  return element("span", {}, `${name} `, element("b", {}, duration(seconds)));
 }
 
 // Prefill's legs, what was handed over, decode's legs. A retry adds one of each.

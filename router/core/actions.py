@@ -83,6 +83,16 @@ class GiveVoucher(msgspec.Struct, frozen=True):
     """By the core's clock."""
 
 
+class QueueWait(msgspec.Struct, frozen=True):
+    """Tell the frontend how long a sequence was in the queue, which wants a report."""
+
+    frontend: int
+    sequence: int
+    seconds: float
+    cause: str
+    """Why it did not start at once, for people; empty: it did."""
+
+
 class RequestEnded(msgspec.Struct, frozen=True):
     """All sequences of a request have ended, or it was refused: for whoever asks for its story, for
     logs, and for workers that keep its task.
@@ -199,6 +209,7 @@ Action = (
     | CancelLeg
     | EndSequence
     | GiveVoucher
+    | QueueWait
     | RequestEnded
     | SequenceTraced
     | WorkerDied

@@ -316,6 +316,15 @@ class Fleet:
             return difference_text(worker, other, name)
         return ""
 
+    def groups_for(self, edition: Edition, needs: Needs, kv_peer: str) -> list[Group]:
+        """The groups whose workers can run a request: what goes on from parked KV, that of the
+        prefill worker that hands over at `kv_peer`.
+        """
+        if not kv_peer:
+            return list(self._groups(edition, needs))
+        group = self._group_of(kv_peer)
+        return [] if group is None else [group]
+
     def _groups(self, edition: Edition, needs: Needs) -> Iterator[Group]:
         """Those whose workers can run what needs that."""
         for group in self.editions[edition].groups.values():

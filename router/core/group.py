@@ -76,6 +76,11 @@ class Side:
         """How many legs those can take together."""
         return sum(index.slots for index in self._indexes.values())
 
+    @property
+    def capacity(self) -> int:
+        """How many legs the workers that take work have slots for, taken or free."""
+        return sum(count * each.max_sequences for each, count in self.traits.items())
+
     def update(self, worker: Worker) -> None:
         """Take in how a worker stands now, or that it has come."""
         self.remove(worker)

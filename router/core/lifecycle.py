@@ -15,6 +15,7 @@ from router.core.actions import (
     CancelLeg,
     EndSequence,
     GiveVoucher,
+    QueueWait,
     ReleaseLeg,
     RequestEnded,
     StartLeg,
@@ -65,6 +66,8 @@ class Lifecycle:
         """What canaries.py has not taken in yet, as `canary_legs_over`."""
         self.canary_legs_over: list[Worker] = []
         """The workers of their legs that have closed, or are overdue."""
+        self.queued: list[Sequence] = []
+        """Sequences that have come into the queue since it was last looked at."""
         self.may_start = False
         """A worker that had no free slot has one, or something else is next in a queue."""
 
@@ -81,6 +84,13 @@ class Lifecycle:
         story = of_request(request, self._state.fleet, self.now)
         self.actions.append(RequestEnded(story, refused=True))
         request.sequences = []  # see _forget_request
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """It waits for its turn, which may be at once."""
+        self._state.waiting.add(sequence)
+        sequence.queue_cause = ""
+        self.queued.append(sequence)
+        self.may_start = True
 
     def start(self, sequence: Sequence, picked: Picked) -> None:
         """Both legs at once, from the queue: decode asks prefill for the KV as soon as it can."""
@@ -423,8 +433,7 @@ class Lifecycle:
             sequence.stage = Stage.QUEUED
             sequence.queued_at = self.now
             sequence.note(self.now, "queued")
-            self._state.waiting.add(sequence)
-            self.may_start = True
+            self.enqueue(sequence)
         else:
             self.end(sequence, error=sequence.failure)
 
@@ -492,7 +501,11 @@ class Lifecycle:
     def _begin(self, sequence: Sequence, room: int) -> None:
         """It leaves the queue, and its legs are started."""
         self._state.waiting.begin(sequence)
-        self._state.counts.queue_seconds.observe(self.now - sequence.queued_at)
+        seconds, submit = self.now - sequence.queued_at, sequence.request.submit
+        self._state.counts.queue_seconds.observe(seconds)
+        if submit.want_report:
+            waited = QueueWait(submit.frontend, sequence.number, seconds, sequence.queue_cause)
+            self.actions.append(waited)
         self._run(sequence, room)
 
     def _run(self, sequence: Sequence, room: int) -> None:

@@ -246,8 +246,7 @@ class Core:
         self.state.open_sequences += submit.n
         self.state.deadlines.set(request, request.deadline)
         for sequence in request.sequences:
-            self.state.waiting.add(sequence)
-        self._lifecycle.may_start = True
+            self._lifecycle.enqueue(sequence)
 
     def _refuse_frontend(self, submit: events.Submit) -> None:
         self._frontend_down(events.FrontendDown(submit.frontend))
@@ -460,6 +459,7 @@ class Core:
         if self._canaries.waiting:
             self._run_canaries()
         self._lifecycle.may_start = False
+        queued, self._lifecycle.queued = self._lifecycle.queued, []
         waiting = self.state.waiting
         if not waiting:
             return
@@ -467,6 +467,7 @@ class Core:
             self._start_decodes(queue)
         for queue in waiting.of_both():
             self._start_pairs(queue)
+        stories.note_queue_causes(queued, self.state.fleet)
 
     def _run_canaries(self) -> None:
         if proved := self._canaries.take_ended():

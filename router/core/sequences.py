@@ -14,6 +14,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
+import msgspec
+
 from router.core.actions import GiveVoucher, SequenceTraced
 from router.core.events import Submit
 from router.core.pace import Pace
@@ -100,6 +102,8 @@ class Sequence:
     rank: tuple[int, int]
     """Its place among its key's, the lowest first: by priority, then by arrival. Unique."""
     queued_at: float
+    queue_cause: str = ""
+    """Why it did not leave the queue at once when it came there last, for people."""
     begun_at: float | None = None
     """When its legs of this or the last attempt were started."""
     ahead: int = 0
@@ -169,6 +173,13 @@ class Sequence:
         if moments is not None and len(moments) < MOST_MOMENTS and not self.outcome:
             at = round(now - self.request.arrived, 6)
             moments.append(Moment(at, name, phase, code, prefill, decode, way))
+
+    def note_queue_cause(self, cause: str) -> None:
+        """Remember why it waits, with the moment at which it was queued."""
+        self.queue_cause = cause
+        moments = self.moments
+        if moments and moments[-1].name == "queued":
+            moments[-1] = msgspec.structs.replace(moments[-1], cause=cause)
 
     def traced(self, error: TandemError | None) -> SequenceTraced:
         """What its span is made of, now that it has ended."""

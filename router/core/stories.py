@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from itertools import islice
+from itertools import groupby, islice
+from operator import attrgetter
 
 from router.core.fleet import Fleet
 from router.core.rejections import of_model, of_model_now, told
 from router.core.sequences import MOST_TOLD, Request, Sequence, Stage
 from router.core.story import MOST_OF_ONE_TRACE, Rejected, SequenceStory, Story
+from router.core.values import Phase
 from tandem.errors import NoPairError
+
+_OTHERS = "others wait before it"
 
 
 class Traces:
@@ -59,6 +63,41 @@ def of_request(request: Request, fleet: Fleet, now: float) -> Story:
         _more(sequences[MOST_TOLD:]) if len(sequences) > MOST_TOLD else {},
         _rejected(request, fleet),
     )
+
+
+def note_queue_causes(queued: Iterable[Sequence], fleet: Fleet) -> None:
+    """Note of sequences that have just been queued why those wait that could not start at once.
+    Costs the same however many workers there are.
+    """
+    waiting = [each for each in queued if each.stage is Stage.QUEUED]
+    for _, same in groupby(waiting, key=attrgetter("request")):
+        sequences = list(same)
+        cause = _queue_cause(sequences[0], fleet)
+        for each in sequences:
+            each.note_queue_cause(cause)
+
+
+def _queue_cause(sequence: Sequence, fleet: Fleet) -> str:
+    """Why a sequence waits, for people."""
+    request, submit = sequence.request, sequence.request.submit
+    if submit.context_only:
+        free = fleet.parking_slots(request.edition, request.needs)
+        return _OTHERS if free else "no slot is free on a prefill worker that parks KV"
+    kv_peer = "" if submit.voucher is None else submit.voucher.kv_peer
+    groups = fleet.groups_for(request.edition, request.needs, kv_peer)
+    full = []
+    for phase in (Phase.DECODE,) if kv_peer else Phase:
+        sides = [group.side(phase) for group in groups]
+        capacity = sum(side.capacity for side in sides)
+        if not capacity:
+            return f"no {phase} worker that could run it takes work"
+        if not any(side.slots for side in sides):
+            full.append(f"no slot is free on {phase}, which has {capacity}")
+    if full:
+        return "; ".join(full)
+    if not (kv_peer or any(group.free_pairs for group in groups)):
+        return "free slots are on workers that do not match"
+    return "only the pair that failed is free" if sequence.avoided else _OTHERS
 
 
 def _more(sequences: list[Sequence]) -> dict[str, int]:

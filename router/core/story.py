@@ -67,6 +67,8 @@ class Moment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     decode: Choice | None = None
     way: WayTaken | None = None
     """pair_chosen: absent where one phase runs alone."""
+    cause: str = ""
+    """queued: why the sequence did not start at once, for people; empty: it did."""
 
 
 class SequenceStory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

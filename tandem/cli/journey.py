@@ -71,6 +71,7 @@ class Journey:
                 ("TTFT", f"{self.ttft * 1e3:.1f} ms"),
                 ("ITL", f"{self.itl * 1e3:.2f} ms mean"),
                 ("KV", _kv(self.kv())),
+                ("time", _times(self.report["timeline"][0])),
                 ("finish_reason", f"{self.finish_reason}"),
             ]
         )
@@ -120,6 +121,13 @@ def _row(phase: Mapping[str, Any]) -> tuple[str, ...]:
         f"{phase['hook_seconds'] * 1e3:.2f} ms",
         f"{phase['phase_seconds'] * 1e3:.1f} ms",
     )
+
+
+def _times(choice: Mapping[str, Any]) -> str:
+    """Where the time of a choice went, and why it waited."""
+    names = ("queue", "prefill", "kv", "decode")
+    told = ", ".join(f"{name} {choice[f'{name}_seconds'] * 1e3:.1f} ms" for name in names)
+    return f"{told}; queued: {cause}" if (cause := choice["queue_cause"]) else told
 
 
 def _kv(phase: Mapping[str, Any]) -> str:

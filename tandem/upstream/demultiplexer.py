@@ -199,6 +199,10 @@ class Demultiplexer:
             self._output.receive_part(stream, *message)
             self._settle()
             return
+        if message.queue_wait:
+            for wait in message.queue_wait[:]:
+                if state := self._output.of(wait.sequence):
+                    state.guarded(state.queue_wait, wait)
         self._output.receive(stream, message)
         if message.ends:
             for end in message.ends[:]:

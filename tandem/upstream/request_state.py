@@ -40,7 +40,7 @@ part of its prompt; and how many tokens it is of.
 MOST_RUNS = 100
 """A choice whose output classifiers block is not run again so often."""
 MOST_NAME_CHARACTERS = 256
-"""The longest name, of a worker or of what moves KV, in a report."""
+"""The longest text of a report: a worker's name, what moves KV, why the router's queue was long."""
 _ROW_BYTES = 200
 """What a row costs beside its text: its tuple, and its JSON frame once written."""
 _ID_BYTES = 36
@@ -131,6 +131,7 @@ class RequestState:
         "parent_span",
         "patience",
         "pump",
+        "queue_waits",
         "reports",
         "submission",
         "submitted_at",
@@ -186,6 +187,7 @@ class RequestState:
         self.open_choices = choices
         self.cached_tokens = [0] * len(submission.prompts)
         self.reports: list[common_pb2.PhaseReport] = []
+        self.queue_waits: list[router_pb2.QueueWait] = []
         self.error: TandemError | None = None
         self.finish_reasons: list[FinishReason] = []
         """Why choices ended, in the order in which they did."""
@@ -378,6 +380,13 @@ class RequestState:
         )
         if fits and len(self.reports) < 2 * MOST_RUNS * self.submission.choices:
             self.reports.append(report)
+
+    def queue_wait(self, wait: router_pb2.QueueWait) -> None:
+        """One that cannot be, or is one too many, is left out."""
+        fits = isfinite(wait.seconds) and wait.seconds >= 0
+        if fits and len(self.queue_waits) < 2 * MOST_RUNS * self.submission.choices:
+            wait.cause = wait.cause[:MOST_NAME_CHARACTERS]
+            self.queue_waits.append(wait)
 
     def finish(self, finish: common_pb2.Finish) -> None:
         number = finish.sequence - self.base

@@ -182,6 +182,7 @@ class RouterMessage(_message.Message):
     RUN_SEQUENCE_FIELD_NUMBER: _builtins.int
     RUN_WORKER_FIELD_NUMBER: _builtins.int
     BEAT_MS_FIELD_NUMBER: _builtins.int
+    QUEUE_WAIT_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """a serialised TokenColumns: what workers wrote for this frontend, joined"""
     draining: _builtins.bool
@@ -218,6 +219,10 @@ class RouterMessage(_message.Message):
     def run_worker(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """run on these workers from now on; said at once, as they begin; apply before the payload"""
 
+    @_builtins.property
+    def queue_wait(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueWait]:
+        """of sequences that leave the queue, where Submit.want_report; apply before the payload"""
+
     def __init__(
         self,
         *,
@@ -231,14 +236,43 @@ class RouterMessage(_message.Message):
         run_sequence: _abc.Iterable[_builtins.int] | None = ...,
         run_worker: _abc.Iterable[_builtins.int] | None = ...,
         beat_ms: _builtins.int = ...,
+        queue_wait: _abc.Iterable[Global___QueueWait] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "draining", b"draining", "ends", b"ends", "fleet", b"fleet", "lost", b"lost", "part_bytes", b"part_bytes", "part_worker", b"part_worker", "payload", b"payload", "run_sequence", b"run_sequence", "run_worker", b"run_worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "draining", b"draining", "ends", b"ends", "fleet", b"fleet", "lost", b"lost", "part_bytes", b"part_bytes", "part_worker", b"part_worker", "payload", b"payload", "queue_wait", b"queue_wait", "run_sequence", b"run_sequence", "run_worker", b"run_worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RouterMessage: _TypeAlias = RouterMessage  # noqa: Y015
+
+@_typing.final
+class QueueWait(_message.Message):
+    """How long a sequence was in the router's queue before its legs were started: said each time that it is run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    seconds: _builtins.float
+    cause: _builtins.str
+    """why no worker took it at once, for people; empty: one did"""
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        seconds: _builtins.float = ...,
+        cause: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "seconds", b"seconds", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueWait: _TypeAlias = QueueWait  # noqa: Y015
 
 @_typing.final
 class SequenceEnd(_message.Message):
@@ -535,6 +569,7 @@ class GenerateResponse(_message.Message):
     FINISH_FIELD_NUMBER: _builtins.int
     REPORT_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    QUEUE_WAIT_FIELD_NUMBER: _builtins.int
     output_index: _builtins.int
     text: _builtins.str
     @_builtins.property
@@ -551,6 +586,10 @@ class GenerateResponse(_message.Message):
     def prompt_logprobs(self) -> _common_pb2.TokenLogprobs:
         """a part of the prompt's; an output's parts come in order, before anything else of it"""
 
+    @_builtins.property
+    def queue_wait(self) -> Global___QueueWait:
+        """where Task.want_report; its `sequence` is not set"""
+
     def __init__(
         self,
         *,
@@ -561,10 +600,11 @@ class GenerateResponse(_message.Message):
         finish: _common_pb2.Finish | None = ...,
         report: _common_pb2.PhaseReport | None = ...,
         prompt_logprobs: _common_pb2.TokenLogprobs | None = ...,
+        queue_wait: Global___QueueWait | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "report", b"report"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "queue_wait", b"queue_wait", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "output_index", b"output_index", "prompt_logprobs", b"prompt_logprobs", "report", b"report", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finish", b"finish", "logprobs", b"logprobs", "output_index", b"output_index", "prompt_logprobs", b"prompt_logprobs", "queue_wait", b"queue_wait", "report", b"report", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

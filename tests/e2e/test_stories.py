@@ -9,6 +9,8 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +110,46 @@ def test_the_router_tells_a_real_request_s_story_and_a_retried_one_s(served: Ser
     assert (line["level"], line["outcome"]) == ("info", "finished")
     assert " retry kv_corrupt; " in line["story"]
     assert PROMPT not in line["story"]
+
+
+@pytest.mark.promise("S5-580")
+def test_a_request_that_waited_for_a_slot_says_for_how_long_and_why(
+    model_path: Path, hook_log: Path, tmp_path: Path
+) -> None:
+    flags = {"frontend": ("--allow-reports",), "decode_worker-0": ("--max-sequences=2",)}
+    full = "no slot is free on decode, which has 2"
+    body = {
+        "model": MODEL,
+        "prompt": PROMPT,
+        "max_tokens": 3000,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    with Stack(options("sim", model_path, flags=flags, hook_decode=""), run_dir=tmp_path) as stack:
+        stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
+        served = Served("sim", stack, hook_log)
+        url = f"{served.url}/v1/completions"
+        with ThreadPoolExecutor(1) as pool:
+            with ExitStack() as running:
+                asked = [httpx.stream("POST", url, json=body, timeout=60) for _ in range(2)]
+                answers = [running.enter_context(each).iter_lines() for each in asked]
+                assert all(map(next, answers))  # each holds a slot, until it is closed
+                waits = pool.submit(ask, served, trace := new_trace(), tandem={"report": True})
+                deadline = time.monotonic() + PATIENCE
+                while served.metric("router", "tandem_router_queue_length") != 1:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.05)
+            response = waits.result(PATIENCE)  # both have been cancelled
+        queued, chosen, *_ = told(served, trace)["sequences"][0]["moments"]
+    assert queued == {"at": 0.0, "name": "queued", "cause": full}
+    report = response.json()["tandem"]
+    (times,) = report["timeline"]
+    assert times["queue_cause"] == full
+    parts = [times[f"{part}_seconds"] for part in ("queue", "prefill", "kv", "decode")]
+    assert all(part > 0 for part in parts)
+    assert sum(parts) <= report["request_seconds"]
+    assert times["queue_seconds"] == pytest.approx(chosen["at"], abs=1e-5)
+    assert times["queue_seconds"] < report["ttft_seconds"]
 
 
 @pytest.mark.promise("S5-205")

@@ -155,13 +155,16 @@ def test_a_journey_tells_what_the_client_saw(server: Server) -> None:
         }
         for number, phase in enumerate(("prefill", "decode"))
     ]
+    spent = {"queue": 5.0, "prefill": 0.008, "kv": 0.002, "decode": 0.02}
+    choice = {f"{name}_seconds": seconds for name, seconds in spent.items()}
+    times = {"timeline": [{"choice": 0, "queue_cause": "all is full", **choice}]}
     server.answers[CHAT] = (
         200,
         sse(
             delta("Hello"),
             delta(" world", finish_reason="stop", stop_reason="guard"),
             {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}},
-            {"choices": [], "tandem": {"trace_id": "ab" * 16, "phases": phases}},
+            {"choices": [], "tandem": {"trace_id": "ab" * 16, "phases": phases, **times}},
         ),
     )
     shown = io.StringIO()
@@ -171,7 +174,10 @@ def test_a_journey_tells_what_the_client_saw(server: Server) -> None:
     assert journey.problems() == []
     assert 0 < journey.ttft <= journey.arrivals[-1]
     journey.show(console)
-    for part in ("ab" * 16, "3 in, 2 out", "4,096 bytes in 2.0 ms over nixl/ucx", "prefill-0"):
+    for part in (
+        *("ab" * 16, "3 in, 2 out", "4,096 bytes in 2.0 ms over nixl/ucx", "prefill-0"),
+        "queue 5000.0 ms, prefill 8.0 ms, kv 2.0 ms, decode 20.0 ms; queued: all is full",
+    ):
         assert part in shown.getvalue()
 
 

@@ -371,6 +371,15 @@ async def test_that_a_sequence_runs_is_said_at_once_and_once() -> None:
     assert (list(message.run_sequence), message.payload) == ([], b"one")
 
 
+async def test_how_long_a_sequence_waited_is_said_at_once_and_once() -> None:
+    link = FrontendLink(1_000, ByteBudget())
+    link.add_queue_wait(actions.QueueWait(1, 7, 2.5, "why"))
+    message = await anext(messages(link))
+    said = router_pb2.QueueWait(sequence=7, seconds=2.5, cause="why")
+    assert message == router_pb2.RouterMessage(queue_wait=[said])
+    assert link._take() is None
+
+
 async def test_what_is_said_beside_payloads_leaves_with_them_and_once() -> None:
     link = FrontendLink(1_000, ByteBudget())
     for _ in range(2):
@@ -504,8 +513,10 @@ async def test_generate_gives_a_second_report_a_response_of_its_own() -> None:
         finish=[common_pb2.Finish(sequence=1, rows=1)],
     )
     answers.add_run(1, 7)
+    answers.add_queue_wait(actions.QueueWait(1, 1, 2.5, "why"))
     assert not answers.add_payload(7, columns.SerializeToString())
-    got = [each async for each in answers.responses()]
+    waited, *got = [each async for each in answers.responses()]
+    assert waited.queue_wait == router_pb2.QueueWait(seconds=2.5, cause="why")
     assert [each.report.phase for each in got] == [
         common_pb2.PHASE_DECODE,
         common_pb2.PHASE_PREFILL,

@@ -195,6 +195,90 @@ def test_a_request_that_waits_tells_which_workers_are_full() -> None:
     ]
 
 
+def causes(bench: Bench) -> list[str]:
+    """Why open requests waited, or wait, the last that came first."""
+    return [story.sequences[0].moments[0].cause for story in bench.open()]
+
+
+@pytest.mark.promise("S5-580")
+def test_an_ended_request_still_tells_how_long_it_waited_and_why() -> None:
+    bench = Bench(workers=0)
+    bench.worker(Phase.PREFILL, 0, max_sequences=8)
+    bench.worker(Phase.DECODE, 0, max_sequences=2)
+    for first in (1, 2, 3):
+        bench.submit(first=first, want_report=True)
+    for leg in bench.legs():
+        bench.close(leg, Outcome.FINISHED)
+    for leg in bench.legs()[4:]:
+        bench.close(leg, Outcome.FINISHED)
+    cause = "no slot is free on decode, which has 2"
+    waits = [each for each in bench.done if isinstance(each, actions.QueueWait)]
+    assert [(each.sequence, each.seconds, each.cause) for each in waits] == [
+        (1, 0.0, ""),
+        (2, 0.0, ""),
+        (3, 2.0, cause),
+    ]
+    story = bench.ended()[-1]
+    assert [each.cause for each in story.sequences[0].moments][:2] == [cause, ""]
+    assert story_line.of_story(story).startswith(f"0.000 queued {cause}; 2.000 pair_chosen ")
+
+
+@pytest.mark.promise("S5-580")
+def test_who_was_served_at_once_and_who_wants_no_report_costs_nothing() -> None:
+    bench = Bench(workers=1)
+    bench.submit(n=5)
+    assert not any(isinstance(each, actions.QueueWait) for each in bench.done)
+    assert causes(bench) == [""]
+    (story,) = bench.open()
+    assert story.sequences[4].moments[0].cause == (
+        "no slot is free on prefill, which has 4; no slot is free on decode, which has 4"
+    )
+
+
+@pytest.mark.promise("S5-580")
+def test_each_reason_to_wait_is_told_as_what_it_is() -> None:
+    bench = Bench(workers=0)
+    bench.worker(Phase.PREFILL, 0, max_sequences=1, parks=True)
+    bench.worker(Phase.PREFILL, 1, max_sequences=1)
+    bench.worker(Phase.DECODE, 0)
+    bench.submit(first=1, context_only=True)
+    bench.submit(first=2, context_only=True)
+    bench.submit(first=3)
+    assert causes(bench) == [
+        "others wait before it",
+        "no slot is free on a prefill worker that parks KV",
+        "",
+    ]
+
+    bench = Bench(workers=0)
+    for phase, index in itertools.product(Phase, range(2)):
+        bench.worker(phase, index, max_sequences=1)
+    bench.submit(first=1)
+    bench.submit(first=2)
+    prefill, decode = bench.legs()[:2]
+    error = WorkerLostError("gone")
+    bench.close(prefill, Outcome.FAILED, error=error, retryable=True)
+    bench.close(decode, Outcome.CANCELLED)
+    (again,) = bench.open()[1].sequences
+    assert again.moments[-1].cause == "only the pair that failed is free"
+
+    bench.feed(events.WorkerDraining("decode-0:1", True), events.WorkerDraining("decode-1:1", True))
+    bench.submit(first=3)
+    assert causes(bench)[0] == "no decode worker that could run it takes work"
+
+
+@pytest.mark.promise("S5-580")
+def test_free_slots_of_workers_that_do_not_match_are_no_pair() -> None:
+    bench = Bench(workers=0)
+    for size, (free, full) in ((16, Phase), (32, reversed([*Phase]))):
+        fingerprint = FINGERPRINT._replace(page_size=size)
+        bench.worker(free, size, fingerprint=fingerprint, max_sequences=2)
+        bench.worker(full, size, fingerprint=fingerprint, max_sequences=1)
+    for first in (1, 2, 3):
+        bench.submit(first=first)
+    assert causes(bench) == ["free slots are on workers that do not match", "", ""]
+
+
 def test_of_many_rejected_workers_the_first_are_named_and_the_others_counted() -> None:
     bench = Bench(workers=0)
     for index in range(MOST_NAMED + 3):

@@ -157,8 +157,11 @@ test("the trace shows both phases, their hooks' verdicts and the KV cache", asyn
   assert.match(await turn.locator(".moved").innerText(), new RegExp(`${kv.toLocaleString("en")} bytes`));
   assert.match(await turn.locator("footer").innerText(), new RegExp(`by rationed[^]*${tandem.trace_id}`));
   assert.match(await turn.locator(".timeline").innerText(), /first token [\d.]+ m?s[^]*whole answer [\d.]+ m?s/);
-  const [first, rest] = await turn.locator(".bar span").evaluateAll((all) => all.map((each) => each.clientWidth));
-  assert.ok(first > 0 && rest > 0);
+  const bar = await turn.locator(".bar span").evaluateAll((all) => all.map((each) => [each.className, each.style.flexGrow]));
+  const [times] = tandem.timeline;
+  const shares = ["queue", "prefill", "kv", "decode"].map((name) => [name, times[`${name}_seconds`] / tandem.request_seconds]);
+  assert.deepEqual(bar.map(([name]) => name), shares.map(([name]) => name));
+  bar.forEach(([, grow], place) => assert.ok(Math.abs(grow - shares[place][1]) < 1e-4));
 });
 
 async function lastChunk() {

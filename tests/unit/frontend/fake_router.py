@@ -62,6 +62,11 @@ class Reply:
         report.sequence = self.first + output
         self._stream.draft.rest.report.append(report)
 
+    def queue_wait(self, seconds: float, cause: str = "", *, output: int = 0) -> None:
+        self._stream.queue_waits.append(
+            router_pb2.QueueWait(sequence=self.first + output, seconds=seconds, cause=cause)
+        )
+
     def finish(
         self,
         *,
@@ -130,6 +135,7 @@ class Stream:
         self.rows: Counter[int] = Counter()
         self.ends: list[router_pb2.SequenceEnd] = []
         self.runs: list[int] = []
+        self.queue_waits: list[router_pb2.QueueWait] = []
         self.fleet: router_pb2.Fleet | None = fleet
         self.beat_ms = beat_ms
         self.draining = draining
@@ -151,8 +157,12 @@ class Stream:
 
     def _take(self) -> router_pb2.RouterMessage | None:
         message = router_pb2.RouterMessage(
-            payload=self.draft.serialize(), ends=self.ends, draining=self.draining
+            payload=self.draft.serialize(),
+            ends=self.ends,
+            draining=self.draining,
+            queue_wait=self.queue_waits,
         )
+        self.queue_waits = []
         if self.runs:
             message.run_sequence.extend(self.runs)
             message.run_worker.extend([1] * len(self.runs))

@@ -542,6 +542,77 @@ async def test_a_report_tells_what_each_phase_did(start: Start, stream: bool) ->
     assert 0 < report["ttft_seconds"] <= report["request_seconds"]
 
 
+PREFILL, DECODE = common_pb2.PHASE_PREFILL, common_pb2.PHASE_DECODE
+
+
+@pytest.mark.promise("S5-580")
+@pytest.mark.parametrize(
+    ("phases", "queue", "told"),
+    [
+        pytest.param(
+            [(PREFILL, 2.0, 9, 0.5), (DECODE, 3.0, 0, 0.0)],
+            [(5.0, "all is full")],
+            (5.0, "all is full", 1.5, 0.5, 1.0),
+            id="prefill measures the hand-over",
+        ),
+        pytest.param(
+            [(PREFILL, 2.0, 0, 0.0), (DECODE, 3.0, 9, 0.25)],
+            [(0.0, "")],
+            (0.0, "", 1.75, 0.25, 1.0),
+            id="decode measures it",
+        ),
+        pytest.param(
+            [(PREFILL, 2.0, 0, 0.0), (DECODE, 3.0, 9, 2.5)],
+            [],
+            (0.0, "", 0.0, 2.0, 1.0),
+            id="decode's figure holds its wait for prefill",
+        ),
+        pytest.param(
+            [(DECODE, 3.0, 9, 0.5)], [], (0.0, "", 0.0, 0.5, 2.5), id="prefill says nothing"
+        ),
+        pytest.param(
+            [(PREFILL, 2.0, 9, 0.5), (DECODE, 1.0, 0, 0.0)],
+            [],
+            (0.0, "", 1.5, 0.5, 0.0),
+            id="decode ended before prefill had its acknowledgement",
+        ),
+        pytest.param(
+            [(PREFILL, 1.0, 9, 0.5), (DECODE, 2.0, 0, 0.0)],
+            [(1.0, "full"), (2.0, "full"), (0.0, ""), (4.0, "lost")],
+            (7.0, "full; lost", 0.5, 0.5, 1.0),
+            id="queued several times",
+        ),
+    ],
+)
+async def test_a_report_says_where_the_time_went_and_counts_no_second_twice(
+    start: Start,
+    phases: list[tuple[common_pb2.Phase.ValueType, float, int, float]],
+    queue: list[tuple[float, str]],
+    told: tuple[float | str, ...],
+) -> None:
+    async def script(reply: Reply) -> None:
+        reply.queue_wait(100.0, "of another choice", output=1)
+        for seconds, cause in queue:
+            reply.queue_wait(seconds, cause)
+        for phase, whole, size, kv in phases:
+            reply.report(
+                common_pb2.PhaseReport(
+                    phase=phase, worker="w", phase_seconds=whole, kv_bytes=size, kv_seconds=kv
+                )
+            )
+        for output in range(2):
+            reply.text("Hi", output=output)
+            reply.finish(output=output)
+
+    frontend = await start(script, allow_reports=True)
+    report = (await frontend.chat(n=2, tandem={"report": True})).json()["tandem"]
+    names = ("queue_seconds", "queue_cause", "prefill_seconds", "kv_seconds", "decode_seconds")
+    first, second = report["timeline"]
+    assert first == {"choice": 0} | dict(zip(names, told, strict=True))
+    other = (100.0, "of another choice", 0.0, 0.0, 0.0)
+    assert second == {"choice": 1} | dict(zip(names, other, strict=True))
+
+
 async def test_cached_tokens_are_in_the_usage(start: Start) -> None:
     async def script(reply: Reply) -> None:
         for output in range(2):

@@ -548,6 +548,23 @@ async def test_a_report_that_cannot_be_is_left_out(bench: Bench, odd: dict[str, 
     assert state.reports == [good]
 
 
+async def test_times_in_the_queue_that_cannot_be_are_left_out_and_long_causes_cut(
+    bench: Bench,
+) -> None:
+    stream = bench.router()
+    state = bench.ask(want_report=True)
+    said = [
+        router_pb2.QueueWait(sequence=state.base, seconds=seconds, cause="c" * 300)
+        for seconds in (float("nan"), float("inf"), -1.0, 0.5)
+    ]
+    said.append(router_pb2.QueueWait(sequence=state.base + 900, seconds=1.0))
+    bench.demultiplexer.receive(stream, router_pb2.RouterMessage(queue_wait=said))
+    assert [(each.seconds, each.cause) for each in state.queue_waits] == [(0.5, "c" * 256)]
+    for _ in range(300):
+        bench.demultiplexer.receive(stream, router_pb2.RouterMessage(queue_wait=said[3:4]))
+    assert len(state.queue_waits) == 200
+
+
 def fail_for(monkeypatch: pytest.MonkeyPatch, broken: RequestState, method: str) -> None:
     """A method of the class raises for this request, and does for others what it did."""
     real = getattr(RequestState, method)
