@@ -307,6 +307,7 @@ def _served(model: ServedModel) -> router_pb2.ServedModel:
         longest_context=model.longest_context,
         any_logits_processors=model.any_logits_processors,
         lora_adapters=model.lora_adapters,
+        simulated=model.simulated,
     )
 
 

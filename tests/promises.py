@@ -2015,6 +2015,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-581",
+        "Given a simulated engine, then `/v1/models`, the playground, `tandem up` and `tandem "
+        "chat` say that its answers are random words, wherever it runs, and say so of no other.",
+        ours=True,
+    ),
+    Promise(
         "S6-190",
         "Given a voucher that is stale, foreign, altered or used, then it is refused by name; "
         "given KV that nobody fetches, then its lease ends and its bounds hold.",

@@ -186,6 +186,8 @@ class ModelCard(msgspec.Struct, kw_only=True):
     """What a name for a LoRA adapter stands for: model:adapter."""
     parent: str | msgspec.UnsetType = msgspec.UNSET
     """The model of that adapter."""
+    simulated: Literal[True] | msgspec.UnsetType = msgspec.UNSET
+    """An engine that serves it is simulated: its answers are random words."""
 
 
 class ModelList(msgspec.Struct, kw_only=True):

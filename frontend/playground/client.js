@@ -17,9 +17,10 @@ export class Failure extends Error {
   }
 }
 
+// What the server says of each of its models.
 export async function models(key) {
   const response = await request("v1/models", key, {});
-  return (await response.json()).data.map((model) => model.id);
+  return (await response.json()).data;
 }
 
 // The trace id of an answer, and its chunks as they come; an error event among them is thrown.

@@ -32,20 +32,27 @@ export function whyNoTrace() {
 }
 
 let asked = 0;
+let simulated = new Set(); // names of models
 
 // Fill the list of models; the last one to ask is heeded, as a key may be typed meanwhile.
 export async function listModels() {
   const mine = ++asked;
-  const said = { names: [], failure: "" };
+  const said = { cards: [], failure: "" };
   try {
-    said.names = await models(key());
+    said.cards = await models(key());
   } catch (failure) {
     said.failure = failure.message;
   }
   if (mine !== asked) return;
-  at("model").replaceChildren(...said.names.map((name) => new Option(name)));
+  simulated = new Set(said.cards.filter((card) => card.simulated).map((card) => card.id));
+  at("model").replaceChildren(...said.cards.map((card) => new Option(card.id)));
+  showSimulated();
   at("models-failure").textContent = said.failure;
   at("models-failure").hidden = !said.failure;
+}
+
+function showSimulated() {
+  at("simulated").hidden = !simulated.has(at("model").value);
 }
 
 // A request for the answer to these messages. Raises Failure for a field that cannot be sent.
@@ -96,6 +103,7 @@ export function mark(param) {
 }
 
 at("key").addEventListener("change", listModels);
+at("model").addEventListener("change", showSimulated);
 at("example-tool").addEventListener("click", () => {
   at("tools").value = JSON.stringify(EXAMPLE, null, 2);
 });

@@ -12,6 +12,9 @@ from router.policies import Policy
 MOST_PAGES = 2**63
 """More than all can have; what is said beyond is cut, so that it fits the wire."""
 
+SIMULATED = "sim"
+"""What the simulated engine's fingerprint says."""
+
 
 class EditionFleet:
     """The workers of one edition: its groups differ in what KV is like, not in what tokens mean."""
@@ -34,10 +37,12 @@ class EditionFleet:
         """Say what frontends are to know, now that the groups are as they are. Without a pair it is
         what they knew, and requests wait for another.
         """
-        paired = [group for group in self.groups.values() if group.pairs]
+        paired = {mine: group for mine, group in self.groups.items() if group.pairs}
         if paired:
-            self.served, self.pairless_since = _served(self.edition, paired), None
-            offers = frozenset(group.offer for group in paired)
+            simulated = any(each.engine == SIMULATED for each in paired)
+            self.served = replace(_served(self.edition, paired.values()), simulated=simulated)
+            self.pairless_since = None
+            offers = frozenset(group.offer for group in paired.values())
             if self.offers and offers != self.offers:
                 self.offered_since = now
             self.offers = offers

@@ -214,6 +214,7 @@ class ServedModel:
     logits_processors: tuple[str, ...] = ()
     any_logits_processors: tuple[str, ...] = ()
     lora_adapters: tuple[str, ...] = ()
+    simulated: bool = False
     waits: bool = False
     """It has no pair now, had one lately, and requests wait for the next."""
 

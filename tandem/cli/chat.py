@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from tandem.cli import options, run_state
+from tandem.cli import options
 from tandem.cli.client import ApiError, Client
 from tandem.cli.console import Console
 from tandem.cli.up import SIMULATED
-from tandem.errors import StartError
 
 Message = dict[str, str]
 
@@ -17,8 +16,11 @@ Message = dict[str, str]
 def chat(arguments: argparse.Namespace, console: Console) -> int:
     key = options.api_key(arguments.api_key_env)
     client = Client(arguments.url, api_key=key, ca_file=arguments.ca_file)
-    model = arguments.model or client.get("/v1/models")["data"][0]["id"]
-    if _is_simulated(arguments.url):
+    cards = {card["id"]: card for card in client.get("/v1/models")["data"]}
+    model = arguments.model or next(iter(cards), "")
+    if not model:
+        raise ApiError(f"{arguments.url} serves no model now")
+    if cards.get(model, {}).get("simulated"):
         console.line(console.dim(SIMULATED))
     if arguments.message:
         answer(client, model, [_user(arguments.message)], arguments.max_tokens, console)
@@ -65,15 +67,6 @@ def _converse(client: Client, model: str, max_tokens: int, console: Console) -> 
             messages.pop()
             continue
         messages.append({"role": "assistant", "content": said})
-
-
-def _is_simulated(url: str) -> bool:
-    """Whether the stack that was started in this folder answers there, with the sim engine."""
-    try:
-        state = run_state.read(options.RUN_DIR)
-    except StartError:
-        return False
-    return state is not None and state.engine == "sim" and url.startswith(state.url)
 
 
 def _user(text: str) -> Message:

@@ -49,6 +49,7 @@ def _joined(models: Sequence[router_pb2.ServedModel]) -> router_pb2.ServedModel:
         any_logits_processors=sorted(set.union(*names, some)),
         kv_cache=_widest(models),
         lora_adapters=sorted({name for each in models for name in each.lora_adapters}),
+        simulated=any(each.simulated for each in models),
     )
 
 

@@ -366,6 +366,7 @@ class ServedModel(_message.Message):
     FREE_SLOTS_FIELD_NUMBER: _builtins.int
     KV_CACHE_FIELD_NUMBER: _builtins.int
     LORA_ADAPTERS_FIELD_NUMBER: _builtins.int
+    SIMULATED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tokenizer_sha256: _builtins.str
     ready_pairs: _builtins.int
@@ -376,6 +377,8 @@ class ServedModel(_message.Message):
     """the largest context length of its pairs: some can take so much; 0: not said"""
     free_slots: _builtins.int
     """sequences of it that could start now, less those that wait; absent: not said"""
+    simulated: _builtins.bool
+    """the engine of some pair is the simulated one, whose answers are random words"""
     @_builtins.property
     def limits(self) -> _worker_pb2.Limits:
         """the smallest of its pairs: every one can take so much"""
@@ -410,10 +413,11 @@ class ServedModel(_message.Message):
         free_slots: _builtins.int | None = ...,
         kv_cache: Global___KvCache | None = ...,
         lora_adapters: _abc.Iterable[_builtins.str] | None = ...,
+        simulated: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "free_slots", b"free_slots", "kv_cache", b"kv_cache", "limits", b"limits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "any_logits_processors", b"any_logits_processors", "free_slots", b"free_slots", "kv_cache", b"kv_cache", "limits", b"limits", "logits_processors", b"logits_processors", "longest_context", b"longest_context", "lora_adapters", b"lora_adapters", "name", b"name", "ready_pairs", b"ready_pairs", "tokenizer_sha256", b"tokenizer_sha256", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots", "any_logits_processors", b"any_logits_processors", "free_slots", b"free_slots", "kv_cache", b"kv_cache", "limits", b"limits", "logits_processors", b"logits_processors", "longest_context", b"longest_context", "lora_adapters", b"lora_adapters", "name", b"name", "ready_pairs", b"ready_pairs", "simulated", b"simulated", "tokenizer_sha256", b"tokenizer_sha256", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__free_slots: _TypeAlias = _typing.Literal["free_slots"]  # noqa: Y015
     _WhichOneofArgType__free_slots: _TypeAlias = _typing.Literal["_free_slots", b"_free_slots"]  # noqa: Y015

@@ -16,6 +16,7 @@ import pytest
 
 from tandem.cli import processes, run_state
 from tandem.cli.client import Client
+from tandem.cli.up import SIMULATED
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SECONDS = 90
@@ -94,8 +95,10 @@ def test_a_detached_stack_answers_until_it_is_taken_down(run_dir: Path, project:
 
     said = tandem("chat", "--url", state.url, "--max-tokens=8", "Hello")
     assert said.returncode == 0, said.stderr
-    assert said.stdout.strip()
-    assert said.stdout == said.stdout.upper()
+    note, answered = said.stdout.split("\n", 1)
+    assert note == SIMULATED
+    assert answered.strip()
+    assert answered == answered.upper()
 
     again = tandem("up", "--engine=sim", "--port=0", *where)
     assert (again.returncode, "already up" in again.stdout) == (0, True)

@@ -16,6 +16,7 @@ from tandem.cli import main
 from tandem.cli.client import ApiError, Client
 from tandem.cli.console import Console
 from tandem.cli.journey import follow
+from tandem.cli.up import SIMULATED
 
 CHAT = "/v1/chat/completions"
 
@@ -193,6 +194,20 @@ def test_chat_streams_one_answer(server: Server, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out == "Good day\n"
     assert server.asked[0]["messages"] == [{"role": "user", "content": "hello"}]
     assert server.asked[0]["model"] == "tiny"
+
+
+def test_chat_says_that_a_simulated_model_answers_random_words_and_needs_a_model(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answers[CHAT] = (200, sse(delta("Hi")))
+    cards = b'{"data": [{"id": "tiny"}, {"id": "toy", "simulated": true}]}'
+    server.answers["/v1/models"] = (200, cards)
+    for model, told in (("tiny", "Hi\n"), ("toy", f"{SIMULATED}\nHi\n")):
+        assert main(["chat", "--url", server.url, "--model", model, "hello"]) == 0
+        assert capsys.readouterr().out == told
+    server.answers["/v1/models"] = (200, b'{"data": []}')
+    assert main(["chat", "--url", server.url, "hello"]) == 1
+    assert "serves no model" in capsys.readouterr().err
 
 
 def test_chat_takes_a_key_and_an_address_as_clients_of_openai_have_them(

@@ -11,6 +11,7 @@ import pytest
 from simulated.router_invariants import InvariantError, check
 from simulated.router_rules import RouterRules
 
+from router import translate
 from router.core import actions, events
 from router.core.actions import Action
 from router.core.machine import Core
@@ -189,6 +190,19 @@ def test_before_any_worker_was_seen_a_request_is_refused_for_want_of_a_pair() ->
     bench = Bench(prefill=0, decode=0)
     bench.submit()
     assert bench.ends() == [(1, "no_pair")]
+
+
+@pytest.mark.promise("S5-581")
+def test_frontends_are_told_of_a_model_that_some_pair_only_simulates() -> None:
+    for engines, told in ((["sglang"], False), (["sglang", "sim"], True)):
+        b = Bench(0, 0)
+        for engine, phase in itertools.product(engines, Phase):
+            mine = FINGERPRINT._replace(engine=engine)
+            b.worker(phase, engines.index(engine), fingerprint=mine)
+        (served,) = b.core.state.fleet.served()
+        assert served.simulated is told
+        (wire,) = translate.fleet([served], b.core.bounds).models
+        assert wire.simulated is told
 
 
 def test_an_unknown_model_is_refused() -> None:

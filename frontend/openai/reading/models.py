@@ -66,6 +66,11 @@ class LoadedModel:
         return Limits(self.tokenizer, served).context_length
 
     @property
+    def simulated(self) -> bool:
+        """Whether routers said last that a simulated engine serves it."""
+        return self.route.served is not None and self.route.served.simulated
+
+    @property
     def lora_adapters(self) -> Sequence[str]:
         """Names of those that some pair has, as routers said last."""
         return self.route.served.lora_adapters if self.route.served is not None else ()
@@ -258,6 +263,8 @@ class Models:
         base, adapter = self._parts(targets[0].model)
         if adapter and len(targets) == 1:
             card.root, card.parent = targets[0].model, base
+        if any(model.simulated for model in models):
+            card.simulated = True
         return card
 
     def _present(self, name: str) -> LoadedModel | None:

@@ -164,6 +164,13 @@ test("the trace shows both phases, their hooks' verdicts and the KV cache", asyn
   bar.forEach(([, grow], place) => assert.ok(Math.abs(grow - shares[place][1]) < 1e-4));
 });
 
+test("the page says that the answers of a simulated engine are random words, and of no other", async () => {
+  await open(stack);
+  await page.getByText("The engine is simulated: what it answers are random words.").waitFor();
+  await open();
+  assert.equal(await page.locator("#simulated").isVisible(), false);
+});
+
 async function lastChunk() {
   const lines = (await (await sent[0].response()).text()).split("\n\n");
   return lines.at(-3).replace("data: ", "");

@@ -69,6 +69,20 @@ async def test_adapters_are_listed_as_models_with_their_parent(start: Start, see
     assert (await harness.http.get(f"/v1/models/{SQL}")).status_code == 404
 
 
+@pytest.mark.promise("S5-581")
+async def test_a_model_of_a_simulated_engine_is_listed_as_such_with_its_adapters(
+    start: Start, seen: Seen
+) -> None:
+    harness = await serving(start, seen, model_aliases=["gpt-4o"])
+    await until_listed(harness, MODEL, SQL, TONE, "gpt-4o")
+    cards = (await harness.http.get("/v1/models")).json()["data"]
+    assert not any("simulated" in card for card in cards)
+    harness.router.change_fleet(harness.fleet(lora_adapters=["tone"], simulated=True))
+    await until_listed(harness, MODEL, TONE, "gpt-4o")
+    cards = (await harness.http.get("/v1/models")).json()["data"]
+    assert [card["simulated"] for card in cards] == [True] * 3
+
+
 @pytest.mark.promise("S5-411")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
 @pytest.mark.parametrize(
