@@ -9,8 +9,16 @@ file too, and so find what their parent finds.
 
 import importlib
 import os
+import signal
 import sys
 from functools import partial
+
+_QUIET = __name__ != "__mp_main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+"""Ctrl-C ends this process at once while it imports: an exception there would show a traceback, or
+be lost in a callback of the import system.
+"""
+if _QUIET:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 if __name__ in ("__main__", "__mp_main__"):
     # Of all packages called `tandem` the one that this file is of.
@@ -31,8 +39,11 @@ def run(module: str) -> int:
     its exit status.
     """
     package = module in own_packages.PACKAGES
+    main = importlib.import_module(f"{module}.__main__" if package else module).main
     try:
-        status: int = importlib.import_module(f"{module}.__main__" if package else module).main()
+        if _QUIET:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        status: int = main()
     except KeyboardInterrupt:
         sys.stderr.write("\ntandem: interrupted\n")
         return _INTERRUPTED

@@ -2021,6 +2021,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-582",
+        "Given a command of Tandem's that still imports, when it is sent SIGINT or SIGTERM, then "
+        "it ends by that signal and prints nothing.",
+        ours=True,
+    ),
+    Promise(
+        "S5-583",
+        "Given a deployment that names `extra_fields`, then `/openapi.json` and `/docs` describe "
+        "them as fields of every body that takes them.",
+        ours=True,
+    ),
+    Promise(
         "S6-190",
         "Given a voucher that is stale, foreign, altered or used, then it is refused by name; "
         "given KV that nobody fetches, then its lease ends and its bounds hold.",

@@ -1,0 +1,92 @@
+"""A command that is interrupted while it is still importing ends at once, and says nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tandem import own_packages
+
+SECONDS = 60
+SCRIPTS = Path(sys.executable).parent
+IMPORTS = {
+    "tandem": ("tandem.own_packages", "tandem.cli.options"),
+    "tandem-frontend": ("frontend.lifecycle",),
+    "tandem-router": ("router.server",),
+    "tandem-prefill-worker": ("prefill_worker.rules",),
+    "tandem-decode-worker": ("tandem.worker.divided",),
+    "tandem-aggregated-worker": ("aggregated_worker.worker",),
+}
+"""Of each command modules during whose import the signal comes."""
+
+
+def run(
+    folder: Path, command: list[str], module: str, number: signal.Signals
+) -> subprocess.CompletedProcess[str]:
+    """Run a command that sends itself a signal when it begins to import a module."""
+    (folder / "sitecustomize.py").write_text(
+        textwrap.dedent(
+            f"""
+            import os, sys
+
+            def hook(event, arguments):
+                if event == "import" and arguments[0] == {module!r}:
+                    os.kill(os.getpid(), {number:d})
+
+            sys.addaudithook(hook)
+            """
+        )
+    )
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+@pytest.mark.promise("S5-582")
+@pytest.mark.parametrize(
+    ("script", "module"), [(name, each) for name in IMPORTS for each in IMPORTS[name]]
+)
+def test_ctrl_c_during_the_imports_of_a_command_shows_no_traceback(
+    tmp_path: Path, script: str, module: str
+) -> None:
+    ended = run(tmp_path, [str(SCRIPTS / script), "--help"], module, signal.SIGINT)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.promise("S5-582")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_another_started_ends_as_quietly(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    ended = run(tmp_path, own_packages.command("router", "--help"), "router.server", number)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (-number, "", "")
+
+
+@pytest.mark.promise("S5-582")
+def test_ctrl_c_reaches_what_a_command_does_once_it_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "my_program.py").write_text(
+        "def main():\n    import late\n    raise AssertionError('not interrupted')\n"
+    )
+    (tmp_path / "late.py").touch()
+    ended = run(tmp_path, own_packages.command("my_program"), "late", signal.SIGINT)
+    assert (ended.returncode, ended.stderr) == (130, "\ntandem: interrupted\n")
+
+
+@pytest.mark.promise("S5-582")
+def test_a_command_that_is_told_to_ignore_ctrl_c_goes_on_to_ignore_it(tmp_path: Path) -> None:
+    command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", str(SCRIPTS / "tandem-router"), "--help"]
+    ended = run(tmp_path, command, "router.server", signal.SIGINT)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "--listen" in ended.stdout
