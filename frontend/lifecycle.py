@@ -173,8 +173,9 @@ def _build(
         router_wait_seconds=config.router_wait_seconds,
     )
     models = Models(config, demultiplexer, metrics)
-    reading = Reading(models, readers, metrics, field_rules(config))
-    endpoints = Endpoints(models, reading, demultiplexer, draining, config.unknown_fields)
+    rules = field_rules(config)
+    reading = Reading(models, readers, metrics, rules)
+    endpoints = Endpoints(models, reading, demultiplexer, draining, rules)
     generation = Generation(
         reading,
         demultiplexer,

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from frontend.openai import openapi
+from frontend.openai.strangers import FieldRules
 
 _STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
@@ -17,9 +18,9 @@ _STYLE = (
 
 
 @functools.cache
-def page() -> bytes:
-    """The page as UTF-8 HTML."""
-    description = openapi.describe()
+def page(rules: FieldRules) -> bytes:
+    """The page as UTF-8 HTML, where a deployment decides so of fields."""
+    description = openapi.describe(rules)
     info = description["info"]
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",

@@ -11,7 +11,7 @@ from frontend.http.messages import Call
 from frontend.openai import answers, docs_page, openapi
 from frontend.openai.reading.bodies import Reading
 from frontend.openai.reading.models import Models
-from frontend.openai.strangers import UnknownFields
+from frontend.openai.strangers import FieldRules
 from tandem.errors import NoPairError
 from tandem.metrics import tandem_version
 from tandem.upstream.demultiplexer import Demultiplexer
@@ -30,10 +30,10 @@ class Endpoints:
         reading: Reading,
         demultiplexer: Demultiplexer,
         draining: Draining,
-        unknown_fields: UnknownFields,
+        rules: FieldRules,
     ) -> None:
         self._models = models
-        self._unknown_fields: UnknownFields = unknown_fields
+        self._rules = rules
         self._reading = reading
         self._demultiplexer = demultiplexer
         self._draining = draining
@@ -95,10 +95,10 @@ class Endpoints:
         await _json(call, answers.Version(version=tandem_version()))
 
     async def openapi(self, call: Call) -> None:
-        await call.respond(200, openapi.document(self._unknown_fields))
+        await call.respond(200, openapi.document(self._rules))
 
     async def docs(self, call: Call) -> None:
-        await call.respond(200, docs_page.page(), _HTML)
+        await call.respond(200, docs_page.page(self._rules), _HTML)
 
 
 async def _json(call: Call, answer: msgspec.Struct) -> None:

@@ -23,7 +23,7 @@ from frontend.openai.responses.requests import (
     ItemText,
     ResponseRequest,
 )
-from frontend.openai.strangers import UnknownFields
+from frontend.openai.strangers import FieldRules
 from tandem.metrics import tandem_version
 
 _REF = "#/components/schemas/{name}"
@@ -112,10 +112,14 @@ _OPEN = (
 """Where fields that nobody knows may be ignored."""
 
 
+_EXTRA = {"description": "Given to the deployment's classifiers: it names this field."}
+_DEFAULT = FieldRules()
+
+
 @functools.cache
-def document(unknown_fields: UnknownFields) -> bytes:
-    """The description of the whole API as JSON, where it is decided so of unknown fields."""
-    return msgspec.json.encode(describe(unknown_fields))
+def document(rules: FieldRules) -> bytes:
+    """The description of the whole API as JSON, where a deployment decides so of fields."""
+    return msgspec.json.encode(describe(rules))
 
 
 def index() -> dict[str, str]:
@@ -124,13 +128,15 @@ def index() -> dict[str, str]:
 
 
 @functools.cache
-def describe(unknown_fields: UnknownFields = "warn") -> dict[str, Any]:
+def describe(rules: FieldRules = _DEFAULT) -> dict[str, Any]:
     """The same as an object."""
     types = [kind for _, _, *pair in _POSTS for kind in pair]
     types += [kind for _, _, kind in _GETS] + [answers.ErrorBody, MessageError]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    for kind in _OPEN if unknown_fields == "warn" else ():
+    for kind in _OPEN if rules.unknown == "warn" else ():
         del components[kind.__name__]["additionalProperties"]
+    for _, _, body, _ in _POSTS:
+        components[body.__name__]["properties"] |= dict.fromkeys(sorted(rules.extra), _EXTRA)
     schema = dict(zip(map(repr, types), schemas, strict=True))
     error, message_error = schema[repr(answers.ErrorBody)], schema[repr(MessageError)]
     paths: dict[str, Any] = {}

@@ -48,6 +48,26 @@ async def naming(model_path: Path, request: pytest.FixtureRequest) -> AsyncItera
         yield harness
 
 
+@pytest.mark.promise("S5-583")
+async def test_the_description_has_the_named_fields_of_each_body_that_takes_them(
+    naming: Harness,
+) -> None:
+    description = (await naming.http.get("/openapi.json")).json()
+    schemas = description["components"]["schemas"]
+    others = {"/v1/messages/count_tokens": {"messages": [USER]}, "/tokenize": {"prompt": "Hello"}}
+    others |= {"/detokenize": {"tokens": [1]}}
+    for path, fields in (BODIES | others).items():
+        (body,) = description["paths"][path]["post"]["requestBody"]["content"].values()
+        described = schemas[body["schema"]["$ref"].rpartition("/")[2]]
+        assert {"my_policy", "documents_read"} <= described["properties"].keys()
+        assert "type" not in described["properties"]["my_policy"], "it is whatever JSON it is"
+        given = {"model": MODEL, **fields, "my_policy": [1]}
+        response = await naming.http.post(path, json=given)
+        assert (response.status_code, HEADER in response.headers) == (200, False), response.text
+    assert "my_policy" not in schemas["ChatMessage"]["properties"]
+    assert "<code>my_policy</code>" in (await naming.http.get("/docs")).text
+
+
 @pytest.mark.promise("S4-125")
 @ENDPOINTS
 @pytest.mark.parametrize("padding", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
