@@ -49,13 +49,13 @@ def load_phase(
 
 @dataclass(slots=True)
 class Guarded:
-    """What classifiers are told of one sequence."""
+    """One sequence, with the facts and the classifiers by which decode judges it."""
 
     request: EngineRequest
     task: common_pb2.Task
     output_index: int
     runners: Sequence[ClassifierRunner]
-    """Those that judge it: what was registered when it began."""
+    """Classifiers that judge the sequence: those that were registered when it began."""
     context: ScoringContext | None = None
     """What stays the same in all of its windows; made with the first."""
     question: Question | None = None

@@ -28,7 +28,7 @@ class DecodeRules:
         self._classifiers = classifiers
 
     def guard(self, *, streaming: bool) -> SequenceGuard | None:
-        """Only where there is a classifier."""
+        """The guard of a sequence, where the worker has a classifier; else None."""
         if not self._classifiers:
             return None
         settings = self._classifiers.settings

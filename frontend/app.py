@@ -173,7 +173,7 @@ class App:
         return route
 
     def _authenticate(self, call: Call, route: Route) -> Tenant | None:
-        """Whose key it is; None: none is asked."""
+        """The tenant whose key a call sends; None: the path needs no key."""
         if not (self._tenants.asked and route.secured):
             return None
         given = _given_key(call)

@@ -45,7 +45,7 @@ from tandem.wire.tls import PeerTls
 log = logging.getLogger(__name__)
 
 _OTHER_FILES = 512
-"""Beside those of connections that are taken: of ones that are refused, and the process's own."""
+"""File descriptors for refused connections and for the process itself, beside taken connections."""
 
 
 async def serve(

@@ -25,7 +25,7 @@ from tandem.hooks.contract import Phase
 from tandem.worker.config import WorkerConfig
 
 _CLOSE_SECONDS = 25.0
-"""For the process to free what it has; then it is killed."""
+"""Seconds in which the process frees its engine's memory; then it is killed."""
 READY, DIED, FAILED = "ready", "died", "failed"
 """What the process says: once that it serves, or why it cannot, and then why it does no longer."""
 
@@ -74,7 +74,7 @@ class WorkersProcess:
         return EngineError(message)
 
     async def close(self) -> None:
-        """Let it free what it has, and end it. Bounded."""
+        """Let the process free its engine's memory, and end the process in bounded time."""
         if self._process is None:
             return
         with suppress(OSError):

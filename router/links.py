@@ -99,7 +99,7 @@ class Sink(Protocol):
         """Give the frontend up: nothing more is sent."""
 
     def close(self) -> None:
-        """Send what is there, then end."""
+        """Send the messages that wait, then end the stream."""
 
     def gone(self) -> None:
         """The stream has ended: what waits is dropped."""
@@ -118,7 +118,7 @@ class FrontendLink:
         """`budget`: what waits because the frontend does not read takes of it."""
         self.outbox: Outbox[bytes] = Outbox(self._take)
         self.over = asyncio.Event()
-        """The stream is to be closed, with `failure` where there is one."""
+        """Set to close the stream, with `failure` or in good order."""
         self.failure: TandemError | None = None
         self._max_backlog = max_backlog_bytes
         self._unwatched = min(max_backlog_bytes, _UNCOUNTED_BYTES)
@@ -126,7 +126,7 @@ class FrontendLink:
         self._patience = Patience()
         self._backlog = 0
         self._held = budget.allotment(self._end_for_room)
-        """The backlog, where it is one."""
+        """Bytes of the budget that the backlog takes, once it exceeds `_unwatched`."""
         self._payloads: list[tuple[int, bytes]] = []
         """Each with the number of its worker."""
         self._runs: list[tuple[int, int]] = []
@@ -279,7 +279,7 @@ class FrontendLink:
 
 
 def _joined(payloads: list[tuple[int, bytes]]) -> router_pb2.RouterMessage:
-    """A message with these: those of one worker that follow each other are one part."""
+    """A message with these payloads; neighbours of one worker become one part."""
     workers: list[int] = []
     sizes: list[int] = []
     for worker, payload in payloads:
@@ -348,7 +348,7 @@ class WorkerLink:
         self.outbox.notify()
 
     def forget(self, request: int) -> None:
-        """All of a request has ended."""
+        """Let the worker drop the task of a request that has ended."""
         self._over.append(request)
         if request in self._kept:
             self.outbox.notify()

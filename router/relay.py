@@ -193,7 +193,7 @@ class Relay:
         return number
 
     def frontend_down(self, number: int) -> None:
-        """Cancels all that came by it."""
+        """Cancel every request that came by the frontend's stream."""
         self.handle(events.FrontendDown(number))
         if sink := self._frontends.pop(number, None):
             sink.gone()

@@ -104,7 +104,7 @@ def worker_load(address: str, load: worker_pb2.Load) -> events.WorkerLoad:
 
 
 def cache_report(changes: worker_pb2.CacheChanges) -> CacheReport:
-    """What it says of its prefix cache."""
+    """A worker's report of its prefix cache."""
     entered = prefix_blocks.unpacked(changes.entered, MOST_CHANGES)
     left = prefix_blocks.unpacked(changes.left, MOST_CHANGES)
     return CacheReport(changes.anew, entered, left, changes.keeps_none)

@@ -79,7 +79,7 @@ class ChildProcess:
 
     @property
     def has_ended(self) -> bool:
-        """By itself, or by others."""
+        """Whether the process has ended, by itself or by a signal."""
         return self._process.poll() is not None
 
     @property
@@ -123,7 +123,7 @@ class ChildProcess:
                 watch.cancel()
 
     async def end(self) -> None:
-        """Kill it, with what it does."""
+        """Kill the process and the work that it does."""
         self._process.kill()
         self._writer.transport.abort()
         with suppress(subprocess.TimeoutExpired):

@@ -17,7 +17,7 @@ MAX_BYTES = 128 * 1024
 MAX_FIELDS = 64
 MAX_NAME_CHARACTERS = 64
 MAX_DEPTH = 32
-"""Levels of nesting in one of them."""
+"""Levels of nesting in one field's JSON."""
 
 _object = msgspec.json.Decoder(dict[str, Any])
 

@@ -223,7 +223,7 @@ class Connection(HttpToolsProtocol):
         self._socket.abort()
 
     def check_opened_in_time(self) -> None:
-        """Raises DrainingError where it was opened so late that nothing is begun for it."""
+        """Raises DrainingError for a connection that was opened too late in a drain."""
         if self._draining.refuses(self):
             raise self._draining.error()
 

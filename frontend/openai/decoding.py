@@ -28,7 +28,7 @@ class Decoded(NamedTuple, Generic[T]):
 
     request: T
     ignored: tuple[str, ...] = ()
-    """Names of what nobody knows."""
+    """Names of the body's fields that no table knows."""
     extra_fields: str = ""
     """What classifiers are given, as a JSON object; empty: nothing."""
 

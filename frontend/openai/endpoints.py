@@ -63,7 +63,7 @@ class Endpoints:
     # --- for who looks around ---
 
     async def index(self, pages: Mapping[str, str], call: Call) -> None:
-        """`pages`: what there is beside the API, by its path."""
+        """`pages`: sentences about pages beside the API, by path."""
         if b"text/html" in (call.header(b"accept") or b""):
             page = next(iter(pages), DOCS)
             await call.respond(307, b"", _HTML, [(b"location", page.encode())])

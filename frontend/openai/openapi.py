@@ -109,7 +109,7 @@ _OPEN = (
     ContentBlock,
     ClientTool,
 )
-"""Where fields that nobody knows may be ignored."""
+"""Types whose unknown fields the server may ignore."""
 
 
 _EXTRA = {"description": "Given to the deployment's classifiers: it names this field."}

@@ -334,7 +334,7 @@ def _sampling(
 
 
 def _metadata(request: GenerationFields) -> dict[str, str]:
-    """As texts: of what is none, its JSON."""
+    """The client's metadata as texts; values of other types become JSON."""
     given = request.metadata or {}
     return {name: _as_text(name, value) for name, value in given.items()}
 

@@ -46,7 +46,8 @@ def _timeline(state: RequestState, choice: int, phases: list[PhaseReport]) -> Ti
 
 
 def _sum(field: str, phases: list[PhaseReport]) -> float:
-    return sum(getattr(each, field) for each in phases)
+    total: float = sum(getattr(each, field) for each in phases)
+    return total
 
 
 def _phase(report: common_pb2.PhaseReport, base: int) -> PhaseReport:

@@ -24,7 +24,7 @@ class FieldRules(NamedTuple):
 
     unknown: UnknownFields = "warn"
     extra: frozenset[str] = frozenset()
-    """Names of those that classifiers are given."""
+    """Names of extra fields, which classifiers are given."""
     max_extra_bytes: int = extra_fields.MAX_BYTES
     """What they may come to, as JSON."""
 
@@ -32,7 +32,7 @@ class FieldRules(NamedTuple):
 Members: TypeAlias = dict[str, msgspec.Raw]
 
 MOST_IGNORED = 16
-"""Names of one request; one more is refused."""
+"""Unknown names that one request may have; one more is refused."""
 LONGEST_NAME = 64
 """Characters of a name that are told."""
 MOST_SLIPS = 2
@@ -50,7 +50,7 @@ class Kind(NamedTuple):
     fields: frozenset[str]
     foreign: Mapping[str, Foreign]
     names: frozenset[str]
-    """All names of both."""
+    """Names of `fields` and of `foreign` together."""
     inner: Mapping[str, Kind]
     """What its fields hold in which there may be such fields too: an object, or a list of them."""
 

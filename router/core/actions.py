@@ -102,7 +102,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
     refused: bool = False
     request: int = 0
     workers: tuple[str, ...] = ()
-    """Those that legs of it were started on, where it has more than one sequence."""
+    """Workers on which legs of a request of several sequences were started."""
 
 
 class SequenceTraced(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,7 +156,7 @@ class WorkerEjected(msgspec.Struct, frozen=True):
     failed: int
     """Legs that failed there lately."""
     ended: int
-    """All legs that ended there lately, by its doing."""
+    """Legs that the worker ended lately, in good order or by its own failure."""
 
 
 class WorkerReturned(msgspec.Struct, frozen=True):

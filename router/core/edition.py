@@ -1,4 +1,4 @@
-"""What is offered of one edition: its groups, and what frontends are told of them."""
+"""The groups of workers of one edition, and the ServedModel that frontends are told of them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class EditionFleet:
         self.served = ServedModel(name=edition.model, tokenizer_sha256=edition.tokenizer_sha256)
         self.pairless_since: float | None = None
         self.offers: frozenset[Offer] = frozenset()
-        """Those of its pairs, or of the pairs that it had last."""
+        """Offers of the present pairs; without a pair, those of the last pairs."""
         self.offered_since: float | None = None
-        """When they became these; None: they have never been others."""
+        """When `offers` changed last; None: `offers` never changed."""
 
     def serve(self, now: float) -> None:
         """Say what frontends are to know, now that the groups are as they are. Without a pair it is
@@ -76,7 +76,7 @@ class EditionFleet:
         return KvCache(pages, min(used, pages), sizes.pop() if len(sizes) == 1 else 0)
 
     def meeting(self, needs: Needs) -> frozenset[Offer]:
-        """Those of its offers that a request can be run by."""
+        """Offers whose workers can run a request with these needs."""
         return frozenset([each for each in self.offers if each.meets(needs)])
 
     def unmet_since(self, needs: Needs) -> float | None:

@@ -326,7 +326,7 @@ class Fleet:
         return [] if group is None else [group]
 
     def _groups(self, edition: Edition, needs: Needs) -> Iterator[Group]:
-        """Those whose workers can run what needs that."""
+        """Groups of the edition whose workers can run a request with these needs."""
         for group in self.editions[edition].groups.values():
             if group.offer.meets(needs):
                 yield group
@@ -384,7 +384,7 @@ class Fleet:
 
 
 def _forgive(side: Side, now: float) -> list[Worker]:
-    """Where none of a side is whole, all of them are again that have only been ejected."""
+    """Make ejected workers whole again on a side that has no whole worker."""
     if side.standings[Standing.WHOLE]:
         return []
     out = side.standings[Standing.EJECTED] | side.standings[Standing.PROBATION]

@@ -51,7 +51,7 @@ class Side:
         self.free = 0
         """How many of those that take work have a free slot."""
         self._indexes: dict[Kind, Index] = {}
-        """Each of these is in one of them."""
+        """Indexes of free workers; each free worker is in one."""
 
     def __len__(self) -> int:
         """How many of them take work."""
@@ -68,7 +68,7 @@ class Side:
 
     @property
     def example(self) -> Worker | None:
-        """Any of its workers; None: there is none."""
+        """Any connected worker; None: no worker is connected."""
         return next((each for some in self.standings.values() for each in some.values()), None)
 
     @property
@@ -94,7 +94,7 @@ class Side:
             self.place(worker)
 
     def remove(self, worker: Worker) -> None:
-        """It is gone, or was never there."""
+        """Forget a worker that has gone; it need not be known."""
         for some in self.standings.values():
             some.pop(worker.key, None)
         self.proving.pop(worker.key, None)
@@ -161,7 +161,7 @@ class Group:
         self.offer = Offer(0, frozenset())
 
     def note_offer(self) -> None:
-        """Say what those can take that take work, now that they are these."""
+        """Compute the offer of the workers that take work now."""
         if traits := [*self.prefill.traits, *self.decode.traits]:
             self.offer = Offer(
                 min(each.context_length for each in traits),

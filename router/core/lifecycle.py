@@ -212,7 +212,7 @@ class Lifecycle:
         stop_reason: str = "",
         spared: Sequence | None = None,
     ) -> None:
-        """End all of its sequences but one."""
+        """End every open sequence of a request except the spared one."""
         for sequence in request.sequences:
             if sequence.stage is not Stage.ENDED and sequence is not spared:
                 self.end(sequence, error=error, stop_reason=stop_reason)
@@ -280,7 +280,7 @@ class Lifecycle:
             self._fail(sequence, _error_of(closed), retryable=closed.retryable, begun=closed.begun)
 
     def _context_closed(self, sequence: Sequence, leg: Leg) -> None:
-        """All that there was to run has run."""
+        """End a context-only sequence whose prefill leg has finished."""
         if leg.worker.profile.has_hook and not sequence.judged:
             unjudged = HookError("the prefill worker gave no verdict of its hook")
             self._fail(sequence, unjudged, retryable=False)

@@ -30,7 +30,7 @@ from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
 
 MOST_TOLD = 16
-"""Sequences of a request whose moments are noted; those of traced ones always are."""
+"""Sequences of a request whose moments are noted; a traced sequence's moments always are."""
 MOST_MOMENTS = 64
 """Noted of a sequence, however often it is run again."""
 QUEUED = Moment(0.0, "queued")
@@ -61,12 +61,12 @@ class Request:
     closed.
     """
     legs: int = 0
-    """Legs of it that are open."""
+    """Open legs of the request."""
     number: int = 0
     """This router's own, where it has more than one sequence; else 0."""
     sequences: list[Sequence] = field(default_factory=list)
     workers: set[str] = field(default_factory=set)
-    """Those that legs of it were started on, where it has more than one sequence."""
+    """Workers on which legs of a request of several sequences were started."""
     outcome: str = "finished"
     """How the first sequence ended that did not finish; where all did, this."""
     canary: bool = False
@@ -131,11 +131,11 @@ class Sequence:
     overlay: bytes = b""
     """Laid over the task since the last regeneration."""
     made: Made | None = None
-    """What its engine has made, where it is to be resumed."""
+    """Tokens that the engine has made of a resumable sequence."""
     left: GiveVoucher | None = None
     """What a context-only one leaves, once its leg has closed in good order."""
     moments: list[Moment] | None = None
-    """What is told of it; None: it is one of many, and not traced."""
+    """Moments for the story and the span; None: an untraced sequence behind the first MOST_TOLD."""
     outcome: str = ""
     """How it ended: an outcome, or an error's code."""
     ended_at: float = 0.0
@@ -182,7 +182,7 @@ class Sequence:
             moments[-1] = msgspec.structs.replace(moments[-1], cause=cause)
 
     def traced(self, error: TandemError | None) -> SequenceTraced:
-        """What its span is made of, now that it has ended."""
+        """The moments, times and outcome of an ended sequence, for its span."""
         return SequenceTraced(
             submit=self.request.submit,
             output_index=self.output_index,
@@ -201,9 +201,9 @@ class Leg:
     worker: Worker
     sequence: Sequence
     tokens: int
-    """Those of its prompt, as its worker's load counts them: of prefill those to be computed."""
+    """Prompt tokens that count as load: decode counts all, prefill those that it computes."""
     fresh: Blocks = ()
-    """Blocks that its worker's cache is to have by it."""
+    """Prompt blocks that this leg adds to its worker's prefix cache."""
     held: bool = False
     """A decode leg that must not send before it is released."""
     settle_by: float | None = None

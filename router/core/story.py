@@ -29,7 +29,7 @@ class Alternative(msgspec.Struct, frozen=True, gc=False):
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """A worker that was chosen, and what else there was."""
+    """A worker that a policy chose, and the other candidates."""
 
     worker: str
     name: str
@@ -81,7 +81,7 @@ class SequenceStory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     seconds: float
     """When it ended; 0: it has not."""
     moments: tuple[Moment, ...]
-    """The first of them."""
+    """The sequence's first moments."""
 
 
 class Rejection(msgspec.Struct, frozen=True, gc=False):
@@ -96,7 +96,7 @@ class Rejected(msgspec.Struct, frozen=True, gc=False):
     """The workers of a model that would not do, and why."""
 
     workers: tuple[Rejection, ...]
-    """The first of them by address."""
+    """The first workers by address."""
     more: int
 
 
@@ -116,8 +116,8 @@ class Story(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     outcome: str
     """How the first sequence ended that did not finish; finished: all did; empty: it is open."""
     sequences: tuple[SequenceStory, ...]
-    """The first of them."""
+    """Stories of the first sequences."""
     more_sequences: dict[str, int] = {}
-    """How many others there are, by outcome, or by stage while they are open."""
+    """Numbers of further sequences by outcome, or by stage while the request is open."""
     rejected: Rejected | None = None
     """Where no pair is to be had."""

@@ -12,7 +12,7 @@ from tandem.histogram import Histogram
 from tandem.prefix_blocks import Blocks
 
 Disaggregate = Literal["auto", "always", "never"]
-"""Which way is taken where both are free."""
+"""The way of a sequence where a pair and an aggregated worker are free."""
 
 
 class Phase(enum.StrEnum):
@@ -45,7 +45,7 @@ class Reason(enum.StrEnum):
     SETTING = "setting"
     """`disaggregate` says so."""
     MEASURE = "measure"
-    """Nobody has gone that way lately, so that it is not known what it takes."""
+    """No sequence has gone that way lately, so its speed is not known."""
     UNMEASURED = "unmeasured"
     """What the other way takes, or this one, is not known yet."""
     EARLIEST = "earliest"
@@ -84,9 +84,9 @@ class Fingerprint(NamedTuple):
     aggregated: bool = False
     """Its engine serves both phases, which have the same instance: neither pairs with another."""
     decode_tensor_parallel: int = 0
-    """Ranks of decode, where they are not as many."""
+    """Decode's ranks, where prefill has another number of ranks."""
     pipeline_parallel: int = 0
-    """Parts of prefill that have some of the layers each; 0: it has one."""
+    """Pipeline parts of prefill, each with some of the layers; 0: one part has every layer."""
     lora_sha256: str = ""
     kv_transfer: str = ""
     """The library that hands KV over; empty: NIXL."""
@@ -143,7 +143,7 @@ class CacheReport(NamedTuple):
     """What entered and left a worker's cache since its last report."""
 
     anew: bool
-    """What it said before is to be forgotten."""
+    """The router is to forget the worker's earlier reports."""
     entered: Blocks
     left: Blocks
     keeps_none: bool = False
@@ -270,11 +270,11 @@ class Counts:
     pairs_rejected: Counter[str] = field(default_factory=Counter)
     """By the first fingerprint field that differs, or "phase" or "limits"."""
     canaries: Counter[str] = field(default_factory=Counter)
-    """By outcome, as requests; they are in none of the others."""
+    """Canaries by outcome; no other counter counts canaries."""
     ways: Counter[tuple[Way, Reason]] = field(default_factory=Counter)
     """Sequences that were started in both phases, by ways.Way and ways.Reason."""
     resumed: Counter[str] = field(default_factory=Counter)
-    """Sequences whose decode worker was lost and that were to be resumed, by what came of it."""
+    """Resumable sequences that lost their decode worker, by how the resumption ended."""
     prompt_tokens: int = 0
     """Those of prefill legs' prompts, but for canaries'."""
     cached_tokens: int = 0

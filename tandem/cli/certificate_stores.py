@@ -134,7 +134,7 @@ class CertificateSecrets:
         )
 
     def _read(self, name: str) -> V1Secret | None:
-        """None where there is no such Secret."""
+        """The Secret of that name; None: the namespace has no such Secret."""
         try:
             return self._api.read_namespaced_secret(
                 name, self._namespace, _request_timeout=API_SECONDS

@@ -75,7 +75,7 @@ def _check_engine(name: str) -> None:
 
 
 def _check_same(present: RunState, wanted: StackOptions) -> None:
-    """Raises StartError where what is up is not what is wanted, or not all of it."""
+    """Raises StartError where the running stack is not the wanted one, or lacks a process."""
     where = f"{present.engine} at {present.url}"
     if ended := sorted(present.processes.keys() - set(present.running())):
         raise StartError(f"up is {where}, but {', '.join(ended)} ended: `tandem down` first")

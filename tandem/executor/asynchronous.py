@@ -56,7 +56,7 @@ class AsyncExecutor:
         self._limits: dict[Callable[..., object], float] = {}
         """Who waits, and until when, by the loop's clock."""
         self._timer: asyncio.TimerHandle | None = None
-        """One for all of them."""
+        """The one timer of every waiter."""
         self._timer_due = inf
         self._serving = serving(where, config, live, self._stop_soon)
         self._backend = RemoteBackend(config, core, lock, live)
@@ -211,7 +211,7 @@ class AsyncExecutor:
         self._timer = self._loop.call_at(until, self._on_time)
 
     def _on_time(self) -> None:
-        """Wake those whose time is over."""
+        """Wake the waiters whose deadline has passed."""
         now = max(self._loop.time(), self._timer_due)  # uvloop rounds, and may come a moment early
         self._timer, self._timer_due = None, inf
         over = [wake for wake, until in self._limits.items() if until <= now]

@@ -74,7 +74,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 """Arguments, by class. None and False ask for nothing, so they pass."""
 
 FALSE = frozenset({"return_encoder_output", "prompt_table_offloading", "mm_embedding_offloading"})
-"""Those that are False where nobody gave them; the others are None."""
+"""Arguments whose default is False; the default of the others is None."""
 
 UNUSED: Mapping[str, str] = {
     "scheduler_config": _WORKERS,
@@ -122,7 +122,7 @@ ORDER: Mapping[str, tuple[str, ...]] = {
         "batching_type",
     ),
 }
-"""Arguments that may be given by their place, as TensorRT-LLM has them."""
+"""Arguments that TensorRT-LLM takes by position."""
 
 NAMES: Mapping[str, str] = {
     "AdditionalModelOutput": _RESULTS,

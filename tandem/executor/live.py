@@ -95,7 +95,7 @@ class Live:
         self._classes = classes
         self._classifiers: ClassifierSet | None = None
         self._early: list[LiveClassifier] = []
-        """Those that were registered before there was a worker."""
+        """Classifiers that were registered before the worker started."""
 
     @property
     def judged(self) -> bool:

@@ -67,7 +67,7 @@ class RemoteBackend:
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._model: router_pb2.ServedModel | None = None
-        """As the core was told of it last."""
+        """The served model that the core was told of last."""
 
     async def run(self, address: str, on_started: Callable[[], object]) -> None:
         """Hold the streams to routers, whose addresses have commas between them, and send and

@@ -125,7 +125,7 @@ GuideType = GuidedDecodingParams.GuideType
 @refuses_left_out
 @dataclass(slots=True)
 class Request:
-    """One prompt, and what is to come of it."""
+    """One prompt, with the sampling and output that the program asks for."""
 
     BATCHED_POST_PROCESSOR_NAME: ClassVar[str] = "batched"
 
@@ -145,7 +145,7 @@ class Request:
     bad_words: Sequence[Sequence[int]] | None = None
     """Runs of tokens that must not come: the logits processor `banned_sequences`."""
     stop_words: Sequence[Sequence[int]] | None = None
-    """Runs of tokens that end a sequence; they are its last ones."""
+    """Runs of tokens that end a sequence, with the run as its last tokens."""
     embedding_bias: Sequence[float] | None = None
     """Added to the logits, one number for each token of the vocabulary; an array serves too."""
     logits_post_processor_name: str | None = None

@@ -26,7 +26,7 @@ class FinishReason(enum.Enum):
 
 
 class Result(Struct, kw_only=True):
-    """What came of one sequence of a request."""
+    """The output of one sequence of a request, in part or whole."""
 
     is_final: bool = False
     """It is the request's last response."""
@@ -36,7 +36,7 @@ class Result(Struct, kw_only=True):
     finish_reasons: list[FinishReason] = field(default_factory=lambda: [FinishReason.NOT_FINISHED])
     """In a list of one beam."""
     log_probs: list[list[float]] | None = None
-    """Those of all tokens that the sequence has so far, in a list of one beam."""
+    """Log-probabilities of every token of the sequence so far, in a list of one beam."""
     cum_log_probs: list[float] | None = None
     """The sum of all of the sequence so far."""
     context_logits: Any = None

@@ -68,7 +68,7 @@ class Elsewhere:
         refuse_classifier()
 
     def close(self) -> None:
-        """Others run it, so nothing is stopped."""
+        """Stop no router: another operator runs it."""
 
 
 def serving(

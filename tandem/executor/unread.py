@@ -1,4 +1,4 @@
-"""One request's responses that nobody has awaited yet, kept as the tokens that they are made of."""
+"""One request's responses that the program has not awaited yet, kept as pieces of tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Completion(NamedTuple):
     params: ContextPhaseParams | None = None
     """What a context-only request leaves."""
     replacement: str = ""
-    """What a classifier has in place of what it withheld."""
+    """Text that a classifier shows instead of the withheld output."""
     external_scores: dict[str, Any] | None = None
     """What classifiers answered, by their names; None: it was not asked for."""
 
@@ -91,9 +91,9 @@ class Unread:
         self._held = {number: _Piece(number, [], []) for number in range(sequences)}
         """What sequences that have not ended have beside `_pieces`."""
         self._so_far: list[list[int]] = [[] for _ in range(sequences)]
-        """What was read of each, where each response is to hold all of it."""
+        """Tokens read of each sequence, for requests whose every response repeats them."""
         self._log_probs: list[list[float]] = [[] for _ in range(sequences)]
-        """Those of what was read of each: every response holds them all, as upstream's do."""
+        """Log-probabilities read of each sequence; every response repeats them, as upstream's."""
         self._cumulative = [0.0] * sequences
         self._error: TandemError | None = None
         self.enqueued_at = enqueued_at

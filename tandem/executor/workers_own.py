@@ -131,4 +131,4 @@ NAMES = frozenset(
     for name, value in globals().items()
     if isinstance(value, type) and value.__module__ == __name__
 )
-"""What an executor's module has of this one."""
+"""Names of this module that an executor's module exports."""

@@ -69,7 +69,7 @@ def parse(content: bytes, name: str) -> tuple[Grant, ...]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong, and where; without what was found there."""
+    """The fault of a keys file and its place, without the file's text."""
     if not isinstance(error, msgspec.ValidationError):
         return "it is no JSON object"
     what, _, place = str(error).removesuffix("`").partition(" - at `$.")

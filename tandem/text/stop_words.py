@@ -16,7 +16,7 @@ class StopWordTable:
     __slots__ = ("_fallbacks", "_next", "_words")
 
     def __init__(self, words: Iterable[Sequence[int]]) -> None:
-        """None of them is empty."""
+        """`words`: the stop words' token ids; no word may be empty."""
         self._next: list[dict[int, int]] = [{}]
         self._words: list[tuple[int, ...]] = [()]
         for word in words:

@@ -250,7 +250,7 @@ class Demultiplexer:
         return route
 
     def _settle(self) -> None:
-        """What a message brought is taken by all that it brought something."""
+        """Let each request take the output that the last message brought it."""
         if not self._touched:
             return
         if self._settled is not None:

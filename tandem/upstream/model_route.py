@@ -90,7 +90,7 @@ class ModelRoute:
         self.note_served()
 
     def note_served(self) -> None:
-        """As long as no router is used it stays as it was."""
+        """Join the models of the routers in use; without a router the last one stays."""
         if streams := self.dispatcher.in_use:
             views = [stream.view_of(self.model) for stream in streams]
             self.served = union([model for view in views for model in view.models])

@@ -126,7 +126,7 @@ class Output:
                 self._complain(stream, worker, fault)
 
     def _lone(self, stream: RouterStream, worker: int, row: wire_columns.Row) -> None:
-        """A payload that is one row of text, as nearly all of a lone stream are."""
+        """Hand out a payload of one row of text, the usual payload of a lone stream."""
         routes = self._running.of(stream, worker) if worker else self._routes
         sequence, _, count, _ = row
         state = routes.get(sequence)
@@ -173,7 +173,7 @@ class Output:
         self._complain(stream, worker, fault)
 
     def _lost(self, stream: RouterStream, worker: int, fault: str) -> None:
-        """Output of a worker is lost, and nobody knows of what: all that runs there ends."""
+        """End every request that runs on a worker whose output is lost."""
         for state in dict.fromkeys(self._running.of(stream, worker).values()):
             state.fail(rows.unreadable())
         self._complain(stream, worker, fault)

@@ -204,7 +204,7 @@ class RequestState:
         self._counted = 0
         self._backlog_limit = backlog_limit
         self._kept = budget.allotment(self._end_for_room)
-        """What the rows take that were counted, and what is held of those before."""
+        """Bytes of counted rows, and of taken rows that `hold` counts."""
         self._held = 0
         self._waiter: asyncio.Future[None] | None = None
         self._inter_token = inter_token
@@ -241,7 +241,7 @@ class RequestState:
         return sum(choice.tokens for choice in self._choices)
 
     def tokens_of(self, choice: int) -> int:
-        """What one choice has generated so far."""
+        """Tokens that one choice has generated so far."""
         return self._choices[choice].tokens
 
     def first_of(self, sequence: int) -> int:
@@ -342,7 +342,7 @@ class RequestState:
             self._touched_list.append(self)
 
     def _has_prompt(self, choice: int) -> bool:
-        """All log-probabilities of its prompt have come, where they are wanted."""
+        """Whether the wanted log-probabilities of the choice's prompt have all come."""
         wanted = self.submission.sampling.HasField("prompt_logprobs")
         prompt = self.submission.prompts[choice // self.n]
         return not wanted or self._choices[choice].prompt_place == prompt.tokens
@@ -372,7 +372,7 @@ class RequestState:
         )
 
     def report(self, report: common_pb2.PhaseReport) -> None:
-        """One that cannot be, or is one too many, is left out."""
+        """Take a phase's report; leave out one with impossible values, or one too many."""
         numbers = (report.hook_seconds, report.phase_seconds, report.kv_seconds)
         names = len(report.worker), len(report.kv_transport)
         fits = all(isfinite(number) and number >= 0 for number in numbers) and (
@@ -382,7 +382,7 @@ class RequestState:
             self.reports.append(report)
 
     def queue_wait(self, wait: router_pb2.QueueWait) -> None:
-        """One that cannot be, or is one too many, is left out."""
+        """Take a time in the queue; leave out an impossible one, or one too many."""
         fits = isfinite(wait.seconds) and wait.seconds >= 0
         if fits and len(self.queue_waits) < 2 * MOST_RUNS * self.submission.choices:
             wait.cause = wait.cause[:MOST_NAME_CHARACTERS]
@@ -423,7 +423,7 @@ class RequestState:
             self.fail(WorkerError("The router ended the request with a voucher for another"))
 
     def _end(self, ending: Finish) -> None:
-        """A choice has all it will have."""
+        """Note the end of a choice, after its last row."""
         self._ended.append(ending)
         self.finish_reasons.append(ending.reason)
         self.open_choices -= 1

@@ -27,7 +27,7 @@ class Runs:
         self._of.setdefault((stream, worker), {})[sequence] = state
 
     def knows(self, sequence: int) -> bool:
-        """Whether some router has said where it runs."""
+        """Whether a router has said on which worker the sequence runs."""
         return sequence in self._at
 
     def end(self, sequence: int) -> None:

@@ -1,4 +1,4 @@
-"""The model that requests are for, as one router serves it, and as all of them do together."""
+"""A served model, as one router describes it and as all routers together do."""
 
 from __future__ import annotations
 
@@ -62,5 +62,5 @@ def _widest(models: Sequence[router_pb2.ServedModel]) -> router_pb2.KvCache | No
 
 
 def _least(numbers: Iterable[int]) -> int:
-    """The smallest of those that are said; 0: none is."""
+    """The smallest number above 0; 0: every number is 0."""
     return min(filter(None, numbers), default=0)

@@ -19,7 +19,7 @@ _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 
 class Prompt(Struct, kw_only=True):
     tokens: int
-    """How many it has."""
+    """The number of the prompt's tokens."""
     max_tokens: int
     task: bytes
     """Fields that its task has beside those in common: joined, the bytes are one message. Nothing,
@@ -122,7 +122,7 @@ class Submission(Struct, frozen=True, kw_only=True):
 
     @property
     def held_bytes(self) -> int:
-        """What its prompts take as long as it is open."""
+        """Bytes that the prompts take while the request is open."""
         prompts = sum(len(prompt.task) + len(prompt.blocks) for prompt in self.prompts)
         return prompts + sum(map(len, self.echoes))
 

@@ -54,7 +54,7 @@ class Outbox(Generic[Message]):
         self._wake()
 
     def close(self) -> None:
-        """Send what is there, then end the stream."""
+        """Send the messages that wait, then end the stream."""
         self._closed = True
         self.notify()
 

@@ -64,7 +64,7 @@ def role_name(role: PeerRole, peer_name: str) -> str:
 
 
 class PeerTls:
-    """Credentials of one component, from its files as they are now."""
+    """TLS credentials of one component, read again when its files change."""
 
     def __init__(self, settings: TlsSettings) -> None:
         """Raises ConfigError where the files cannot be used."""

@@ -50,5 +50,5 @@ def describe(
 
 
 def new_instance() -> str:
-    """What one start of a process is called."""
+    """A random name for one start of a worker process."""
     return secrets.token_hex(8)

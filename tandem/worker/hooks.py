@@ -19,7 +19,7 @@ from tandem.worker.config import WorkerConfig
 
 
 class WorkerHooks:
-    """What runs them, and what they count."""
+    """A worker's hooks, their processes, and their counters."""
 
     def __init__(
         self,

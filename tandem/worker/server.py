@@ -431,7 +431,7 @@ class Worker:
         return registry
 
     def collectors(self) -> Iterator[Collector]:
-        """What there is to tell of this phase once it is prepared."""
+        """Collectors of this phase's metrics, once the phase is prepared."""
         loop = asyncio.get_running_loop()
         yield self._drained
         yield WorkerCollector(

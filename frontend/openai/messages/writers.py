@@ -165,7 +165,7 @@ def counted(usage: Usage) -> MessageUsage:
 
 
 def whole_block(block: Block) -> AnswerBlock:
-    """A block with all that came of it."""
+    """The answer's block with its whole text, reasoning or call."""
     match block.kind:
         case "text":
             return TextBlock(text=block.text)
@@ -176,7 +176,7 @@ def whole_block(block: Block) -> AnswerBlock:
 
 
 def _input(arguments: str) -> msgspec.Raw:
-    """The arguments as they were written, where they are a JSON object."""
+    """A call's arguments as the model wrote them, where these are a JSON object."""
     text = arguments.strip() or "{}"
     try:
         _objects.decode(text)

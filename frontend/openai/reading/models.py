@@ -43,7 +43,7 @@ RETRY_SECONDS = 30.0
 
 
 class LoadedModel:
-    """One model whose files are loaded."""
+    """A served model: its tokenizer, its reader of bodies, and its way to the routers."""
 
     def __init__(self, config: FrontendConfig, reader: Reader, route: ModelRoute) -> None:
         """`config`: of a frontend that serves this model alone."""
@@ -72,7 +72,7 @@ class LoadedModel:
 
     @property
     def lora_adapters(self) -> Sequence[str]:
-        """Names of those that some pair has, as routers said last."""
+        """Names of LoRA adapters that some pair has, as routers said last."""
         return self.route.served.lora_adapters if self.route.served is not None else ()
 
 
@@ -120,7 +120,7 @@ class Models:
         """Models whose files could not be used, and when."""
         self._first = config.model_name
         self._paths: Mapping[str, Path] = {}
-        """The folders of all models that are known."""
+        """The folder of each known model's files, by the model's name."""
         self._file = NamesFile(config.model_names_file) if config.model_names_file else None
         self._names = self._all_names()
         metrics.names.watch(stale=lambda: bool(self._file and self._file.stale))
@@ -219,7 +219,7 @@ class Models:
         return model in self._paths or model in self._loaded
 
     def _unknown(self, name: str, grant: Grant | None) -> UnknownModelError:
-        """A key is told of what workers serve only where it is allowed that."""
+        """The error for an unknown name, which tells a key of served models it may use alone."""
         allowed = grant is None or grant.models is None or name in grant.models
         shown = name not in self._paths and name in self._demultiplexer.shown_models
         why = (

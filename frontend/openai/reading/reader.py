@@ -56,9 +56,9 @@ class Request(NamedTuple):
     dialect: Dialect
     generating: Generating
     repeated: bytes
-    """What its answer says again of it."""
+    """Fields of the request that the answer repeats, as JSON."""
     ignored: tuple[str, ...]
-    """Names of fields that nobody knows."""
+    """Names of the body's fields that no table knows."""
     extra_fields: str
     """Those that classifiers are given, as a JSON object."""
 

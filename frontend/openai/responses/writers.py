@@ -104,7 +104,7 @@ class _Answer:
         )
 
     def item(self, block: Block, status: ItemStatus) -> OutputItem:
-        """A block as it is now."""
+        """The output item of a block, with the text or call that has come so far."""
         id, text = self.item_id(block), block.text
         match block.kind:
             case "text":

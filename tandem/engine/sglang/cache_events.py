@@ -61,7 +61,7 @@ class _Place(NamedTuple):
     """Where in its prompt a page ends."""
 
     number: bytes
-    """That of the last block before it that is whole."""
+    """The number of the last whole block before this page."""
     rest: tuple[int, ...]
     """Tokens behind that block, up to the page's end."""
     blocks: tuple[int, ...]

@@ -36,7 +36,7 @@ class Noted:
 
 
 _latest: list[Noted] = []
-"""Those of the step that is sampled now, until its result has them."""
+"""Failures noted for the step that is sampled now, until the step's result takes them."""
 
 
 def note(codes: Any, tell: Tell) -> None:

@@ -106,9 +106,9 @@ class EngineThread:
         self._seconds = seconds
         self._words: LastWords | None = None
         self._processes: Sequence[Any] = ()
-        """Those that SGLang has started, as of multiprocessing."""
+        """Processes that SGLang has started, as multiprocessing's objects."""
         self._port_args: Any = None
-        """Where they meet, once SGLang has chosen that."""
+        """SGLang's choice of the ports at which its processes meet."""
         self._gave_up: Told | None = None
         self._thread = threading.Thread(target=self._run, name="sglang-engine", daemon=True)
 

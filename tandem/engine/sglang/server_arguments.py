@@ -13,7 +13,7 @@ from typing import Any
 from tandem.errors import ConfigError
 
 VERSION = "0.5.21"
-"""The SGLang whose arguments these are."""
+"""The release of SGLang that this table of arguments describes."""
 ONE_LINE_JSON = "constrained_json_disable_any_whitespace"
 
 

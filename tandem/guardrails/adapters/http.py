@@ -50,7 +50,7 @@ class HttpOptions:
     circuit_failures: int = 5
     """So many failures in a row open the circuit."""
     circuit_open_ms: int = 10_000
-    """So long nothing is sent; then one call is tried."""
+    """Milliseconds for which an open circuit sends no call; then one call tries."""
 
     @classmethod
     def parse(cls, given: Mapping[str, Any] | None) -> HttpOptions:

@@ -29,7 +29,7 @@ class Judgement:
     replacement: str = ""
     """Where it is blocked, the text to show instead."""
     decisions: Mapping[str, Decision] = field(default_factory=dict)
-    """What each decided, by its name."""
+    """Each classifier's decision, by the classifier's name."""
     scores: Mapping[str, Any] = field(default_factory=dict)
     """external_scores: what each answered, by its name."""
     regenerate: bool | None = None

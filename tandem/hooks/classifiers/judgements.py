@@ -33,7 +33,7 @@ class Judgements:
     def ask(
         self, key: Hashable, ctx: ScoringContext, runners: Sequence[ClassifierRunner] | None = None
     ) -> None:
-        """Begin the judgement of one output, as ClassifierSet.judge has it."""
+        """Begin to judge one output, as ClassifierSet.judge describes."""
         task = asyncio.get_running_loop().create_task(self._judge(key, ctx, runners))
         self._open[key] = task
         self._tasks.add(task)

@@ -26,7 +26,7 @@ _REASON = re.compile(r"[a-z][a-z0-9_]{0,39}")
 
 
 class ClassifierRunner:
-    """One classifier, with what all its calls have in common."""
+    """One classifier, with the settings and counters of its calls."""
 
     __slots__ = ("_given_up", "_read", "_turns", "blocking", "caller", "counters", "hook", "name")
 

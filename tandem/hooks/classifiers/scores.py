@@ -24,7 +24,7 @@ class InvalidAnswerError(Exception):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Answer:
-    """What became of one call of a classifier."""
+    """The result of one call of a classifier."""
 
     blocks: bool
     replacement: str | None = None
@@ -37,7 +37,7 @@ class Answer:
     regenerate: bool | None = None
     """Where it blocks, whether the output is to be generated again; None: it does not say."""
     sampling: Resampling = AS_BEFORE
-    """How that is to be sampled."""
+    """Sampling parameters for the next run of the output."""
 
 
 def read(answer: Any, blocking: bool, again: RegenerateSettings | None = None) -> Answer:

@@ -32,7 +32,7 @@ from tandem.hooks.piece import Piece
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Question:
-    """What is to be judged now: an output as far as it has come."""
+    """An output, as far as it has come, that classifiers are to judge now."""
 
     text: str
     token_ids: list[int]
@@ -40,7 +40,7 @@ class Question:
     """So much of `text` the client has already."""
     is_final: bool
     logprobs: list[float] = field(default_factory=list)
-    """Those of `token_ids`, where classifiers are given them."""
+    """Log-probabilities of `token_ids`, where the deployment gives them to classifiers."""
 
     def context(self, base: ScoringContext, *, finish_reason: str) -> ScoringContext:
         """What classifiers are given: `base` says whose output it is; `finish_reason` is known
@@ -222,7 +222,7 @@ class _Held:
             self.tokens += len(piece.token_ids) or 1
 
     def piece(self) -> Piece:
-        """All that is held, as one piece."""
+        """The held output, joined into one piece."""
         if len(self._pieces) == 1:
             return self._pieces[0]
         token_ids: list[int] = []

@@ -160,7 +160,7 @@ class _Schemas:
                     yield []
 
     def _members(self, schema: Mapping[str, Any]) -> list[Symbol]:
-        """Properties that must be there."""
+        """Symbols of the properties that the schema requires."""
         known = schema.get("properties")
         known = known if isinstance(known, dict) else {}
         others = True if "patternProperties" in schema else schema.get("additionalProperties", True)
@@ -172,7 +172,7 @@ class _Schemas:
         return needed
 
     def _items(self, schema: Mapping[str, Any]) -> list[Symbol]:
-        """Items that must be there."""
+        """Symbols of the items that the schema requires."""
         rest = schema.get("items", True)
         first = _list(schema, "prefixItems")
         if isinstance(rest, list):  # as in drafts before 2020-12

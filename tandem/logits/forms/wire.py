@@ -21,7 +21,7 @@ class CompilerBoot(msgspec.Struct, frozen=True, kw_only=True):
     compiler: str
     """Its class, "module:Class"."""
     arguments: dict[str, Any]
-    """Those of its constructor."""
+    """Keyword arguments of the compiler's constructor."""
     import_path: list[str]
     """Where the worker finds modules."""
     cpu_seconds: int
@@ -49,7 +49,7 @@ class Compiled(msgspec.Struct, frozen=True, tag=True):
 
     compiled: bytes
     memory_bytes: int
-    """What compiling it took: at least what it takes where it is used."""
+    """Memory that compiling the form took, at least as much as its use takes."""
     shortest: int | None = None
     """As CompiledForm says."""
 

@@ -34,7 +34,7 @@ MAX_WAITING: Final = 64
 """Forms that wait to be compiled, of all keys."""
 _FULL: Final = f"{MAX_WAITING} forms wait to be compiled already"
 _REMEMBERED: Final = 1024
-"""Forms that were refused."""
+"""Refused forms that the workshop remembers."""
 _STACK_BYTES: Final = 16 * 1024 * 1024
 """For the thread that makes matchers: four times what a form may need."""
 OUTCOMES: Final = ("compiled", "wrong", "too_dear", "lost")

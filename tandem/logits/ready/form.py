@@ -29,7 +29,7 @@ class Form(MaskingProcessor):
     @property
     @abstractmethod
     def source(self) -> str:
-        """What is to be compiled."""
+        """The form's text, which a compiler compiles."""
 
     @abstractmethod
     def use(self, compiled: bytes, model: Model) -> None:

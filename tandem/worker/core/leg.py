@@ -159,7 +159,7 @@ class Leg(Struct, eq=False, kw_only=True):
     obstacle: str = ""
     """Why no other pair could; the router is told that instead."""
     replay: Replay | None = None
-    """What another worker's engine had made of it, until all of that has passed."""
+    """Output that a lost worker's engine had made, until this leg has replayed it."""
     resumes: bool = False
     """It goes on from parked KV, and its first token was shown in the first half."""
     stage: Stage = Stage.WAITING
@@ -202,7 +202,7 @@ class Leg(Struct, eq=False, kw_only=True):
             parcel.events.append(event)
 
     def say_closed(self) -> None:
-        """Tell the router that it has ended, after all of its output."""
+        """Tell the router that the leg has ended, after the leg's output."""
         assert self.closing is not None
         self.say_behind(self.closing.event(self.number))
 
@@ -300,7 +300,7 @@ class Leg(Struct, eq=False, kw_only=True):
             self._new_parcel()
 
     def _new_parcel(self) -> Parcel:
-        """One that leaves as soon as it can."""
+        """A new parcel of the leg's output, which leaves as soon as it can."""
         parcel = self.parcel = self._empty_parcel()
         self.outgoing.parcels.append(parcel)
         return parcel

@@ -32,7 +32,7 @@ class Spawner:
         return await asyncio.shield(loop.run_in_executor(self._thread, self._start, theirs))
 
     def forget(self, process: subprocess.Popen[bytes]) -> None:
-        """It has ended, and was collected."""
+        """Forget a process that has ended and was collected."""
         self._running.discard(process)
 
     def close(self) -> None:
