@@ -47,7 +47,7 @@ class DecodeRules:
             started.kv_bytes, started.kv_seconds = kv.bytes, kv.seconds
         return started
 
-    def verdict(self, end: Finish) -> worker_pb2.LegVerdict | None:
+    def verdict(self, leg: Leg, end: Finish) -> worker_pb2.LegVerdict | None:
         """A terminate ends the whole request, so the router must know, however this output ends:
         classifiers may still fail, or the router cancel.
         """
@@ -67,7 +67,7 @@ class DecodeRules:
             reason=FINISH_TO_WIRE[end.reason],
             stop_reason=end.stop_reason,
             prompt_tokens=leg.prompt_tokens,
-            completion_tokens=leg.spent_tokens + leg.output.completion_tokens,
+            completion_tokens=leg.generated_tokens,
             cached_tokens=leg.cached_tokens,
             withheld=end.withheld,
             external_scores=leg.scores,

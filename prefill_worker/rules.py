@@ -36,10 +36,12 @@ class PrefillRules:
         """That the hand-over was taken is decode's to say."""
         return None
 
-    def verdict(self, end: Finish) -> worker_pb2.LegVerdict | None:
+    def verdict(self, leg: Leg, end: Finish) -> worker_pb2.LegVerdict | None:
         """The hooks' word on the one chunk: decode's output may go, or the request ends here."""
         if end.terminated:
-            return worker_pb2.LegVerdict(terminate=True, reason=end.stop_reason)
+            return worker_pb2.LegVerdict(
+                terminate=True, reason=end.stop_reason, completion_tokens=leg.generated_tokens
+            )
         return worker_pb2.LegVerdict()
 
     def closing(self, end: Finish) -> Closing:

@@ -196,6 +196,8 @@ class Answers:
             sequence=action.sequence,
             reason=common_pb2.FINISH_REASON_STOP,
             stop_reason=action.stop_reason,
+            completion_tokens=action.completion_tokens,
+            withheld=True,
         )
         index = action.sequence - FIRST_SEQUENCE
         self._waiting.append(router_pb2.GenerateResponse(output_index=index, finish=finish))

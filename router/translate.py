@@ -164,7 +164,8 @@ def _leg_event(worker: str, message: worker_pb2.LegEvent) -> events.Event | None
         case "verdict":
             verdict = message.verdict
             reason = verdict.reason[:MAX_REASON_CHARACTERS]
-            return events.LegVerdict(worker, message.leg, verdict.terminate, reason)
+            generated = verdict.completion_tokens
+            return events.LegVerdict(worker, message.leg, verdict.terminate, reason, generated)
         case "closed":
             return _closed(worker, message)
         case "parked":
@@ -271,6 +272,7 @@ def sequence_end(action: actions.EndSequence) -> router_pb2.SequenceEnd:
         error=error,
         stop_reason=action.stop_reason,
         refused=action.refused,
+        completion_tokens=action.completion_tokens,
     )
 
 

@@ -71,6 +71,8 @@ class EndSequence(msgspec.Struct, frozen=True):
     stop_reason: str = ""
     refused: bool = False
     """Nothing of its request has run, nor will: it was not admitted, or no pair has come for it."""
+    completion_tokens: int = 0
+    """Generated, where prefill's hook judged this very sequence and ended its request."""
 
 
 class GiveVoucher(msgspec.Struct, frozen=True):

@@ -161,6 +161,8 @@ class LegVerdict(msgspec.Struct, frozen=True):
     leg: int
     terminate: bool
     reason: str = ""
+    completion_tokens: int = 0
+    """What the sequence has generated, where prefill terminates."""
 
 
 class LegMade(msgspec.Struct, frozen=True):

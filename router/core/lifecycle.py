@@ -141,11 +141,11 @@ class Lifecycle:
         elif leg.phase is Phase.DECODE and sequence.stage is Stage.RETRYING and not leg.held:
             self.end(sequence, error=sequence.failure)
 
-    def judge(self, leg: Leg, *, terminate: bool, reason: str) -> None:
+    def judge(self, leg: Leg, *, terminate: bool, reason: str, completion_tokens: int = 0) -> None:
         """Prefill's verdict: it ends the request where that worker propagates it (S0-035) or
         nothing follows prefill, and lets decode's output go otherwise. Decode's terminate ends the
         request, whatever has become of the sequence meanwhile: the worker shows nothing more of any
-        output (S0-029).
+        output (S0-029). `completion_tokens`: what prefill's hook judged, which nobody else counts.
         """
         sequence = leg.sequence
         running = sequence.stage in (Stage.PREFILLING, Stage.DECODING)
@@ -159,6 +159,7 @@ class Lifecycle:
         sequence.judged = True
         whole = sequence.request.submit.context_only or leg.worker.profile.propagate_terminate
         if terminate and whole:
+            self.end(sequence, stop_reason=reason, completion_tokens=completion_tokens)
             self.end_request(sequence.request, stop_reason=reason)
         else:
             self._release(sequence)
@@ -224,13 +225,16 @@ class Lifecycle:
         error: TandemError | None = None,
         stop_reason: str = "",
         refused: bool = False,
+        completion_tokens: int = 0,
     ) -> None:
-        """End with an error, or by a hook's terminate where there is none. `refused`: see
-        EndSequence.
+        """End with an error, or by a hook's terminate where there is none. `refused` and
+        `completion_tokens`: see EndSequence.
         """
         submit = sequence.request.submit
         if submit.frontend in self._state.frontends:
-            ended = EndSequence(submit.frontend, sequence.number, error, stop_reason, refused)
+            ended = EndSequence(
+                submit.frontend, sequence.number, error, stop_reason, refused, completion_tokens
+            )
             self.actions.append(ended)
         self._ended(sequence, Outcome.TERMINATED if error is None else error.code, error)
 

@@ -377,7 +377,12 @@ class Core:
         if leg := self._leg_of(event.worker, event.leg):
             code = "terminate" if event.terminate else ""
             leg.sequence.note(self._lifecycle.now, "verdict", leg.phase, code)
-            self._lifecycle.judge(leg, terminate=event.terminate, reason=event.reason)
+            self._lifecycle.judge(
+                leg,
+                terminate=event.terminate,
+                reason=event.reason,
+                completion_tokens=event.completion_tokens,
+            )
 
     def _leg_made(self, event: events.LegMade) -> None:
         if leg := self._leg_of(event.worker, event.leg):

@@ -296,7 +296,7 @@ class Demultiplexer:
             return
         if not end.HasField("error"):
             self._output.end(end.sequence)
-            state.withhold(end.sequence, end.stop_reason)
+            state.withhold(end.sequence, end.stop_reason, end.completion_tokens)
             return
         first = state.first_of(end.sequence)
         if first not in stream.open:

@@ -359,6 +359,10 @@ class RequestState:
             if self.let_go is not None:
                 self.let_go(size)
 
+    def _most_tokens(self, choice: int) -> int:
+        """What may be generated for it, all of its runs together."""
+        return MOST_RUNS * self.submission.prompts[choice // self.n].max_tokens
+
     def fits(self, finish: common_pb2.Finish) -> bool:
         """Whether it can be the end of what came for its choice."""
         choice = finish.sequence - self.base
@@ -367,7 +371,7 @@ class RequestState:
             finish.rows == self._choices[choice].rows
             and self._has_prompt(choice)
             and finish.cached_tokens <= prompt.tokens
-            and finish.completion_tokens <= MOST_RUNS * prompt.max_tokens
+            and finish.completion_tokens <= self._most_tokens(choice)
             and len(finish.stop_tokens) <= MOST_STOP_WORD_TOKENS
         )
 
@@ -407,12 +411,15 @@ class RequestState:
             )
         )
 
-    def withhold(self, sequence: int, stop_reason: str) -> None:
-        """A hook ended the choice elsewhere: in prefill, or in another choice. How far it had come
-        is chance, so its tokens do not count.
+    def withhold(self, sequence: int, stop_reason: str, completion_tokens: int) -> None:
+        """A hook ended the choice elsewhere. `completion_tokens`: what prefill's hook judged of it.
+        In another choice: 0, for how far this one had come is chance.
         """
         choice, reason = sequence - self.base, self.submission.withheld_reason
-        self._choices[choice].tokens = 0
+        if completion_tokens > self._most_tokens(choice):
+            self.fail(WorkerError("The router counts more tokens than the request allows"))
+            return
+        self._choices[choice].tokens = completion_tokens
         self._end(Finish(choice, reason, stop_reason or None, withheld=True))
 
     def leave(self, sequence: int, voucher: bytes) -> None:

@@ -285,6 +285,7 @@ class SequenceEnd(_message.Message):
     STOP_REASON_FIELD_NUMBER: _builtins.int
     VOUCHER_FIELD_NUMBER: _builtins.int
     REFUSED_FIELD_NUMBER: _builtins.int
+    COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     stop_reason: _builtins.str
     """the hook's reason"""
@@ -292,6 +293,8 @@ class SequenceEnd(_message.Message):
     """a serialised SignedVoucher: the end of a context-only sequence, in good order"""
     refused: _builtins.bool
     """nothing of its request has run, nor will: another router may have it"""
+    completion_tokens: _builtins.int
+    """where prefill's hook ended its request: what the sequence had generated; else 0"""
     @_builtins.property
     def error(self) -> _common_pb2.Error:
         """absent: ended by a hook's terminate in prefill or in a sibling sequence, or with a voucher"""
@@ -304,10 +307,11 @@ class SequenceEnd(_message.Message):
         stop_reason: _builtins.str = ...,
         voucher: _builtins.bytes = ...,
         refused: _builtins.bool = ...,
+        completion_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "refused", b"refused", "sequence", b"sequence", "stop_reason", b"stop_reason", "voucher", b"voucher"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "error", b"error", "refused", b"refused", "sequence", b"sequence", "stop_reason", b"stop_reason", "voucher", b"voucher"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+import switch_hook
 from rfc_classifier import PolicyHook
 from stacks import MODEL, SIM_READY_SECONDS, Served, options
 
@@ -28,6 +30,7 @@ SECONDS = 60.0
 PROMPT = [101, 102, 103, 104]
 REPLACED = "Replaced by policy."
 SETTINGS = """
+hook: switch_hook.SwitchHook
 classifiers:
   hold_back: all
   logprobs: true
@@ -52,6 +55,7 @@ def judged(
     settings.write_text(SETTINGS)
     flags = {
         "frontend": ("--allow-external-scores", "--extra-fields=my_policy"),
+        "prefill_worker": ("--propagate-terminate",),
         "decode_worker": (f"--config={settings}",),
     }
     with Stack(options("sim", model_path, hook_decode="", flags=flags), run_dir=tmp) as stack:
@@ -72,6 +76,39 @@ def test_the_rfcs_class_judges_every_endpoint(judged: Served, path: str, stream:
 
     assert REPLACED in ask("strict")
     assert REPLACED not in ask(["lenient", {"deeply": None}])
+
+
+@pytest.mark.promise("S0-038")
+@pytest.mark.parametrize(
+    ("asked", "counted"),
+    [
+        ({"phase": "prefill", "behaviour": switch_hook.TERMINATE_FIRST}, 1),
+        ({"phase": "decode", "behaviour": switch_hook.TERMINATE_THIRD}, 3),
+        ({"policy": "strict"}, 8),
+        ({"policy": ["lenient"]}, 8),
+    ],
+    ids=["prefill's hook", "decode's hook", "blocked", "shown"],
+)
+@pytest.mark.parametrize("path", list(BODIES))
+def test_usage_counts_what_was_generated_streamed_and_whole(
+    judged: Served, path: str, asked: dict[str, Any], counted: int
+) -> None:
+    """Also what nobody was shown: the token that prefill's hook terminated."""
+    behaviour = asked.get("behaviour", switch_hook.PASS)
+    for stream in (False, True):
+        trace_id = switch_hook.trace(behaviour, asked.get("phase", "decode"))
+        body = {"model": MODEL, "stream": stream, **BODIES[path], "temperature": 0}
+        if path.endswith("completions"):
+            body["ignore_eos"] = True
+            body |= {"stream_options": {"include_usage": True}} if stream else {}
+        answer = httpx.post(
+            f"{judged.url}{path}",
+            json=body | {"my_policy": asked.get("policy", ["lenient"])},
+            headers={"traceparent": f"00-{trace_id}-00f067aa0ba902b7-01"},
+            timeout=SECONDS,
+        )
+        found = re.findall(r'"(?:completion|output)_tokens": ?(\d+)', answer.text)
+        assert int(found[-1]) == counted, answer.text
 
 
 @pytest.mark.promise("S4-106", "S4-130")

@@ -737,17 +737,19 @@ def test_a_terminate_in_decode_cancels_the_prefill_leg_at_once() -> None:
     assert bench.cancelled() == [prefill.leg]
 
 
-@pytest.mark.promise("S0-035")
+@pytest.mark.promise("S0-035", "S0-038")
 def test_a_terminate_in_prefill_ends_the_request_only_where_that_worker_propagates_it() -> None:
     for propagate in (True, False):
         bench = Bench(prefill=0)
         bench.worker(Phase.PREFILL, has_hook=True, propagate_terminate=propagate)
         bench.submit(n=2)
         starts = bench.of(actions.StartLeg)
-        bench.feed(events.LegVerdict("prefill-0", starts[0].leg, True, "guard"))
+        bench.feed(events.LegVerdict("prefill-0", starts[0].leg, True, "guard", 1))
         released = [each.leg for each in bench.of(actions.ReleaseLeg)]
         if propagate:
+            ended = bench.of(actions.EndSequence)
             assert bench.ends() == [(1, "guard"), (2, "guard")]
+            assert [each.completion_tokens for each in ended] == [1, 0], "a sibling's are chance"
             assert len(bench.cancelled()) == 4
             assert released == []
         else:
@@ -761,8 +763,8 @@ def test_the_siblings_of_a_refused_prompt_end_with_it_whatever_they_do() -> None
     bench.submit(n=3)
     starts = bench.of(actions.StartLeg)
     bench.close(starts[2], Outcome.TERMINATED, reason="guard")
-    assert bench.ends() == [(1, "guard"), (2, "guard"), (3, "guard")]
-    assert bench.cancelled() == [starts[0].leg, starts[1].leg, starts[3].leg]
+    assert bench.ends() == [(2, "guard"), (1, "guard"), (3, "guard")]
+    assert bench.cancelled() == [starts[3].leg, starts[0].leg, starts[1].leg]
     assert len(bench.core.state.waiting) == 0
 
 

@@ -229,8 +229,9 @@ def test_prefill_s_terminate_ends_it_whatever_is_propagated() -> None:
     b.worker(Phase.DECODE)
     b.submit(context_only=True)
     (leg,) = b.of(actions.StartLeg)
-    b.feed(events.LegVerdict(leg.worker, leg.leg, terminate=True, reason="no"))
-    assert b.ends() == [(1, "no")]
+    b.feed(events.LegVerdict(leg.worker, leg.leg, terminate=True, reason="no", completion_tokens=1))
+    (end,) = b.of(actions.EndSequence)
+    assert (end.stop_reason, end.completion_tokens) == ("no", 1)
     assert b.cancelled() == [leg.leg]
     b.close(leg)
     assert b.of(actions.GiveVoucher) == []

@@ -675,6 +675,20 @@ async def test_generate_streams_texts_and_the_finish_of_each_output() -> None:
         assert (task.sampling.top_p, task.sampling.top_k) == (1.0, -1)
 
 
+@pytest.mark.promise("S0-038")
+async def test_generate_counts_what_prefills_hook_terminated() -> None:
+    guarded = FakeWorker(common_pb2.PHASE_PREFILL, has_hook=True, propagate_terminate=True)
+    async with stack(prefill=guarded) as s:
+        await _ready(s)
+        call = s.stub.Generate(generate_request())
+        leg, _ = await s.legs()
+        told = worker_pb2.LegVerdict(terminate=True, reason="no", completion_tokens=1)
+        s.prefill.say(worker_pb2.LegEvent(leg=leg.leg, verdict=told), closed(leg.leg))
+        finish = (await soon(call.read())).finish
+        assert (finish.stop_reason, finish.completion_tokens, finish.withheld) == ("no", 1, True)
+        assert await soon(call.read()) is grpc.aio.EOF
+
+
 async def test_generate_ends_with_the_status_and_code_of_the_error() -> None:
     async with stack() as s:
         await _ready(s)

@@ -189,6 +189,11 @@ class Leg(Struct, eq=False, kw_only=True):
         """The n sequences of one request share it."""
         return self.link, self.destination, self.sequence - self.output_index
 
+    @property
+    def generated_tokens(self) -> int:
+        """What the client's usage counts: this run's, and those of earlier runs."""
+        return self.spent_tokens + self.output.completion_tokens
+
     def say(self, event: worker_pb2.LegEvent) -> None:
         """Tell the router of an event."""
         self.outgoing.events.append(event)

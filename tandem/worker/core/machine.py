@@ -492,7 +492,7 @@ class Core:
     def _came_to_an_end(self, leg: Leg, end: Finish) -> None:
         """Hooks have ruled on all of a leg's output."""
         leg.output.end = end
-        verdict = self._rules.verdict(end)
+        verdict = self._rules.verdict(leg, end)
         if verdict is not None:
             # Prefill's lets decode's output go, which comes after what prefill shows of the prompt.
             say = leg.say if self._rules.shows else leg.say_behind
@@ -627,7 +627,7 @@ class Core:
             # Only where nothing was shown, which the settings see to, and no hook ended it.
             again = None if leg.resumes else self._rules.regeneration(leg, judgement)
         if again is not None:
-            again.spent_tokens = leg.spent_tokens + leg.output.completion_tokens
+            again.spent_tokens = leg.generated_tokens
             overlay = common_pb2.Task(regeneration=again).SerializeToString()
             self._end(leg, Closing(Outcome.REGENERATE, overlay=overlay))
         else:

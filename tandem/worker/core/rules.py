@@ -40,7 +40,7 @@ class PhaseRules(Protocol):
         """What the router is told of a leg's first output, before hooks see it."""
         ...
 
-    def verdict(self, end: Finish) -> worker_pb2.LegVerdict | None:
+    def verdict(self, leg: Leg, end: Finish) -> worker_pb2.LegVerdict | None:
         """What the router is told once hooks have ruled on all of a leg's output."""
         ...
 

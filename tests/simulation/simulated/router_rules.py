@@ -96,8 +96,10 @@ class RouterRules:
         self.canaries = CanaryRules(self.books, bounds, lambda text: self.fault(text))
         self.now = 0.0
         self._fault = fault
-        self._due: dict[Key, tuple[str, str]] = {}
-        """Sequences that must end now: an error's code or _END, and the stop reason."""
+        self._due: dict[Key, tuple[str, str, int]] = {}
+        """Sequences that must end now: an error's code or _END, the stop reason, the tokens that
+        count.
+        """
         self._refused: dict[Key, str] = {}
         self._unbegun: set[Key] = set()
         """Sequences that must end now and may run elsewhere: nothing of their request has begun."""
@@ -503,14 +505,14 @@ class RouterRules:
 
     def _leg_verdict(self, event: events.LegVerdict) -> None:
         if leg := self._leg(event.worker, event.leg):
-            self._verdict(leg, event.terminate, event.reason)
+            self._verdict(leg, event.terminate, event.reason, event.completion_tokens)
 
     def _leg_parked(self, event: events.LegParked) -> None:
         leg = self._leg(event.worker, event.leg)
         if leg is not None and leg.phase is Phase.PREFILL:
             leg.sequence.parked = event
 
-    def _verdict(self, leg: LegBook, terminate: bool, reason: str) -> None:
+    def _verdict(self, leg: LegBook, terminate: bool, reason: str, tokens: int = 0) -> None:
         sequence = leg.sequence
         running = sequence.stage == "running"
         if leg.phase is Phase.DECODE:
@@ -531,6 +533,7 @@ class RouterRules:
         sequence.judged = True
         alone = sequence.request.submit.context_only
         if terminate and (alone or leg.worker.profile.propagate_terminate):
+            self._end(sequence, _END, reason, tokens)
             self._end_request(sequence.request, _END, reason)
         else:
             self._must_release(sequence)
@@ -784,9 +787,9 @@ class RouterRules:
             if sequence.key not in self._due and sequence is not spared:
                 self._end(sequence, code, reason)
 
-    def _end(self, sequence: SequenceBook, code: str, reason: str = "") -> None:
+    def _end(self, sequence: SequenceBook, code: str, reason: str = "", tokens: int = 0) -> None:
         """It must be ended by the core, now."""
-        self._due[sequence.key] = code, reason
+        self._due[sequence.key] = code, reason, tokens
 
     def _end_failed(self, sequence: SequenceBook) -> None:
         failure = sequence.failure
@@ -826,14 +829,15 @@ class RouterRules:
         expected = self._due.get(key)
         if expected is None and sequence.stage == "waiting" and sequence.request.submit.half:
             refusal = self._half_end(sequence)
-            expected = None if refusal is None else (refusal, "")
+            expected = None if refusal is None else (refusal, "", 0)
         if expected is None and self._hopeless(sequence):
             assert sequence.failure is not None
-            expected = sequence.failure.code, ""
+            expected = sequence.failure.code, "", 0
+        told = code, action.stop_reason, action.completion_tokens
         if expected is None:
             self.fault(f"sequence {key} is ended with {code} for no reason")
-        elif expected != (code, action.stop_reason):
-            self.fault(f"sequence {key} is ended with {code} {action.stop_reason}, not {expected}")
+        elif expected != told:
+            self.fault(f"sequence {key} is ended with {told}, not {expected}")
         self._ended(sequence)
 
     def _hopeless(self, sequence: SequenceBook) -> bool:

@@ -28,7 +28,7 @@ from tandem.metrics import DrainMetrics
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core import events
 from tandem.worker.core.actions import Action
-from tandem.worker.core.leg import Closing
+from tandem.worker.core.leg import Closing, Leg
 from tandem.worker.core.machine import Core
 from tandem.worker.core.output import Finish
 from tandem.worker.core.rules import PhaseRules
@@ -107,7 +107,7 @@ _MAKES = {"newer": "newer", "layout": "another"}
 class ForgetfulRules(PrefillRules):
     """Those of a prefill worker that keeps its verdicts to itself."""
 
-    def verdict(self, end: Finish) -> None:
+    def verdict(self, leg: Leg, end: Finish) -> None:
         return None
 
     def closing(self, end: Finish) -> Closing:

@@ -402,6 +402,9 @@ class WorkerRules:
             self._judged.add(key)
             if event.verdict.terminate:
                 self._terminated.add(key)
+            counts = self._prefill and event.verdict.terminate
+            if (event.verdict.completion_tokens > 0) != counts:
+                self._fault(f"leg {event.leg}: what prefill's hook terminates counts, and no other")
         elif kind == "parked":
             if key not in self._context_only or key in self._parked:
                 self._fault(f"leg {event.leg} has parked KV that nobody asked for, or twice")

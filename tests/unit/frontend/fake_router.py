@@ -103,6 +103,7 @@ class Reply:
         error: common_pb2.Error | None = None,
         stop_reason: str = "",
         voucher: bytes = b"",
+        completion_tokens: int = 0,
     ) -> None:
         self._stream.ends.append(
             router_pb2.SequenceEnd(
@@ -110,6 +111,7 @@ class Reply:
                 error=error,
                 stop_reason=stop_reason,
                 voucher=voucher,
+                completion_tokens=completion_tokens,
             )
         )
         self._stream.outbox.notify()

@@ -15,6 +15,7 @@ from harness import (
     MODEL,
     PATIENCE,
     Start,
+    error_of,
     events,
     request_bytes,
     say_hello,
@@ -701,6 +702,27 @@ async def test_usage_counts_withheld_tokens_alike_in_both_modes(start: Start) ->
     streamed = await frontend.chat(stream=True, stream_options={"include_usage": True})
     assert events(streamed.text)[-1]["usage"] == collected
     assert collected["completion_tokens"] == 5
+
+
+@pytest.mark.promise("S0-038")
+async def test_usage_counts_what_prefills_hook_terminated(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        reply.end(output=0, stop_reason="forbidden", completion_tokens=1)
+        reply.end(output=1, stop_reason="forbidden")
+
+    frontend = await start(script)
+    collected = (await frontend.chat(n=2)).json()["usage"]
+    streamed = await frontend.chat(n=2, stream=True, stream_options={"include_usage": True})
+    assert events(streamed.text)[-1]["usage"] == collected
+    assert collected["completion_tokens"] == 1
+
+
+async def test_an_end_with_more_tokens_than_can_be_fails_its_request(start: Start) -> None:
+    async def script(reply: Reply) -> None:
+        reply.end(stop_reason="forbidden", completion_tokens=2**32 - 1)
+
+    frontend = await start(script)
+    assert error_of(await frontend.chat())[:2] == (502, "worker_error")
 
 
 async def say_megabytes(reply: Reply) -> None:

@@ -37,12 +37,18 @@ def test_prefill_judges_its_one_token_and_shows_nothing(tokenizer: Tokenizer) ->
     assert (report.emitted, report.kv_bytes, report.kv_transport) == (1, KV.bytes, KV.transport)
 
 
-@pytest.mark.promise("S0-035")
-def test_prefills_terminate_travels_as_its_verdict(tokenizer: Tokenizer) -> None:
+@pytest.mark.promise("S0-035", "S0-038")
+@pytest.mark.parametrize("spent", [0, 7])
+def test_prefills_terminate_travels_as_its_verdict_with_the_tokens_that_count(
+    tokenizer: Tokenizer, spent: int
+) -> None:
+    """`spent`: by earlier runs, which classifiers blocked."""
     bench = Bench(tokenizer, phase="prefill", judge=lambda chunk: terminate("guard"))
-    said = bench.step(delta(bench.start(), [20], Ending.LENGTH))
+    again = {"count": 1, "spent_tokens": spent} if spent else {}
+    said = bench.step(delta(bench.start(task={"regeneration": again}), [20], Ending.LENGTH))
     (verdict,) = said.of(1, "verdict")
     assert (verdict.terminate, verdict.reason) == (True, "guard")
+    assert verdict.completion_tokens == spent + 1
     assert said.closed(1).outcome == FINISHED
 
 
@@ -102,8 +108,5 @@ def test_a_prefill_whose_verdict_is_awaited_while_its_engine_dies_may_run_elsewh
 def test_prefill_never_says_that_a_terminate_was_its_own_outcome() -> None:
     rules = PrefillRules()
     end = Finish("stop", "guard", terminated=True, withheld=True)
-    verdict = rules.verdict(end)
-    assert verdict is not None
-    assert (verdict.terminate, verdict.reason) == (True, "guard")
     assert rules.closing(end).outcome == "finished"
     assert rules.guard(streaming=True) is None
