@@ -43,6 +43,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         }
     },
 }
+LEAST = 9
+OFTEN = ["e", "a", "t", "o"]
 
 
 @pytest.fixture(params=SETTINGS)
@@ -67,8 +69,10 @@ async def test_answers_are_those_of_undisturbed_requests_whichever_token_the_wor
     cases = CASES | {
         "stop string": {"stop": [greedy.texts[0][half : half + 5]]},
         "stop string and logprobs": {"stop": [greedy.texts[0][half : half + 5]], "logprobs": 2},
+        "stop strings behind the least tokens": {"min_tokens": LEAST, "stop": OFTEN},
     }
     undisturbed = {name: await answer(served, fields) for name, fields in cases.items()}
+    assert undisturbed["stop strings behind the least tokens"].usage["completion_tokens"] > LEAST
     assert not {name: got.error for name, got in undisturbed.items() if got.error}
     last = undisturbed["greedy"].events
     places = range(1, last, 1 if plain else max(1, last // 3))
