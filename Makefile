@@ -15,7 +15,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation fuzz fuzz-parsers client-test ranks-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields chart chart-test cluster-test bench model lock lean full clean
+.PHONY: help demo up down test check simulation fuzz fuzz-parsers client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields chart chart-test cluster-test bench model lock lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -30,8 +30,8 @@ up: $(LEVEL) ## start the same stack and leave it running; prints its address an
 down: lean ## stop what `make up` started
 	$(BIN)/tandem down
 
-test: full ## run every test, in three processes (JOBS=8; ARGS="-k name" is passed to pytest)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --no-loadscope-reorder --rerun-failed $(ARGS)
+test: full ## run the tests, in three processes (JOBS=8; ARGS="-k name" is passed to pytest)
+	$(BIN)/python -m pytest -m "not long" --numprocesses $(JOBS) --no-loadscope-reorder --rerun-failed $(ARGS)
 
 check: lean ## style, types, architecture and generated code
 	$(BIN)/ruff check
@@ -62,8 +62,8 @@ stress: lean ## 200 threads, then 5,000 tasks at executors whose router is kille
 client-test: lean ## run other people's clients, and the playground in Chromium (ARGS="--only langchain")
 	. scripts/uv_environment.sh && $(BIN)/python tests/clients/run.py $(ARGS)
 
-ranks-test: full ## divide models unequally among ranks of real engines; half an hour (ARGS="-k groups")
-	ALL_RANKS=1 $(BIN)/python -m pytest tests/contract/test_unequal_ranks.py tests/contract/test_token_processes_beside.py $(ARGS)
+long-test: full ## run what `make test` leaves out: more of real engines, an hour (ARGS="-k unequal")
+	$(BIN)/python -m pytest -m long --numprocesses $(JOBS) --no-loadscope-reorder --rerun-failed $(ARGS)
 
 playground-pictures: full ## take the pictures of docs/playground.md, of a real answer in Chromium
 	$(BIN)/python tests/clients/playground_pictures.py

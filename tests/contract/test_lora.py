@@ -129,6 +129,7 @@ async def test_workers_say_which_adapters_they_have(pair: Pair) -> None:
 
 
 @pytest.mark.promise("S5-410")
+@pytest.mark.long
 @pytest.mark.parametrize(
     "adapted", [pytest.param("sglang", marks=pytest.mark.sglang)], indirect=True
 )

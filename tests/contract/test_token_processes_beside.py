@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,10 +17,9 @@ from tandem.v1 import worker_pb2
 
 pytestmark = [
     pytest.mark.sglang,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(600),
     pytest.mark.promise("S5-450"),
-    pytest.mark.skipif(not os.environ.get("ALL_RANKS"), reason="make ranks-test"),
 ]
 NAMES = ("", "sql", "tone")
 

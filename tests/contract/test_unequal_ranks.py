@@ -7,7 +7,6 @@ the last digits alone. GPUs, NCCL and what lies between machines are not in it.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +21,9 @@ from tandem.v1 import worker_pb2
 
 pytestmark = [
     pytest.mark.sglang,
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(500),
     pytest.mark.promise("S5-370"),
-    pytest.mark.skipif(not os.environ.get("ALL_RANKS"), reason="make ranks-test"),
 ]
 READY_SECONDS = 400.0
 PROMPTS = [[5 + (11 * number + place) % 200 for place in range(20 + number)] for number in range(3)]

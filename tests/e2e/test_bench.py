@@ -31,7 +31,6 @@ def installed() -> bool:
 
 pytestmark = [
     pytest.mark.skipif(not installed(), reason="AIPerf is not installed: the extra `bench`"),
-    pytest.mark.slow,
 ]
 
 

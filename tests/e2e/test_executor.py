@@ -463,7 +463,6 @@ def test_the_programs_of_the_page_run(
     assert capsys.readouterr().out.startswith("Not this. {'policy': ")
 
 
-@pytest.mark.slow
 def test_the_batch_example_answers_each_prompt_once_and_goes_on_after_an_interruption(
     router: str, tmp_path: Path
 ) -> None:

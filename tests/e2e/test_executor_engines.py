@@ -38,7 +38,7 @@ OWN = pytest.mark.parametrize(
     [
         ("sim", False),
         ("sim", True),
-        pytest.param("sglang", True, marks=[pytest.mark.sglang, pytest.mark.slow]),
+        pytest.param("sglang", True, marks=[pytest.mark.sglang, pytest.mark.long]),
     ],
 )
 
@@ -51,10 +51,21 @@ def executor(served: Served) -> Iterator[Executor]:
 
 @contextmanager
 def nothing_left() -> Iterator[set[psutil.Process]]:
-    """No process that the block starts outlives it; with those that there were before."""
+    """No process that the block starts outlives it; with those that there were before, which may
+    start others: a worker does in place of a process that compiles forms and took too long.
+    """
     before = set(psutil.Process().children(recursive=True))
     yield before
-    assert set(psutil.Process().children(recursive=True)) == before
+    new = set(psutil.Process().children(recursive=True)) - before
+    assert {each for each in new if not _is_of(before, each)} == set()
+
+
+def _is_of(before: set[psutil.Process], process: psutil.Process) -> bool:
+    """Whether one of them has started it, or it has ended meanwhile."""
+    try:
+        return not before.isdisjoint(process.parents())
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.promise("S2-064", "S2-067", "S2-068", "S2-071")
@@ -99,7 +110,6 @@ def test_the_kv_cache_of_its_own_engine_fills_with_what_runs_and_empties_again(
 
 @pytest.mark.promise("S2-064", "S2-067", "S2-068", "S2-071", "S2-077")
 @pytest.mark.sglang
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_an_sglang_engine_of_its_own_answers_fills_its_cache_and_fails_what_it_had_when_it_dies(
     model_path: Path, sglang: Served

@@ -319,7 +319,6 @@ async def _singing(served: Served) -> AsyncIterator[Chorus]:
         await singing
 
 
-@pytest.mark.slow
 async def test_good_streams_end_as_they_do_alone_beside_everything_hostile(stack: Served) -> None:
     pids = {name: each.pid for name, each in stack.stack.components.items()}
     async with _singing(stack) as chorus:
@@ -333,7 +332,6 @@ async def test_good_streams_end_as_they_do_alone_beside_everything_hostile(stack
     await until(lambda: nothing_is_open(stack), within=SECONDS, what="nothing is open")
 
 
-@pytest.mark.slow
 async def test_a_lost_prefill_worker_costs_no_stream_that_it_has_handed_over(
     stack: Served,
 ) -> None:

@@ -24,7 +24,9 @@ pytestmark = [
     pytest.mark.timeout(600),
     # An aggregated worker compiles forms as those of a pair do.
     pytest.mark.parametrize(
-        "served", ["sim", pytest.param("sglang", marks=pytest.mark.sglang)], indirect=True
+        "served",
+        ["sim", pytest.param("sglang", marks=[pytest.mark.sglang, pytest.mark.long])],
+        indirect=True,
     ),
 ]
 FIELDS = {"json_schema": "guided_json", "regex": "guided_regex", "ebnf": "guided_grammar"}

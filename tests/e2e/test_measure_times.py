@@ -30,7 +30,6 @@ def stack(tmp_path: Path) -> Iterator[Stack]:
         yield running
 
 
-@pytest.mark.slow
 @pytest.mark.promise("S5-364")
 def test_the_table_is_what_the_engine_was_told_and_a_little_more(
     stack: Stack, tmp_path: Path

@@ -5,12 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from watching import Prometheus, Tools, complete, watching
 
 from tandem.cli.stack import Stack
 
-pytestmark = pytest.mark.slow
 COMPONENTS = {"frontend", "router", "prefill_worker-0", "decode_worker-0"}
 LOST_DECODE = ("TandemNoReadyDecode", "TandemNoReadyPair", "TandemFrontendNotReady")
 

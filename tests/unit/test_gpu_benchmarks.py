@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-pytestmark = [pytest.mark.sglang, pytest.mark.slow]
+pytestmark = [pytest.mark.sglang, pytest.mark.long]
 
 
 def figures(folder: Path, name: str, *flags: str, status: int = 0) -> tuple[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ import pytest
 from parsed_answers import parsed, parser, plain
 from recorded_answers import ANSWERS, RECORDED, TOOLS
 
-pytestmark = [pytest.mark.sglang, pytest.mark.slow]
+pytestmark = [pytest.mark.sglang, pytest.mark.long]
 
 PARSERS = {
     "hermes": "hermes",
