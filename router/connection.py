@@ -125,9 +125,7 @@ class WorkerConnection:
         try:
             key = self.listed.address
             role: PeerRole = "worker" if faces.is_one(key) else self.listed.phase.value
-            async with open_channel(
-                faces.address(key), self._tls, role=role, budget=self._relay.budget
-            ) as channel:
+            async with open_channel(faces.address(key), self._tls, role=role) as channel:
                 reason = await self._serve(worker_pb2_grpc.WorkerStub(channel))
                 died = False
         except grpc.aio.AioRpcError as error:

@@ -2106,7 +2106,7 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S6-404",
         "Given messages that nobody reads, then what is kept of a gRPC connection is bounded, and "
-        "counts in the budget of its component, whichever end dialled.",
+        "counts in the budget of the component that a client dialled.",
         ours=True,
     ),
     Promise(

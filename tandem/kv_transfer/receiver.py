@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from tandem.byte_budget import ByteBudget
 from tandem.errors import KvTransferError, TandemError
 from tandem.kv_transfer.lease import MARGIN_SECONDS, Leases
 from tandem.kv_transfer.nixl import Memory
@@ -33,13 +32,11 @@ class Receiver:
         settle_seconds: float = 2.0,
         margin_seconds: float = MARGIN_SECONDS,
         tls: PeerTls | None = None,
-        budget: ByteBudget | None = None,
     ) -> None:
         """`settle_seconds`: how long an abort waits for prefill's word before it is final."""
         self.memory = memory
         self.hello = memory.describe(token_bytes=token_bytes)
         self.tls = tls
-        self.budget = budget
         self.free = free
         self.leases: Leases[int] = Leases()
         self.tasks = Tasks(on_crash)

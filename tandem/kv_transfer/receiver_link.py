@@ -10,7 +10,6 @@ from typing import Protocol
 import grpc.aio
 
 from tandem import errors
-from tandem.byte_budget import ByteBudget
 from tandem.errors import KvTransferError, TandemError
 from tandem.kv_transfer import checks
 from tandem.kv_transfer.lease import STREAM_SILENCE_SECONDS, Leases
@@ -50,7 +49,6 @@ class ReceiverSide(Protocol):
 
     hello: kv_pb2.KvMemory
     tls: PeerTls | None
-    budget: ByteBudget | None
     free: Callable[[Sequence[int]], None]
     leases: Leases[int]
 
@@ -105,7 +103,6 @@ class ReceiverLink:
                 self._receiver.tls,
                 role="prefill",
                 silence_seconds=STREAM_SILENCE_SECONDS,
-                budget=self._receiver.budget,
             ) as channel:
                 call = kv_pb2_grpc.KvTransferStub(channel).Exchange(self._outbox.messages())
                 await self._read(call)

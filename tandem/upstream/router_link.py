@@ -75,9 +75,9 @@ class RouterLink:
         silence_seconds: float,
         tls: PeerTls | None,
     ) -> None:
-        """`budget`: what waits to be sent, and what came and is not read, takes of it. `old` keeps
-        the streams of a router that drains. One that says nothing for `silence_seconds`, though it
-        said that it would, is given up.
+        """`budget`: what waits to be sent takes of it. `old` keeps the streams of a router that
+        drains. One that says nothing for `silence_seconds`, though it said that it would, is given
+        up.
         """
         self._address = address
         self._budget = budget
@@ -117,9 +117,7 @@ class RouterLink:
 
     async def _hold(self, stream: RouterStream, receiver: Receiver) -> None:
         """One stream, on a channel of its own, from its dial to its end."""
-        async with open_channel(
-            self._address, self._tls, role="router", budget=self._budget
-        ) as channel:
+        async with open_channel(self._address, self._tls, role="router") as channel:
             connect = channel.stream_stream(
                 _CONNECT,
                 request_serializer=router_pb2.FrontendMessage.SerializeToString,

@@ -30,12 +30,10 @@ def open_channel(
     *,
     role: PeerRole = "router",
     silence_seconds: float = SILENCE_SECONDS,
-    budget: ByteBudget | None = None,
 ) -> grpc.aio.Channel:
     """A channel to "host:port"; it connects on first use, with the certificate that it was opened
     with. With `tls` only a server of that role is believed; without it is plaintext. One whose
     process says nothing for `silence_seconds` is given up; one whose machine is lost, after 15.
-    What the server sent and nobody has read takes of `budget`, as a Server's.
 
     It is one of tandem.wire.rpc, and has of grpc.aio's what stubs ask for.
     """
@@ -45,7 +43,6 @@ def open_channel(
         name="" if tls is None else tls.name_of(role),
         most_bytes=MAX_MESSAGE_BYTES,
         silence_seconds=silence_seconds,
-        budget=budget,
     )
     if tls is not None:
         watch(channel, tls)

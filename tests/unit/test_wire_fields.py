@@ -402,7 +402,14 @@ FLEET = router_pb2.Fleet(
 MESSAGE = router_pb2.RouterMessage(
     payload=b"",
     ends=[
-        router_pb2.SequenceEnd(sequence=1, error=ERROR, stop_reason="r", voucher=b"v", refused=True)
+        router_pb2.SequenceEnd(
+            sequence=1,
+            error=ERROR,
+            stop_reason="r",
+            voucher=b"v",
+            refused=True,
+            completion_tokens=1,
+        )
     ],
     fleet=FLEET,
     part_worker=[1],
@@ -410,6 +417,7 @@ MESSAGE = router_pb2.RouterMessage(
     lost=[1],
     run_sequence=[1],
     run_worker=[1],
+    queue_wait=[router_pb2.QueueWait(sequence=1, seconds=1.0, cause="c")],
 )
 
 

@@ -69,7 +69,6 @@ class Handover:
                 free=free,
                 on_crash=on_crash,
                 tls=settings.tls,
-                budget=settings.budget,
             )
 
     @property

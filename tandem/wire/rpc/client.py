@@ -13,7 +13,6 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
-from tandem.byte_budget import ByteBudget
 from tandem.wire import addresses
 from tandem.wire.rpc import headers
 from tandem.wire.rpc.dialled import Dialled
@@ -47,18 +46,16 @@ class RpcChannel:
         name: str = "",
         most_bytes: int,
         silence_seconds: float = SILENCE_SECONDS,
-        budget: ByteBudget | None = None,
     ) -> None:
         """`address`: "host:port"; `name`: what the server's certificate has to bear; `most_bytes`
         of a message that is received. A server that says nothing for `silence_seconds`, though it
-        was asked, is given up. `budget`: as a Listener's.
+        was asked, is given up.
         """
         self.address = address
         self._tls = tls
         self._name = name
         self._most_bytes = most_bytes
         self._silence_seconds = silence_seconds
-        self._budget = budget
         self._connections: list[Dialled] = []
         """The last one takes calls, unless it is lost; the others let theirs end."""
         self._dialling: asyncio.Task[Dialled] | None = None
@@ -210,7 +207,6 @@ class RpcChannel:
             lambda: Dialled(
                 most_bytes=self._most_bytes,
                 silence_seconds=self._silence_seconds,
-                budget=self._budget,
             ),
             ssl=self._tls,
             server_hostname=name,

@@ -9,7 +9,6 @@ from math import inf
 
 import grpc
 
-from tandem.byte_budget import ByteBudget
 from tandem.wire.rpc import frames, validity
 from tandem.wire.rpc.connection import PeerConnection
 from tandem.wire.rpc.frames import PREFACE, Code
@@ -21,11 +20,8 @@ class Dialled(PeerConnection):
     preface = PREFACE
     asked: Mapping[int, int] = {**PeerConnection.asked, frames.ENABLE_PUSH: 0}
 
-    def __init__(
-        self, *, most_bytes: int, silence_seconds: float, budget: ByteBudget | None = None
-    ) -> None:
+    def __init__(self, *, most_bytes: int, silence_seconds: float) -> None:
         super().__init__(most_bytes=most_bytes, silence_seconds=silence_seconds)
-        self.hold(budget)
         self.accepts = True
         """It takes new calls."""
         self._next = 1

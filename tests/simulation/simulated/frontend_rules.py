@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from simulated.network import Call
 
 _MOMENT = 1e-6
+_WORD_SECONDS = 0.25
+"""A router's word that it has begun a sequence is on its way no longer (see plan.py's delays)."""
 
 
 @dataclass(slots=True)
@@ -34,6 +36,8 @@ class StreamBook:
     cancelled: set[int] = field(default_factory=set)
     refused: set[int] = field(default_factory=set)
     """Sequences that its router, which drains, has not begun."""
+    told: set[int] = field(default_factory=set)
+    """Sequences of which its router has said that they run."""
     full: set[int] = field(default_factory=set)
     """Sequences that it has not begun for want of room, or of a pair."""
     drains_since: float | None = None
@@ -67,8 +71,8 @@ class FrontendRules:
         self._patience: dict[str, float] = {}
         """How long a request may wait for a router, by frontend: the most that any has allowed."""
         self._ended: list[tuple[FrontendProcess, Answer]] = []
-        self.begun: set[tuple[str, int]] = set()
-        """Prompts that a router has started, by trace id and first sequence."""
+        self.begun: dict[tuple[str, int], float] = {}
+        """When a router started a prompt last, by trace id and first sequence."""
 
     def _book(self, call: Call) -> StreamBook:
         return self._streams.setdefault(call, StreamBook())
@@ -108,7 +112,8 @@ class FrontendRules:
             self._fault(f"{name} is submitted to a router without a pair, and another has one")
         if answer.over is not None and answer.over < now - _MOMENT:
             self._fault(f"{name} is submitted and its client has gone")
-        if (submit.trace_id, submit.first_sequence) in self.begun:
+        begun = self.begun.get((submit.trace_id, submit.first_sequence))
+        if begun is not None and not self._word_lost(frontend, submit, begun):
             self._fault(f"{name} is submitted again, and a router had begun it")
         if submit.first_sequence in book.submitted - book.full:
             self._fault(f"{name} is submitted twice by one stream")
@@ -133,6 +138,18 @@ class FrontendRules:
             for other, theirs in self._streams.items()
         )
 
+    def _word_lost(
+        self, frontend: FrontendProcess, submit: router_pb2.Submit, begun: float
+    ) -> bool:
+        """Whether the stream of a prompt broke while its router's word was on its way that it had
+        begun the prompt (design 0011).
+        """
+        first = submit.first_sequence
+        before = self._last.get((frontend.name, first))
+        if before is None or before.ended_well or self._now() > begun + _WORD_SECONDS:
+            return False
+        return self._book(before).told.isdisjoint(range(first, first + submit.n))
+
     def _cancelled(self, frontend: FrontendProcess, first: int) -> None:
         for answer in frontend.answers:
             state = answer.state
@@ -146,6 +163,7 @@ class FrontendRules:
     ) -> None:
         book, fleet = self._book(call), message.fleet
         book.greeted = True
+        book.told.update(message.run_sequence)
         if frontend.model in fleet.expected:
             before = self._patience.get(frontend.name, WAIT_SECONDS)
             self._patience[frontend.name] = max(before, fleet.pair_wait_ms / 1000)

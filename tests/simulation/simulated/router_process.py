@@ -103,7 +103,7 @@ class RouterProcess:
         network: Network,
         name: str,
         bounds: Bounds,
-        begun: set[tuple[str, int]],
+        begun: dict[tuple[str, int], float],
         *,
         eject_after: int,
         policy: str | None,

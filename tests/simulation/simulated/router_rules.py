@@ -77,7 +77,7 @@ class RouterRules:
         self,
         bounds: Bounds,
         fault: Callable[[str, str], None],
-        begun: set[tuple[str, int]] | None = None,
+        begun: dict[tuple[str, int], float] | None = None,
         *,
         memory: int = DEFAULT_BYTES,
     ) -> None:
@@ -89,7 +89,7 @@ class RouterRules:
         """Prefill is chosen by `prefix`."""
         self.forgets = False
         """It may know less of caches than it was told."""
-        self._begun = set() if begun is None else begun
+        self._begun = {} if begun is None else begun
         self.bounds = bounds
         self.books = Books(bounds)
         self.shares = Shares(self.books.waiting)
@@ -966,7 +966,7 @@ class RouterRules:
         sequence.parked = None
         self.shares.begins(sequence)
         submit = sequence.request.submit
-        self._begun.add((submit.trace_id, submit.first_sequence))
+        self._begun[submit.trace_id, submit.first_sequence] = self.now
         sequence.judged = sequence.shown = sequence.unsent = False
 
     def _pair_rules(

@@ -121,7 +121,7 @@ class FickleRouter(router_pb2_grpc.RouterServicer):
         dice: Dice,
         network: Network,
         model: str,
-        begun: set[tuple[str, int]],
+        begun: dict[tuple[str, int], float],
     ) -> None:
         """In `begun` it notes the prompts that it begins."""
         self._dice, self._network, self._model, self._begun = dice, network, model, begun
@@ -161,7 +161,8 @@ class FickleRouter(router_pb2_grpc.RouterServicer):
 
     def _begin(self, submit: router_pb2.Submit) -> router_pb2.RouterMessage:
         """A row of the prompt's first output, with nothing in it."""
-        self._begun.add((submit.trace_id, submit.first_sequence))
+        now = asyncio.get_running_loop().time()
+        self._begun[submit.trace_id, submit.first_sequence] = now
         row = common_pb2.TokenColumns(
             sequence=[submit.first_sequence], offset=[0], token_count=[0], text=[""]
         )

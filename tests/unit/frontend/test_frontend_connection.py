@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from fake_router import Reply
 from harness import CHAT, PATIENCE, Start, request_bytes, say_hello
 
 from frontend.http.connection import Connection
-from tandem.text.tokenizer import Tokenizer
+from tandem.child_process import ChildProcess
 from tandem.upstream.request_state import RequestState
 
 STREAM = b'{"model":"tandem-tiny","messages":[{"role":"user","content":"Hello"}],"stream":true}'
@@ -99,25 +98,29 @@ async def test_half_a_further_request_on_a_kept_connection_is_sent_away(start: S
 async def test_a_client_that_goes_while_its_prompt_is_tokenised_is_no_fault(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    began, go = threading.Event(), threading.Event()
+    began, go = asyncio.Event(), asyncio.Event()
+    ask = ChildProcess.ask
 
-    def encode(self: Tokenizer, text: str, *, special_tokens: bool) -> list[int]:
+    async def held(self: ChildProcess, payload: bytes, **bounds: Any) -> bytes:
+        answer = await ask(self, payload, **bounds)
         began.set()
-        go.wait(PATIENCE)
-        return [5] * 100_000  # more than the context holds: it is to be refused
+        await go.wait()
+        return answer
 
     frontend = await start(say_hello)
-    monkeypatch.setattr(Tokenizer, "encode", encode)
-    body = json.dumps({"model": "tandem-tiny", "prompt": "x" * 40_000}).encode()
+    long = "x " * 20_000  # more than the context holds: it is refused
+    assert (await frontend.complete(prompt=long)).status_code == 400
+    monkeypatch.setattr(ChildProcess, "ask", held)
+    body = json.dumps({"model": "tandem-tiny", "prompt": long}).encode()
     _, writer = await frontend.connect()
     writer.write(request_bytes(body, path="/v1/completions"))
-    await asyncio.to_thread(began.wait, PATIENCE)
-    writer.transport.abort()
+    await asyncio.wait_for(began.wait(), PATIENCE)
     lost = asyncio.Event()
     monkeypatch.setattr(Connection, "connection_lost", _then(Connection.connection_lost, lost))
+    writer.transport.abort()
     await asyncio.wait_for(lost.wait(), PATIENCE)
     go.set()
-    await frontend.until_metric("tandem_frontend_requests_total", 1, endpoint="completions")
+    await frontend.until_metric("tandem_frontend_requests_total", 2, endpoint="completions")
     assert [record for record in caplog.records if record.exc_info] == []
 
 

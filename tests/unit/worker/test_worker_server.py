@@ -560,6 +560,6 @@ async def test_the_test_switch_changes_nothing_of_how_the_engine_is_built(
         config = WorkerConfig(model_path=model_path, test_logits_processor=switch)
         Worker(phase, config, LOAD[phase])
     none = Registry()
-    off, on = (dataclasses.replace(settings, registry=none) for settings in built)
+    off, on = (dataclasses.replace(settings, registry=none, budget=None) for settings in built)
     assert off == on
     assert built[0].registry.import_paths() == built[1].registry.import_paths()
