@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager, suppress
 import hpack
 from rpc.echo import MOST_BYTES, SERVICE, pack
 
-from tandem.byte_budget import ByteBudget
 from tandem.wire.rpc import frames
 from tandem.wire.rpc.client import RpcChannel
 from tandem.wire.rpc.frames import HEAD, HEAD_BYTES, frame
@@ -110,13 +109,11 @@ async def dialled(port: int, *, greets: bool = True) -> AsyncIterator[Peer]:
 
 @asynccontextmanager
 async def called(
-    silence_seconds: float = 60.0, budget: ByteBudget | None = None
+    silence_seconds: float = 60.0,
 ) -> AsyncIterator[tuple[RpcChannel, asyncio.Queue[Peer]]]:
     """A channel of ours, and the servers that its connections reach."""
     async with accepting() as (address, peers):
-        channel = RpcChannel(
-            address, None, most_bytes=MOST_BYTES, silence_seconds=silence_seconds, budget=budget
-        )
+        channel = RpcChannel(address, None, most_bytes=MOST_BYTES, silence_seconds=silence_seconds)
         try:
             yield channel, peers
         finally:

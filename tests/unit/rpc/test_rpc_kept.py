@@ -8,10 +8,9 @@ from math import inf
 from types import SimpleNamespace
 from typing import Any
 
-import grpc.aio
 import pytest
 from rpc.echo import MOST_BYTES, Echo, Stub, open_channel, serving
-from rpc.raw import called, dialled, message
+from rpc.raw import dialled, message
 from rpc.served import served
 from rpc.test_rpc_work import GREETING, request
 
@@ -89,24 +88,6 @@ async def test_what_nobody_reads_takes_of_the_budget() -> None:
     (goaway,) = [each for kind, _, each in transport.take() if kind == frames.GOAWAY]
     assert frames.read_goaway(goaway)[1] == Code.ENHANCE_YOUR_CALM
     small.abort("the test is over")
-    assert budget.held == 0
-
-
-@pytest.mark.promise("S6-404")
-async def test_a_server_whose_messages_find_no_room_is_left() -> None:
-    """And its call ends with a status that says why."""
-    budget = ByteBudget(WINDOW // 4)
-    async with called(budget=budget) as (channel, peers):
-        call = Stub(channel).talk()
-        await call.write(b"go on")
-        peer = await peers.get()
-        begun = frames.MESSAGE_HEAD.pack(0, WINDOW) + bytes(1_000)
-        peer.send(peer.answer(1), frame(frames.DATA, 0, 1, begun))
-        peer.send(*[frame(frames.DATA, 0, 1, bytes(16_000))] * 20)
-        assert await peer.ending() == Code.ENHANCE_YOUR_CALM
-        with pytest.raises(grpc.aio.AioRpcError, match="takes too much memory") as ended:
-            await call.read()
-        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
     assert budget.held == 0
 
 
