@@ -77,8 +77,8 @@ class App:
         spans: CallSpans | None = None,
         trust_traceparent: bool = False,
     ) -> None:
-        """`files`: what is served as it is, by its path. `spans`: of the requests that are counted;
-        None: nothing is traced.
+        """`files`: static files by path. `spans`: spans of counted requests; None: no request is
+        traced.
         """
         self._metrics = metrics
         self._browsers = browsers

@@ -86,7 +86,7 @@ class GiveVoucher(msgspec.Struct, frozen=True):
 
 
 class QueueWait(msgspec.Struct, frozen=True):
-    """Tell the frontend how long a sequence was in the queue, which wants a report."""
+    """Tell the frontend, which wants a report, how long a sequence was in the queue."""
 
     frontend: int
     sequence: int

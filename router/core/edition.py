@@ -12,7 +12,7 @@ from router.policies import Policy
 MOST_PAGES = 2**63
 """More than all can have; what is said beyond is cut, so that it fits the wire."""
 
-SIMULATED = "sim"
+SIM_ENGINE = "sim"
 """What the simulated engine's fingerprint says."""
 
 
@@ -39,7 +39,7 @@ class EditionFleet:
         """
         paired = {mine: group for mine, group in self.groups.items() if group.pairs}
         if paired:
-            simulated = any(each.engine == SIMULATED for each in paired)
+            simulated = any(each.engine == SIM_ENGINE for each in paired)
             self.served = replace(_served(self.edition, paired.values()), simulated=simulated)
             self.pairless_since = None
             offers = frozenset(group.offer for group in paired.values())

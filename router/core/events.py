@@ -44,9 +44,9 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """Requests with the same one are likely to go on from each other; 0: nothing is known."""
     max_tokens: int = 0
     logits_processors: frozenset[str] = frozenset()
-    """Those that its task names."""
+    """Logits processors that the task names."""
     lora_adapter: str = ""
-    """The one that its task names."""
+    """The LoRA adapter that the task names."""
     priority: int = 0
     want_report: bool = False
     resume: bool = False
@@ -103,7 +103,7 @@ class WorkerUp(msgspec.Struct, frozen=True, kw_only=True):
     listed_as: Phase
     profile: Profile
     other_legs: int = 0
-    """Legs of other routers, by its first report."""
+    """Legs of other routers on the worker, by the worker's first report."""
     step_age: float | None = None
     """By that report too. What else it says comes as a WorkerLoad."""
 

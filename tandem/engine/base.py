@@ -66,7 +66,7 @@ ONE_NODE = Nodes()
 
 
 class EngineRequest(Struct, frozen=True, kw_only=True):
-    """One sequence, as one engine sees it."""
+    """The work of one sequence for one engine."""
 
     request_id: int
     """The worker's own number: unique in this process, never reused."""
@@ -94,7 +94,7 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     tenant: str = ""
     """The client's key, by name; empty: none was asked."""
     output_index: int = 0
-    """Which of its request's sequences it is."""
+    """The sequence's place among the sequences of its request."""
     park_seconds: float = 0.0
     """PREFILL: how long the KV waits for decode when the request has ended; 0: until then alone."""
     parked: bool = False
@@ -112,7 +112,7 @@ class Ending(enum.Enum):
     LENGTH = "length"
     """max_tokens or the context was reached. PREFILL ends every good request so."""
     CANCELLED = "cancelled"
-    """As asked by `cancel`."""
+    """`cancel` ended the sequence."""
     FAILED = "failed"
     """`Delta.error` says why."""
 
@@ -130,13 +130,13 @@ class PromptLogprobs(Struct, frozen=True):
     """Log-probabilities of a prompt: the model's own, before penalties, processors and sampling."""
 
     token_ids: Sequence[int]
-    """All of the prompt."""
+    """The whole prompt's token ids."""
     logprobs: Logprobs
     """Parallel to `token_ids` without the first, which has none: nothing stands before it."""
 
 
 class KvTransfer(Struct, frozen=True):
-    """What was measured of one hand-over."""
+    """Size, time and transport of one hand-over."""
 
     bytes: int
     seconds: float
@@ -247,7 +247,7 @@ class EngineFigures:
     parked: int = 0
     """Prompts whose KV is parked."""
     parked_bytes: int = 0
-    """What that KV takes."""
+    """Bytes of parked KV."""
     retractions: int | None = None
     """How often requests were taken out of the batch because the KV cache was full; None: the
     engine cannot say."""
@@ -337,9 +337,7 @@ class Engine(Protocol):
 
 
 class JoinedEngine(Engine, Protocol):
-    """An engine that another process of the worker has started, as one that has joined it sees
-    it.
-    """
+    """The engine that another process of the worker started, for a process that joins the engine."""
 
     def lost(self, reason: str) -> None:
         """The engine has died, as its own process says: `steps` raises EngineError."""

@@ -198,7 +198,7 @@ class Unread:
         return next((each for each in reversed(self._pieces) if each.sequence == sequence), None)
 
     def _make_final(self, piece: _Piece) -> None:
-        """Let it be read after all others: nothing follows what says that it is the last."""
+        """Move the piece behind all others, for nothing may follow a sequence's last piece."""
         if self._pieces[-1] is not piece:
             self._pieces.remove(piece)
             self._pieces.append(piece)

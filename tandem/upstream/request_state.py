@@ -360,7 +360,7 @@ class RequestState:
                 self.let_go(size)
 
     def _most_tokens(self, choice: int) -> int:
-        """What may be generated for it, all of its runs together."""
+        """Tokens that all runs of a choice may generate together."""
         return MOST_RUNS * self.submission.prompts[choice // self.n].max_tokens
 
     def fits(self, finish: common_pb2.Finish) -> bool:

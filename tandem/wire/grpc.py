@@ -93,8 +93,7 @@ class Server:
         """`caller`: the one role that may call anything here, health and reflection too; None:
         nobody. Without `tls` it is plaintext, and anybody may. `reflects`: it tells which calls it
         has. `limits`: of its clients' connections. What it received and nobody has read takes of
-        `budget`: where there is no room, whoever holds the most of it is ended, by the close of its
-        connection where it is one.
+        `budget`: where there is no room, the holder of the most is ended; a connection is closed.
         """
         self._reflects = reflects
         self._check = None if tls is None else CallerCheck(tls, caller)

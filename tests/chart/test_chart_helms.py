@@ -61,8 +61,8 @@ SCHEMA = (
 """Cases of each keyword of the schema."""
 NULLS = ("decode", "image", "global", "tls.controller", "frontend.service.port", "model.uri")
 each_helm = pytest.mark.parametrize("helm", HELMS)
-READ_APART = ("numbers-left-to-others", "large-numbers", "default", "openshift")
-"""Values by which the Helms differ, and the chart's own."""
+HELM_3_TOO = ("numbers-left-to-others", "large-numbers", "default", "openshift")
+"""Sets that Helm 3 renders in the short form too: those by which Helms differ, and the default."""
 
 
 def template(helm: str, values: dict[str, Any]) -> subprocess.CompletedProcess[str]:
@@ -92,7 +92,7 @@ def rendered(helm: str, name: str) -> tuple[Manifest, ...]:
             helm,
             name,
             id=f"{helm}-{name}",
-            marks=[] if helm == "helm" or name in READ_APART else pytest.mark.long,
+            marks=[] if helm == "helm" or name in HELM_3_TOO else pytest.mark.long,
         )
         for helm in HELMS
         for name in VALUES

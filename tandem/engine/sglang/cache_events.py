@@ -100,9 +100,7 @@ class CacheEvents:
         self._next: int | None = None
 
     def take(self, sequence: int, payload: bytes) -> None:
-        """A batch, by its number: where one is missing, what is known may be wrong, and all of it
-        is forgotten.
-        """
+        """Take the batch of a number. Where a number is missing every known page is forgotten."""
         if self._next is not None and sequence != self._next:
             log.warning("SGLang's cache events have a gap: what its cache holds is not known")
             self._forget()

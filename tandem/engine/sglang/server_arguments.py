@@ -219,7 +219,7 @@ REFUSED_VALUES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     _UNO: (("speculative_algorithm", "UNO"),),
 }
-"""The same of one value of an argument that has others."""
+"""The same table for single values of arguments that take several values."""
 
 _DRAFTS = "Speculative decoding"
 _LORA = "LoRA adapters"
@@ -240,7 +240,7 @@ WORKS: Mapping[str, tuple[str, ...]] = {
     _LORA_ON_CPUS: _names("lora_backend lora_strict_loading max_loras_per_batch"),
     "one H100, by hand": _names("load_format"),
 }
-"""What is given to SGLang, and was run by us, by where."""
+"""Arguments that reach SGLang and that we ran, by the place of the run."""
 
 PASSED: Mapping[str, tuple[str, ...]] = {
     "Serving": _names("stream_interval tokenizer_backend tokenizer_mode"),
@@ -414,7 +414,7 @@ PASSED: Mapping[str, tuple[str, ...]] = {
     ),
     _MOONCAKE: _names("disaggregation_decode_host_receive_threshold disaggregation_ib_device"),
 }
-"""What is given to SGLang as it is, and was not run by us, by what it is about."""
+"""Arguments that reach SGLang unchanged and that we did not run, by subject."""
 
 COMPANIONS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("speculative_algorithm",): (
@@ -470,7 +470,7 @@ COMPANIONS: Mapping[tuple[str, ...], tuple[str, ...]] = {
         "forward_pass_metrics_ipc_name forward_pass_metrics_worker_id"
     ),
 }
-"""By arguments of which one has to be there: what has no effect without."""
+"""Arguments without effect alone, by the arguments of which one must be set."""
 
 NAMELESS = _names("enable_flexkv radix_cache_backend")
 """Caches that know KV by its tokens alone: neither by the adapter under which it was computed, nor

@@ -204,10 +204,7 @@ class RpcChannel:
         create: Any = loop.create_unix_connection if "path" in where else loop.create_connection
         name = self._name if self._tls is not None else None
         _, connection = await create(
-            lambda: Dialled(
-                most_bytes=self._most_bytes,
-                silence_seconds=self._silence_seconds,
-            ),
+            lambda: Dialled(most_bytes=self._most_bytes, silence_seconds=self._silence_seconds),
             ssl=self._tls,
             server_hostname=name,
             **where,

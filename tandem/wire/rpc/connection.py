@@ -14,7 +14,7 @@ from typing import Final
 
 import grpc
 
-from tandem.byte_budget import Allotment, ByteBudget
+from tandem.byte_budget import Allotment
 from tandem.wire.rpc import frames, header_blocks, work
 from tandem.wire.rpc.closed_streams import ClosedStreams
 from tandem.wire.rpc.frames import (
@@ -33,7 +33,7 @@ from tandem.wire.rpc.validity import MalformedError
 from tandem.wire.rpc.work import Calm, ConnectionWork
 
 CONNECTION_WINDOW: Final = 8 * WINDOW
-"""What of it has come is open again once it is read, or is of a message that is not whole."""
+"""Bytes of whole messages that may wait unread; partial messages do not count here."""
 _MOST_PARTIAL: Final = 4
 """Messages that are not whole yet take so many largest messages' bytes together."""
 _HELD_STEP: Final = 64 * 1024
@@ -323,16 +323,9 @@ class PeerConnection(Link):
         if not self.unread and self._held is not None:
             self._count_held()
 
-    def hold(self, budget: ByteBudget | None) -> None:
-        """Count what is kept there: where it finds no room, the connection that keeps the most is
-        closed.
-        """
-        if budget is not None:
-            self._held = budget.allotment(self._end_for_room)
-
-    def _end_for_room(self) -> None:
-        reason = "what it sent and nobody has read takes too much memory"
-        self.refuse(ProtocolError(Code.ENHANCE_YOUR_CALM, reason))
+    def hold(self, allotment: Allotment) -> None:
+        """Count this connection's unread bytes in an allotment."""
+        self._held = allotment
 
     def _count_held(self) -> None:
         """Tell the budget what is kept, in steps."""

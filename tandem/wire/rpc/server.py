@@ -138,12 +138,17 @@ class Served(PeerConnection):
         else:
             loop = asyncio.get_running_loop()
             self._impatience = loop.call_later(_GREETING_SECONDS, self.abort, "it did not greet")
-            self.hold(self._listener.budget)
+            if (budget := self._listener.budget) is not None:
+                self.hold(budget.allotment(self._end_for_room))
 
     def _counted_as(self) -> tuple[str, tuple[str, ...]]:
         """Whose connection it is: an address, and the names of its certificate."""
         host = self.peername[0] if isinstance(self.peername, tuple) else ""
         return host, self.names
+
+    def _end_for_room(self) -> None:
+        reason = "what it sent and nobody has read takes too much memory"
+        self.refuse(ProtocolError(Code.ENHANCE_YOUR_CALM, reason))
 
     def greeting(self, data: bytes) -> int:
         if not data.startswith(PREFACE):

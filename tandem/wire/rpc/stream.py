@@ -46,7 +46,7 @@ class _Taker:
 
     def __init__(self, take: Callable[[bytes], object]) -> None:
         self.over: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        """What comes of it."""
+        """The answer of `take` that ends the handing on, or how the stream ended."""
         self.busy = False
         """It is at a message, or rests a turn of the loop: what comes meanwhile waits."""
         self._take = take
@@ -80,7 +80,7 @@ class Stream:
         """`most_bytes`: a larger message ends it."""
         self.number = number
         self.headers: Headers = ()
-        """The peer's first ones, once they are there."""
+        """The peer's first headers; empty until they come."""
         self.trailers: Headers | None = None
         """The peer's last ones, where it ended a call by them."""
         self.ended = False
@@ -172,7 +172,7 @@ class Stream:
         self._connection.flush(self)
 
     async def flushed(self) -> None:
-        """All that was written has left. Raises StreamError where it never will."""
+        """Wait until every written byte has left. Raises StreamError where the stream fails."""
         await self._flows.wait()
         self._check()
 
@@ -271,7 +271,7 @@ class Stream:
         self._wake()
 
     def fail(self, error: StreamError) -> None:
-        """It is over. What has come may still be read."""
+        """End the stream with an error; messages that have come may still be read."""
         self.error = self.error or error
         self.ended = True
         self._wake()
@@ -279,7 +279,7 @@ class Stream:
             self.on_failure()
 
     def close(self) -> None:
-        """Its connection has forgotten it."""
+        """Note that the connection has forgotten the stream."""
         self.closed = True
         if not self._messages:
             self._part.clear()

@@ -60,7 +60,7 @@ def of_streams(count: int) -> int:
 
 
 def of_cut_messages(count: int) -> int:
-    """Units of work of so many messages that are cut out of what came."""
+    """Units of work of cutting `count` messages out of received bytes."""
     return count // _CUT_MESSAGES
 
 

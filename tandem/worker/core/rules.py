@@ -17,7 +17,7 @@ class PhaseRules(Protocol):
 
     @property
     def phase(self) -> common_pb2.Phase.ValueType:
-        """Which one it is, as said on the wire."""
+        """The phase of these rules, as a number of the wire."""
         ...
 
     @property

@@ -112,17 +112,6 @@ async def called(
     silence_seconds: float = 60.0,
 ) -> AsyncIterator[tuple[RpcChannel, asyncio.Queue[Peer]]]:
     """A channel of ours, and the servers that its connections reach."""
-    async with accepting() as (address, peers):
-        channel = RpcChannel(address, None, most_bytes=MOST_BYTES, silence_seconds=silence_seconds)
-        try:
-            yield channel, peers
-        finally:
-            await channel.close()
-
-
-@asynccontextmanager
-async def accepting() -> AsyncIterator[tuple[str, asyncio.Queue[Peer]]]:
-    """The address of a server, and its end of each connection."""
     peers: asyncio.Queue[Peer] = asyncio.Queue()
     all_peers: list[Peer] = []
 
@@ -134,10 +123,15 @@ async def accepting() -> AsyncIterator[tuple[str, asyncio.Queue[Peer]]]:
         peers.put_nowait(peer)
 
     server = await asyncio.start_server(accepted, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    channel = RpcChannel(
+        f"127.0.0.1:{port}", None, most_bytes=MOST_BYTES, silence_seconds=silence_seconds
+    )
     try:
         async with asyncio.timeout(LONGEST):
-            yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", peers
+            yield channel, peers
     finally:
+        await channel.close()
         server.close()
         for peer in all_peers:
             await peer.close()
