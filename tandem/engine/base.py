@@ -337,7 +337,7 @@ class Engine(Protocol):
 
 
 class JoinedEngine(Engine, Protocol):
-    """The engine that another process of the worker started, for a process that joins the engine."""
+    """The engine that another process of the worker has started, for a process that joins it."""
 
     def lost(self, reason: str) -> None:
         """The engine has died, as its own process says: `steps` raises EngineError."""
