@@ -89,14 +89,17 @@ class Outbox(Generic[Message]):
         """
         self._loop = asyncio.get_running_loop()
         over = False
-        while not over:
-            self._full = self._loop.create_future()
-            self._writer = writer
-            if self._ready or self._over:
-                self._wake()
-            over = await self._full
-            if not over:
-                await writer.flushed()
+        try:
+            while not over:
+                self._full = self._loop.create_future()
+                self._writer = writer
+                if self._ready or self._over:
+                    self._wake()
+                over = await self._full
+                if not over:
+                    await writer.flushed()
+        finally:
+            self._writer = None  # its call ends with its headers, without the garbage collector
 
     @property
     def _over(self) -> bool:
@@ -113,7 +116,7 @@ class Outbox(Generic[Message]):
     def _write(self) -> None:
         self._planned = False
         writer, full = self._writer, self._full
-        if writer is None or full is None or full.done():
+        if writer is None or full is None:
             return  # it is full, or whoever wrote to it has gone
         try:
             flows = True
