@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,18 +23,30 @@ from tandem.cli.trace import TracedRequest
 from tandem.errors import ConfigError
 from tandem.testing.sim_stack import SimStack, sim_stack
 
-
-def installed() -> bool:
-    try:
-        aiperf.program()
-    except ConfigError:
-        return False
-    return True
+VERSION = "0.13.0"
+HOME = Path(__file__).parents[2] / "build" / "aiperf"
+pytestmark = pytest.mark.long
 
 
-pytestmark = [
-    pytest.mark.skipif(not installed(), reason="AIPerf is not installed: the extra `bench`"),
-]
+@pytest.fixture(scope="module", autouse=True)
+def command() -> Iterator[None]:
+    """AIPerf is on the PATH: in an environment of its own, made where there is none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{HOME / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        try:
+            aiperf.program()
+        except ConfigError:
+            _install()
+        yield
+
+
+def _install() -> None:
+    uv = str(Path(sys.executable).with_name("uv"))
+    python = str(HOME / "bin" / "python")
+    subprocess.run([uv, "venv", "--quiet", "--clear", "--python", sys.executable, HOME], check=True)
+    subprocess.run(
+        [uv, "pip", "install", "--quiet", "--python", python, f"aiperf=={VERSION}"], check=True
+    )
 
 
 @pytest.fixture(scope="module")

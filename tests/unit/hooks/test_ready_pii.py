@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from hook_driver import equal_parts, feed
+from presidio_stand_in import Analyzer, stand_in
 
 from tandem.errors import LoadError
 from tandem.guardrails.pii import ENTITIES, Pii
@@ -88,57 +87,9 @@ def test_wrong_settings_are_refused_by_name(config: dict[str, Any], words: str) 
 # --- Presidio ------------------------------------------------------------------------------------
 
 
-class Analyzer:
-    """Finds e-mail addresses, their domains as URLs, and numbers with a low score."""
-
-    def __init__(self, **given: Any) -> None:
-        self.given = given
-        self.calls: list[dict[str, Any]] = []
-
-    def get_supported_entities(self, language: str) -> list[str]:
-        return ["EMAIL_ADDRESS", "URL", "NUMBER"]
-
-    def analyze(self, **asked: Any) -> list[SimpleNamespace]:
-        self.calls.append(asked)
-        kinds = {
-            "EMAIL_ADDRESS": (r"\w+@\w+\.\w+", 1.0),
-            "URL": (r"\w+\.com", 0.5),
-            "NUMBER": (r"\d+", 0.3),
-        }
-        return [
-            SimpleNamespace(start=hit.start(), end=hit.end(), score=score, entity_type=kind)
-            for kind, (pattern, score) in kinds.items()
-            if score >= asked["score_threshold"] and kind in (asked["entities"] or kinds)
-            for hit in re.finditer(pattern, asked["text"])
-        ]
-
-
-class NoOp:
-    def __init__(self, models: list[dict[str, str]]) -> None:
-        self.models = models
-        self.loaded = False
-
-    def load(self) -> None:
-        self.loaded = True
-
-
-class Provider:
-    def __init__(self, analyzer_engine_conf_file: str) -> None:
-        if "broken" in Path(analyzer_engine_conf_file).read_text():
-            raise ValueError("no")
-
-    def create_engine(self) -> Analyzer:
-        return Analyzer()
-
-
 @pytest.fixture
 def presidio(monkeypatch: pytest.MonkeyPatch) -> None:
-    package, nlp = ModuleType("presidio_analyzer"), ModuleType("presidio_analyzer.nlp_engine")
-    package.AnalyzerEngine = Analyzer  # type: ignore[attr-defined]
-    package.AnalyzerEngineProvider = Provider  # type: ignore[attr-defined]
-    nlp.NoOpNlpEngine = NoOp  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "presidio_analyzer", package)
-    monkeypatch.setitem(sys.modules, "presidio_analyzer.nlp_engine", nlp)
+    stand_in(monkeypatch)
 
 
 @pytest.mark.usefixtures("presidio")
@@ -170,7 +121,7 @@ def test_presidio_is_asked_as_configured() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({"entities": ["NAME"]}, "knows no NAME here, only EMAIL_ADDRESS"),
+        ({"entities": ["NAME"]}, "knows no NAME here, only CREDIT_CARD, EMAIL_ADDRESS"),
         ({"presidio": {"score": 2}}, "score"),
         ({"presidio": {"config": "/nowhere.yaml"}}, "there is no file"),
         ({"presidio": {"overlap": -1}}, "overlap"),
