@@ -122,17 +122,21 @@ class Wire(asyncio.Transport):
                 if self.closing:
                     return
                 self.protocol.data_received(piece)
+                self._turn()
                 await self.rest()
 
     async def rest(self) -> None:
         """Until what has come may be followed by more. Raises FoundError where that never is."""
         for _ in range(MOST_TURNS):
             await asyncio.sleep(0)
-            if self._lines is not None:
-                self._lines.turn()
+            self._turn()
             if self.reading or self.closing:
                 return
         raise FoundError("fault", f"a connection rests for {MOST_TURNS} turns of the loop")
+
+    def _turn(self) -> None:
+        if self._lines is not None:
+            self._lines.turn()
 
 
 def _pieces(data: bytes) -> Iterator[bytes]:
