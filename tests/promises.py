@@ -1524,8 +1524,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-445",
-        "Given gRPC's own core at the other end, then every kind of call, its metadata, windows, "
-        "deadlines and statuses are as between two of ours.",
+        "Given gRPC's own core or grpc-go at the other end, then every kind of call, its metadata, "
+        "windows, deadlines and statuses are as between two of ours; grpcurl may ask every port.",
         ours=True,
     ),
     Promise(

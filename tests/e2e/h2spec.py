@@ -1,9 +1,7 @@
-"""h2spec, which tries what RFC 9113 and RFC 7541 say on a server: built once, and what it found."""
+"""h2spec, which tries what RFC 9113 and RFC 7541 say on a server, and what it found."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import tomllib
 import xml.etree.ElementTree as ElementTree
@@ -11,17 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-MODULE = "github.com/summerwind/h2spec/cmd/h2spec"
-VERSION = "v2.2.1+incompatible"
 WAIT_SECONDS = 1
 """Given to the server for each answer. A case that fails takes so long, and others milliseconds."""
 RUN_SECONDS = 240
-BUILD_SECONDS = 900
 FAILURES = Path(__file__).with_name("h2spec_failures.toml")
-
-
-class UnavailableError(Exception):
-    """h2spec cannot be had here."""
 
 
 @dataclass(frozen=True)
@@ -41,34 +32,6 @@ def expected() -> Mapping[str, str]:
     """Cases that fail, and why they may."""
     listed = tomllib.loads(FAILURES.read_text(encoding="utf-8"))
     return {str(each["case"]): str(each["reason"]) for each in listed.get("failure", ())}
-
-
-def binary() -> Path:
-    """The program. It is built where it is not there yet. Raises UnavailableError."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = cache / "tandem-ci" / f"h2spec-{VERSION}"
-    program = folder / "h2spec"
-    if program.exists():
-        return program
-    if (go := shutil.which("go")) is None:
-        raise UnavailableError("h2spec is built with Go, which is not here")
-    folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "go.mod").exists():
-        _go(folder, go, "mod", "init", "h2spec")
-    _go(folder, go, "get", "-tool", f"{MODULE}@{VERSION}")
-    fresh = folder / f"h2spec.{os.getpid()}"
-    _go(folder, go, "build", "-trimpath", "-ldflags", "-s -w", "-o", str(fresh), MODULE)
-    fresh.replace(program)
-    return program
-
-
-def _go(folder: Path, *command: str) -> None:
-    try:
-        subprocess.run(
-            command, cwd=folder, check=True, capture_output=True, text=True, timeout=BUILD_SECONDS
-        )
-    except subprocess.CalledProcessError as error:
-        raise UnavailableError(f"h2spec cannot be built: {error.stderr[-300:]}") from error
 
 
 def run(program: Path, address: str, report: Path) -> Outcome:

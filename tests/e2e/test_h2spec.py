@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
+import go_programs
 import h2spec
 import pytest
 from stacks import SIM_READY_SECONDS
@@ -21,8 +22,8 @@ PORTS = ("router", "prefill_worker-0", "decode_worker-0", "kv")
 @pytest.fixture(scope="module")
 def program() -> Path:
     try:
-        return h2spec.binary()
-    except h2spec.UnavailableError as error:
+        return go_programs.binary("h2spec")
+    except go_programs.UnavailableError as error:
         pytest.skip(str(error))
 
 

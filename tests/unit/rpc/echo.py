@@ -1,4 +1,4 @@
-"""A service of every kind of call, for servers and stubs of ours and of gRPC's own core."""
+"""A service of every kind of call, for ends of ours, of gRPC's own core and of grpc-go."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from google.protobuf.wrappers_pb2 import BytesValue
+from rpc.go_end import GoChannel, go_serving
 
 from tandem import sockets
 from tandem.wire.rpc.client import RpcChannel
@@ -112,10 +113,13 @@ class Stub:
         self.flood: Any = channel.stream_stream(f"/{SERVICE}/Flood", **codec)
 
 
-def open_channel(kind: str, port: int, most_bytes: int = MOST_BYTES) -> Any:
+def open_channel(kind: str, port: int, most_bytes: int = MOST_BYTES, **options: Any) -> Any:
+    """A channel of that kind; `options` of grpc-go's."""
     address = f"127.0.0.1:{port}"
     if kind == "ours":
         return RpcChannel(address, None, most_bytes=most_bytes)
+    if kind == "go":
+        return GoChannel(address, most_bytes=most_bytes, **options)
     options = [
         ("grpc.max_receive_message_length", most_bytes),
         ("grpc.max_send_message_length", -1),
@@ -125,7 +129,11 @@ def open_channel(kind: str, port: int, most_bytes: int = MOST_BYTES) -> Any:
 
 @asynccontextmanager
 async def serving(kind: str, echo: Echo, **options: Any) -> AsyncIterator[int]:
-    """The port of a server of that kind; `options` of ours."""
+    """The port of a server of that kind; `options` of ours and of grpc-go's."""
+    if kind == "go":
+        async with go_serving(echo.ended, **options) as port:
+            yield port
+        return
     if kind == "ours":
         listening = sockets.listen("127.0.0.1:0", setting="listen")
         server: Any = Listener(None, most_bytes=MOST_BYTES, **options)

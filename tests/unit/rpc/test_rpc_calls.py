@@ -1,5 +1,5 @@
-"""Calls of every kind, between ours and gRPC's own core, both ways: what one end says the other
-hears, and an end of a call is the same whoever serves and whoever calls.
+"""Calls of every kind, between ours and gRPC's own core and grpc-go, both ways: what one end says
+the other hears, and an end of a call is the same whoever serves and whoever calls.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import grpc
 import grpc.aio
 import pytest
 from rpc.echo import KINDS, MOST_BYTES, Echo, Stub, open_channel, serving
+from rpc.go_end import GO
 
 from tandem.wire.rpc.stream import WINDOW
 
 PATIENCE = 60.0
-PAIRS = [pair for pair in itertools.product(KINDS, KINDS) if "ours" in pair]
+PAIRS = [pair for pair in itertools.product((*KINDS, "go"), repeat=2) if "ours" in pair]
 pytestmark = pytest.mark.parametrize(
-    ("client", "server"), PAIRS, ids=[f"{client}-{server}" for client, server in PAIRS]
+    ("client", "server"),
+    [pytest.param(*pair, id="-".join(pair), marks=GO if "go" in pair else ()) for pair in PAIRS],
 )
 Code = grpc.StatusCode
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from rpc.echo import MOST_BYTES, Echo, Stub, open_channel, serving
+from rpc.go_end import GO
 from rpc.raw import dialled, message
 from rpc.served import served
 from rpc.test_rpc_work import GREETING, request
@@ -192,7 +193,7 @@ async def test_a_connection_that_is_idle_or_old_is_closed_by_and_by(
 
 
 @pytest.mark.promise("S6-406")
-@pytest.mark.parametrize("kind", ["core", "ours"])
+@pytest.mark.parametrize("kind", ["core", "ours", pytest.param("go", marks=GO)])
 async def test_calls_go_on_across_connections_that_end_of_age(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
