@@ -52,7 +52,7 @@ class Dialled(PeerConnection):
     def begin(self, first: Headers) -> Stream:
         """A new call. Raises OSError where the connection was lost meanwhile."""
         if not self.accepts:
-            raise ConnectionError("the connection was lost")
+            raise ConnectionError(self._refusal() if self.farewell else "the connection was lost")
         stream = Stream(self, self._next, most_bytes=self._most_bytes)
         self.streams[self._next] = stream
         self._next += 2
@@ -121,11 +121,14 @@ class Dialled(PeerConnection):
         self._let_begin()
         for stream in [each for number, each in self.streams.items() if number > last]:
             self.forget(stream)
-            stream.fail(StreamError(grpc.StatusCode.UNAVAILABLE, "the peer takes no new calls"))
+            stream.fail(StreamError(grpc.StatusCode.UNAVAILABLE, self._refusal()))
 
     def lost(self, reason: str) -> None:
         self.accepts = False
         self._let_begin()
+
+    def _refusal(self) -> str:
+        return f"the peer takes no new calls: {self.farewell}"
 
     def _takes_more(self) -> bool:
         return len(self.streams) + self._begins < self._most_calls

@@ -21,6 +21,7 @@ flags and its stream; whether the message is compressed, and its length. DATA is
 _NUMBER: Final = struct.Struct(">I")
 _SETTING: Final = struct.Struct(">HI")
 _TWO_NUMBERS: Final = struct.Struct(">II")
+_MOST_REASON: Final = 200
 _MOST_SETTINGS: Final = 32
 """In a frame, as nghttp2 has it: HTTP/2 knows six."""
 
@@ -158,6 +159,18 @@ def read_goaway(payload: bytes) -> tuple[int, int]:
         raise ProtocolError(Code.FRAME_SIZE_ERROR, "a GOAWAY of another size")
     last, code = _TWO_NUMBERS.unpack_from(payload)
     return last & 0x7FFFFFFF, code
+
+
+def goaway_reason(payload: bytes) -> str:
+    """Why a peer goes away, for people and logs: its code, and the beginning of what it says,
+    with "?" for each byte that ASCII does not print. Raises ProtocolError.
+    """
+    _, code = read_goaway(payload)
+    name = Code(code).name if code in Code._value2member_map_ else f"code {code}"
+    start = _TWO_NUMBERS.size
+    said = payload[start : start + _MOST_REASON].decode("latin-1")
+    printed = "".join(each if " " <= each <= "~" else "?" for each in said)
+    return f"{name}, {printed}" if printed else name
 
 
 def table_updates(block: bytes) -> int:
