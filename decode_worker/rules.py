@@ -52,7 +52,9 @@ class DecodeRules:
         classifiers may still fail, or the router cancel.
         """
         if end.terminated:
-            return worker_pb2.LegVerdict(terminate=True, reason=end.stop_reason)
+            return worker_pb2.LegVerdict(
+                terminate=True, reason=end.stop_reason, prompt_tokens=leg.prompt_tokens
+            )
         return None
 
     def closing(self, end: Finish) -> Closing:

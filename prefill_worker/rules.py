@@ -40,7 +40,10 @@ class PrefillRules:
         """The hooks' word on the one chunk: decode's output may go, or the request ends here."""
         if end.terminated:
             return worker_pb2.LegVerdict(
-                terminate=True, reason=end.stop_reason, completion_tokens=leg.generated_tokens
+                terminate=True,
+                reason=end.stop_reason,
+                completion_tokens=leg.generated_tokens,
+                prompt_tokens=leg.prompt_tokens,
             )
         return worker_pb2.LegVerdict()
 

@@ -196,6 +196,7 @@ class Answers:
             sequence=action.sequence,
             reason=common_pb2.FINISH_REASON_STOP,
             stop_reason=action.stop_reason,
+            prompt_tokens=action.prompt_tokens,
             completion_tokens=action.completion_tokens,
             withheld=True,
         )

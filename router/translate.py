@@ -163,9 +163,14 @@ def _leg_event(worker: str, message: worker_pb2.LegEvent) -> events.Event | None
             return events.LegStarted(worker, message.leg)
         case "verdict":
             verdict = message.verdict
-            reason = verdict.reason[:MAX_REASON_CHARACTERS]
-            generated = verdict.completion_tokens
-            return events.LegVerdict(worker, message.leg, verdict.terminate, reason, generated)
+            return events.LegVerdict(
+                worker,
+                message.leg,
+                verdict.terminate,
+                verdict.reason[:MAX_REASON_CHARACTERS],
+                verdict.completion_tokens,
+                verdict.prompt_tokens,
+            )
         case "closed":
             return _closed(worker, message)
         case "parked":

@@ -73,6 +73,8 @@ class EndSequence(msgspec.Struct, frozen=True):
     """Nothing of its request has run, nor will: it was not admitted, or no pair has come for it."""
     completion_tokens: int = 0
     """Generated, where prefill's hook judged this very sequence and ended its request."""
+    prompt_tokens: int = 0
+    """Of its request's prompt; 0: neither who asked nor a worker has said."""
 
 
 class GiveVoucher(msgspec.Struct, frozen=True):

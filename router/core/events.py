@@ -163,6 +163,8 @@ class LegVerdict(msgspec.Struct, frozen=True):
     reason: str = ""
     completion_tokens: int = 0
     """What the sequence has generated, where prefill terminates."""
+    prompt_tokens: int = 0
+    """Of its prompt, where it terminates."""
 
 
 class LegMade(msgspec.Struct, frozen=True):

@@ -141,13 +141,23 @@ class Lifecycle:
         elif leg.phase is Phase.DECODE and sequence.stage is Stage.RETRYING and not leg.held:
             self.end(sequence, error=sequence.failure)
 
-    def judge(self, leg: Leg, *, terminate: bool, reason: str, completion_tokens: int = 0) -> None:
+    def judge(
+        self,
+        leg: Leg,
+        *,
+        terminate: bool,
+        reason: str,
+        completion_tokens: int = 0,
+        prompt_tokens: int = 0,
+    ) -> None:
         """Prefill's verdict: it ends the request where that worker propagates it (S0-035) or
         nothing follows prefill, and lets decode's output go otherwise. Decode's terminate ends the
         request, whatever has become of the sequence meanwhile: the worker shows nothing more of any
         output (S0-029). `completion_tokens`: what prefill's hook judged, which nobody else counts.
+        `prompt_tokens`: as many as the worker read.
         """
         sequence = leg.sequence
+        sequence.request.prompt_tokens = sequence.request.prompt_tokens or prompt_tokens
         running = sequence.stage in (Stage.PREFILLING, Stage.DECODING)
         if leg.phase is Phase.DECODE:
             if terminate:
@@ -233,7 +243,13 @@ class Lifecycle:
         submit = sequence.request.submit
         if submit.frontend in self._state.frontends:
             ended = EndSequence(
-                submit.frontend, sequence.number, error, stop_reason, refused, completion_tokens
+                submit.frontend,
+                sequence.number,
+                error,
+                stop_reason,
+                refused,
+                completion_tokens,
+                sequence.request.prompt_tokens,
             )
             self.actions.append(ended)
         self._ended(sequence, Outcome.TERMINATED if error is None else error.code, error)

@@ -382,6 +382,7 @@ class Core:
                 terminate=event.terminate,
                 reason=event.reason,
                 completion_tokens=event.completion_tokens,
+                prompt_tokens=event.prompt_tokens,
             )
 
     def _leg_made(self, event: events.LegMade) -> None:

@@ -73,10 +73,13 @@ class Request:
     """It is no client's: see canaries.py."""
     deaths: int = 0
     """Workers that may have died of it: see suspicion.py."""
+    prompt_tokens: int = field(init=False)
+    """As whoever asked says, or else the first worker whose hook ended an output; 0: not known."""
     needs: Needs = field(init=False)
     prompt: Prompt = field(init=False)
 
     def __post_init__(self) -> None:
+        self.prompt_tokens = self.submit.prompt_tokens
         self.needs, self.prompt = self.submit.needs, self.submit.prompt
         if self.number:
             self.prompt = self.prompt._replace(request=self.number)

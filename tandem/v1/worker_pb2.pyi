@@ -565,20 +565,24 @@ class LegVerdict(_message.Message):
     TERMINATE_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     terminate: _builtins.bool
     reason: _builtins.str
     completion_tokens: _builtins.int
     """where prefill's hook terminates: what the sequence has generated, shown to nobody (S0-038)"""
+    prompt_tokens: _builtins.int
+    """where it terminates: tokens of the prompt, which a router does not count in prompt_text"""
     def __init__(
         self,
         *,
         terminate: _builtins.bool = ...,
         reason: _builtins.str = ...,
         completion_tokens: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "reason", b"reason", "terminate", b"terminate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "prompt_tokens", b"prompt_tokens", "reason", b"reason", "terminate", b"terminate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

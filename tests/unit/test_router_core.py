@@ -689,8 +689,9 @@ def test_siblings_end_with_the_verdict_of_decode_and_the_sequence_with_its_leg()
     bench = Bench()
     bench.submit(n=2)
     starts = bench.of(actions.StartLeg)
-    bench.feed(events.LegVerdict("decode-0", starts[1].leg, True, "guard"))
+    bench.feed(events.LegVerdict("decode-0", starts[1].leg, True, "guard", prompt_tokens=7))
     assert bench.ends() == [(2, "guard")]
+    assert [each.prompt_tokens for each in bench.of(actions.EndSequence)] == [7]
     assert bench.cancelled() == [starts[2].leg, starts[3].leg]
     bench.close(starts[1], Outcome.FAILED, error=HookError("a classifier failed"))
     assert bench.ends() == [(1, "hook_failed")]

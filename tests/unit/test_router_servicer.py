@@ -676,16 +676,22 @@ async def test_generate_streams_texts_and_the_finish_of_each_output() -> None:
 
 
 @pytest.mark.promise("S0-038")
-async def test_generate_counts_what_prefills_hook_terminated() -> None:
+@pytest.mark.parametrize("prompt", [{}, {"prompt_text": "", "prompt_token_ids": [1, 2, 3]}])
+async def test_generate_counts_what_prefills_hook_terminated(prompt: dict[str, Any]) -> None:
+    """And its prompt, of each output: in text only a worker has counted it."""
     guarded = FakeWorker(common_pb2.PHASE_PREFILL, has_hook=True, propagate_terminate=True)
     async with stack(prefill=guarded) as s:
         await _ready(s)
-        call = s.stub.Generate(generate_request())
+        call = s.stub.Generate(generate_request(n=2, **prompt))
         leg, _ = await s.legs()
-        told = worker_pb2.LegVerdict(terminate=True, reason="no", completion_tokens=1)
+        told = worker_pb2.LegVerdict(
+            terminate=True, reason="no", completion_tokens=1, prompt_tokens=3
+        )
         s.prefill.say(worker_pb2.LegEvent(leg=leg.leg, verdict=told), closed(leg.leg))
-        finish = (await soon(call.read())).finish
-        assert (finish.stop_reason, finish.completion_tokens, finish.withheld) == ("no", 1, True)
+        first, second = [(await soon(call.read())).finish for _ in range(2)]
+        assert (first.stop_reason, first.completion_tokens, first.withheld) == ("no", 1, True)
+        assert (second.stop_reason, second.completion_tokens, second.withheld) == ("no", 0, True)
+        assert first.prompt_tokens == second.prompt_tokens == 3
         assert await soon(call.read()) is grpc.aio.EOF
 
 

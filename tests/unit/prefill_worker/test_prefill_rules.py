@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from worker_harness import KV, Bench, delta, ids_of, terminate_at
+from worker_harness import KV, PROMPT_TOKENS, Bench, delta, ids_of, terminate_at
 
 from prefill_worker.rules import PrefillRules
 from tandem.engine.base import Delta, Ending
@@ -49,6 +49,7 @@ def test_prefills_terminate_travels_as_its_verdict_with_the_tokens_that_count(
     (verdict,) = said.of(1, "verdict")
     assert (verdict.terminate, verdict.reason) == (True, "guard")
     assert verdict.completion_tokens == spent + 1
+    assert verdict.prompt_tokens == PROMPT_TOKENS
     assert said.closed(1).outcome == FINISHED
 
 

@@ -9,7 +9,16 @@ from typing import Any
 
 import pytest
 from scripted_engine import LIMITS
-from worker_harness import KV, Bench, LaterHooks, delta, ids_of, terminate_at, with_logprobs
+from worker_harness import (
+    KV,
+    PROMPT_TOKENS,
+    Bench,
+    LaterHooks,
+    delta,
+    ids_of,
+    terminate_at,
+    with_logprobs,
+)
 
 from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError, InvalidRequestError, KvTransferError, WorkerError
@@ -317,7 +326,8 @@ def test_terminate_withholds_the_siblings_of_that_step_and_later(
     bench.step(*(delta(request, ids) for request in requests))
     assert (said.text(101), said.text(102), said.text(103)) == ("x", "x", "xx")
     assert said.closed(terminating + 1).outcome == TERMINATED
-    assert [each.terminate for each in said.of(terminating + 1, "verdict")] == [True]
+    (verdict,) = said.of(terminating + 1, "verdict")
+    assert (verdict.terminate, verdict.prompt_tokens) == (True, PROMPT_TOKENS)
     assert said.finishes(101 + sibling) == []
     assert said.of(sibling + 1, "closed") == []
     bench.cancel(sibling + 1, "terminated")

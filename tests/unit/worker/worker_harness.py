@@ -37,6 +37,7 @@ from tandem.worker.spans import LegSpans
 
 MODEL = "tandem-tiny"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+PROMPT_TOKENS = 3
 KV = KvTransfer(4096, 0.002, "nixl/ucx")
 SAMPLING: dict[str, Any] = {"max_tokens": 64, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
 Judge = Callable[[Chunk], Any]
@@ -287,7 +288,7 @@ class Bench:
         fields = {
             "trace_id": TRACE,
             "model": MODEL,
-            "prompt_token_ids": [10, 11, 12],
+            "prompt_token_ids": range(10, 10 + PROMPT_TOKENS),
             "streaming": True,
             "want_text": True,
             **(task or {}),
