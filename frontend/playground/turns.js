@@ -15,10 +15,16 @@ export class AnswerTurn {
   #content = new GrowingText("text");
   #thoughts = new GrowingText("text");
   #reasoning = folded("reasoning", "Reasoning", this.#thoughts.node);
+  #seconds = element("span", { ariaHidden: "true" }); // nobody wants each of them read aloud
+  #waiting = element("p", { className: "hint waiting" }, "Waiting for the first token", this.#seconds);
+  #clock = setInterval(() => {
+    this.#seconds.textContent = `, ${Math.round((performance.now() - this.#began) / 1e3)} s`;
+  }, 1e3);
 
   constructor() {
     this.#reasoning.hidden = true;
-    this.node = element("article", { className: "turn assistant", ariaBusy: "true" }, this.#reasoning, this.#content.node);
+    const parts = [this.#waiting, this.#reasoning, this.#content.node];
+    this.node = element("article", { className: "turn assistant", ariaBusy: "true" }, ...parts);
   }
 
   // Show what has come, when the browser paints next.
@@ -29,6 +35,7 @@ export class AnswerTurn {
 
   #show(answer) {
     this.#frame = 0;
+    if (!answer.empty) this.#waitNoLonger();
     this.#reasoning.hidden = !answer.reasoning;
     this.#thoughts.show(answer.reasoning);
     this.#content.show(answer.content);
@@ -37,6 +44,11 @@ export class AnswerTurn {
       shown.name.textContent = call.name;
       shown.made.textContent = call.arguments;
     });
+  }
+
+  #waitNoLonger() {
+    clearInterval(this.#clock);
+    this.#waiting.remove();
   }
 
   #addCall() {
@@ -50,6 +62,7 @@ export class AnswerTurn {
   // No more will come. `noTrace`: why there is no trace, where there is none.
   end(answer, { traceId, noTrace, failure = null, stopped = false }) {
     cancelAnimationFrame(this.#frame);
+    this.#waitNoLonger();
     this.#show(answer);
     this.node.ariaBusy = "false";
     if (failure) {
@@ -61,7 +74,7 @@ export class AnswerTurn {
     else this.node.append(element("p", { className: "hint no-trace" }, noTrace));
   }
 
-  #facts({ finishReason, stopReason, usage }, stopped, traceId) {
+  #facts({ finishReason, stopReason, usage, report }, stopped, traceId) {
     const shown = [stopped ? "stopped" : finishReason];
     if (stopReason !== null) shown.push(`by ${stopReason}`);
     if (usage) {
@@ -69,6 +82,7 @@ export class AnswerTurn {
       const ofThem = thoughts ? ` (${thoughts} of reasoning)` : "";
       shown.push(`${count(usage.prompt_tokens, "token")} in, ${usage.completion_tokens} out${ofThem}`);
     }
+    if (report) shown.push(`${duration(report.timeline[0].queue_seconds)} in the queue`);
     const since = (time) => duration((time - this.#began) / 1e3);
     const first = this.#firstAt === null ? "" : `first text after ${since(this.#firstAt)}, `;
     shown.push(`seen here: ${first}end after ${since(performance.now())}`);

@@ -4,8 +4,9 @@ run.py starts it as it starts scripted.py. It says their addresses on standard o
 
 - `scripted`: its model follows instructions to the letter, and is told them by a user's last words:
   STORY never ends, BREAK fails after some words, HUGE is half a megabyte, MARKUP is what would run
-  if it became part of a page, CANCELLED tells how many answers were given up. All else is as
-  scripted.py has it. It asks for a key, and gives no reports.
+  if it became part of a page, CANCELLED tells how many answers were given up, WAIT says nothing
+  until another is told RELEASE. All else is as scripted.py has it. It asks for a key, and gives no
+  reports.
 - `stack`: the processes of a real stack with the sim engine, a hook in each phase, and reports.
 """
 
@@ -30,12 +31,13 @@ MARKUP = (
 HUGE = "".join(f"{line} {'word ' * 19}" + "\n" * (line % 50 + 1) for line in range(4_000))
 _ROW = 10_000
 _STEP_SECONDS = 0.02
-_TOLD = re.compile(r"\b(STORY|BREAK|HUGE|MARKUP|CANCELLED)\b")
+_TOLD = re.compile(r"\b(STORY|BREAK|HUGE|MARKUP|CANCELLED|WAIT|RELEASE)\b")
 
 
 class Model:
     def __init__(self) -> None:
         self.cancelled = 0
+        self._released = asyncio.Event()
 
     async def say(self, reply: Reply) -> None:
         prompt = scripted.prompt_of(reply)
@@ -53,6 +55,12 @@ class Model:
                 await scripted.tell(reply, MARKUP)
             case "CANCELLED":
                 await scripted.tell(reply, str(self.cancelled))
+            case "WAIT":
+                await self._released.wait()
+                await scripted.tell(reply, scripted.GREETING)
+            case "RELEASE":
+                self._released.set()
+                await scripted.say(reply)
             case _:
                 await scripted.say(reply)
 

@@ -92,6 +92,27 @@ test("a chat goes on, and can be begun anew", async () => {
   assert.deepEqual(bodies().at(-1).messages, [{ role: "user", content: "Anew" }]);
 });
 
+test("an answer says that it waits for its first token, and for how long", async () => {
+  await open();
+  await ask("WAIT");
+  const turn = page.locator(".turn.assistant");
+  await turn.getByText(/^Waiting for the first token, \d+ s$/).waitFor();
+  const body = { model: MODEL, messages: [{ role: "user", content: "RELEASE" }] };
+  const headers = { "content-type": "application/json", authorization: `Bearer ${key}` };
+  await fetch(`${scripted}/v1/chat/completions`, { method: "POST", headers, body: JSON.stringify(body) });
+  assert.equal(await text(await ended()), GREETING);
+  assert.doesNotMatch(await turn.innerText(), /Waiting/);
+});
+
+test("an answer that is refused waits no longer", async () => {
+  await open();
+  await page.getByLabel("Temperature").fill("7");
+  await ask("Hello");
+  const turn = await ended();
+  await turn.getByRole("alert").waitFor();
+  assert.doesNotMatch(await turn.innerText(), /Waiting/);
+});
+
 test("reasoning is apart, folded, and sent back as such", async () => {
   await open();
   await ask("Please think");
@@ -155,7 +176,7 @@ test("the trace shows both phases, their hooks' verdicts and the KV cache", asyn
   const { tandem } = JSON.parse(await lastChunk());
   const kv = tandem.phases.map((phase) => phase.kv_bytes).find(Boolean);
   assert.match(await turn.locator(".moved").innerText(), new RegExp(`${kv.toLocaleString("en")} bytes`));
-  assert.match(await turn.locator("footer").innerText(), new RegExp(`by rationed[^]*${tandem.trace_id}`));
+  assert.match(await turn.locator("footer").innerText(), new RegExp(`by rationed[^]*in the queue[^]*${tandem.trace_id}`));
   assert.match(await turn.locator(".timeline").innerText(), /first token [\d.]+ m?s[^]*whole answer [\d.]+ m?s/);
   const bar = await turn.locator(".bar span").evaluateAll((all) => all.map((each) => [each.className, each.style.flexGrow]));
   const [times] = tandem.timeline;
