@@ -28,7 +28,9 @@ class Mutant:
     short: bool = False
     """Whether it is one of the fixed few that every run of the tests tries."""
     promise: str = ""
-    """The promise that it breaks: of `tests`, which are marked with it, one is to notice it."""
+    """The promise that it breaks: one of `tests`, which are marked with it, is to notice. Each of
+    them may be one case of a test, "file::function[case]".
+    """
 
     def __str__(self) -> str:
         return f"{self.path}: {self.breaks}"
