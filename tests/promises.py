@@ -496,6 +496,26 @@ PROMISES: tuple[Promise, ...] = (
         "needed.",
         ours=True,
     ),
+    Promise(
+        "S2-089",
+        "Given a router's address or a folder with a model, when an executor is made of it, then "
+        "its requests run there; what is neither is refused with what was looked for.",
+    ),
+    Promise(
+        "S2-090",
+        "Given bad words, of one token or several, when generating, then none of them comes.",
+    ),
+    Promise(
+        "S2-091",
+        "Given what is left out, such as prompt tuning or drafted tokens of a request, when it is "
+        "named, then it is refused by its name with the reason, which the page lists.",
+        ours=True,
+    ),
+    Promise(
+        "S2-092",
+        "Given the examples of the Executor API, when run at a router, then they stream an answer "
+        "to its end, answer each prompt of a file once, and shape answers by a callback.",
+    ),
     # --- S3: Dynamo logits layer, SGLang (seed 003) ---
     Promise(
         "S3-085",
@@ -2392,16 +2412,28 @@ def proofs(tests: Path = TESTS) -> dict[str, set[str]]:
 
 
 def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Those of a function, and those of its module."""
+    of_all = [promise for node in tree.body for promise in _of_module(node)]
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            for decorator in node.decorator_list:
-                if ast.unparse(decorator).startswith("pytest.mark.promise("):
-                    assert isinstance(decorator, ast.Call)
-                    for argument in decorator.args:
-                        assert isinstance(argument, ast.Constant), (
-                            f"{node.name}: promise ids are literals"
-                        )
-                        yield str(argument.value), node.name
+            own = [promise for mark in node.decorator_list for promise in _ids(mark)]
+            of_test = of_all if node.name.startswith("test_") else []
+            yield from ((promise, node.name) for promise in own + of_test)
+
+
+def _of_module(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+        marks = node.value.elts if isinstance(node.value, ast.List) else [node.value]
+        for mark in marks:
+            yield from _ids(mark)
+
+
+def _ids(mark: ast.expr) -> Iterator[str]:
+    if ast.unparse(mark).startswith("pytest.mark.promise("):
+        assert isinstance(mark, ast.Call)
+        for argument in mark.args:
+            assert isinstance(argument, ast.Constant), "promise ids are literals"
+            yield str(argument.value)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -302,6 +302,7 @@ def test_a_bias_on_the_whole_vocabulary_chooses(executor: Executor) -> None:
     assert answer(executor, embedding_bias=bias) == [77] * 8
 
 
+@pytest.mark.promise("S2-090")
 def test_bad_words_never_come(executor: Executor) -> None:
     free = answer(executor)
     banned = answer(executor, bad_words=[free[:2], free[3:4]])
@@ -431,6 +432,7 @@ def test_each_request_of_many_threads_ends_once_while_the_router_is_killed(
     assert set(codes) <= {"", "router_lost", "no_pair"}
 
 
+@pytest.mark.promise("S2-092")
 def test_the_example_streams_an_answer(router: str, model_path: Path) -> None:
     command = [sys.executable, "examples/executor.py", router, str(model_path), "A class is"]
     answered = subprocess.run(
@@ -463,6 +465,7 @@ def test_the_programs_of_the_page_run(
     assert capsys.readouterr().out.startswith("Not this. {'policy': ")
 
 
+@pytest.mark.promise("S2-092")
 def test_the_batch_example_answers_each_prompt_once_and_goes_on_after_an_interruption(
     router: str, tmp_path: Path
 ) -> None:

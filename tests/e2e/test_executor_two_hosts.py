@@ -61,7 +61,7 @@ def wait_for_all(stack: Stack) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.promise("S2-071")
+@pytest.mark.promise("S2-071", "S2-092")
 def test_a_callback_shapes_the_answers_of_both_pairs_and_no_other_answer(stack: Stack) -> None:
     wait_for_all(stack)
     command = [sys.executable, "examples/executor_callback.py", stack.components["router"].address]

@@ -206,6 +206,7 @@ def test_stop_words_and_a_bias_are_the_same_however_tokens_are_asked_for(
 # --- bad words ----------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("S2-090")
 @pytest.mark.parametrize("sequences", [1, 3])
 @pytest.mark.parametrize(("begin", "end"), [(0, 1), (0, 2), (0, 4), (1, 3), (2, 6)])
 def test_a_bad_word_of_several_tokens_never_comes_and_all_but_its_last_do(
@@ -223,6 +224,7 @@ def test_a_bad_word_of_several_tokens_never_comes_and_all_but_its_last_do(
         assert not any(tokens[place : place + len(word)] == word for place in places)
 
 
+@pytest.mark.promise("S2-090")
 def test_bad_words_and_stop_words_of_one_request_hold_together(sim_executor: Executor) -> None:
     free = answer(sim_executor)
     other = answer(sim_executor, bad_words=[free[:2]])

@@ -13,9 +13,17 @@ import pytest
 import torch
 
 from tandem.errors import ProcessorError, StartError
-from tandem.logits import HistoryUnavailableError, Model, Need, Row, TokenHistory
+from tandem.logits import (
+    BaseLogitsProcessor,
+    HistoryUnavailableError,
+    Model,
+    Need,
+    Row,
+    TokenHistory,
+)
 from tandem.logits.builtin import HELLO_WORLD, hello_world
 from tandem.logits.registry import Registry
+from tandem.logits.rows import apply_rows
 from tandem.logits.spec import (
     LogitsProcessorEntry,
     LogitsProcessorSpec,
@@ -51,6 +59,16 @@ def greedy(row: Any) -> int:
 
 def forced(*token_ids: int) -> LogitsProcessorSpec:
     return LogitsProcessorSpec((forced_token_sequence(token_ids, END),))
+
+
+def favoured(token_id: int) -> LogitsProcessorSpec:
+    """One later token for each that was generated; row by row."""
+
+    class Favours(BaseLogitsProcessor):
+        def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
+            logits[token_id + input_ids.position] += 100.0
+
+    return LogitsProcessorSpec((PythonProcessorSpec(Favours),))
 
 
 def generate(rows: MakeRows, state: RequestLogits, prompt: list[int], steps: int) -> list[int]:
@@ -156,17 +174,18 @@ def test_the_same_spec_gives_the_same_tokens_on_numpy_and_torch() -> None:
 def test_each_row_of_a_batch_sees_its_own_processors_and_others_stay_bit_identical(
     rows: MakeRows,
 ) -> None:
-    batch, untouched = rows(4), rows(4)
-    for index, token in ((0, 21), (2, 22)):
-        state = RequestLogits.create(Registry.builtin(), forced(token), MODEL)
-        assert state.apply(TokenHistory([1], []), batch[index]) is None
-    assert (greedy(batch[0]), greedy(batch[2])) == (21, 22)
-    assert bytes(memoryview(numpy.asarray(batch[1]))) == bytes(
-        memoryview(numpy.asarray(untouched[1]))
-    )
-    assert bytes(memoryview(numpy.asarray(batch[3]))) == bytes(
-        memoryview(numpy.asarray(untouched[3]))
-    )
+    """In one call for all rows, also where two of them are of a class that edits rows together."""
+    batch, untouched = rows(6), rows(6)
+    specs = {0: forced(20, 21), 2: forced(22, 23), 4: favoured(30), 5: favoured(31)}
+    states = [RequestLogits.create(Registry.builtin(), specs.get(row), MODEL) for row in range(6)]
+    past: dict[int, list[int]] = {0: [20], 4: [1, 1]}
+    histories = [TokenHistory([1], past.get(row, [])) for row in range(6)]
+    assert apply_rows(states, histories, batch) == [None] * 6
+    assert {row: greedy(batch[row]) for row in specs} == {0: 21, 2: 22, 4: 32, 5: 31}
+    for row in (1, 3):
+        assert bytes(memoryview(numpy.asarray(batch[row]))) == bytes(
+            memoryview(numpy.asarray(untouched[row]))
+        )
 
 
 @pytest.mark.promise("S1-042", "S3-091", "S3-095")

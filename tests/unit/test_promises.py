@@ -54,3 +54,14 @@ def test_a_promise_mark_is_found_where_it_stands(promises: ModuleType, tmp_path:
         "S0-001": {"test_one.py::test_it"},
         "S0-002": {"test_one.py::test_it"},
     }
+
+
+@pytest.mark.parametrize("marks", ["{}", "[{}, pytest.mark.timeout(9)]"])
+def test_a_mark_of_a_module_is_that_of_each_of_its_tests(
+    marks: str, promises: ModuleType, tmp_path: Path
+) -> None:
+    mark = marks.format('pytest.mark.promise("S0-001")')
+    (tmp_path / "test_one.py").write_text(
+        f"import pytest\npytestmark = {mark}\ndef help(): ...\ndef test_it(): ...\n"
+    )
+    assert promises.proofs(tmp_path) == {"S0-001": {"test_one.py::test_it"}}

@@ -232,7 +232,7 @@ async def test_a_verdict_asks_for_another_try_with_sampling_of_its_own(start: St
     assert result.output_token_ids == greedy
 
 
-@pytest.mark.promise("S6-460")
+@pytest.mark.promise("S2-069", "S6-460")
 @pytest.mark.parametrize(
     ("given", "param"),
     [

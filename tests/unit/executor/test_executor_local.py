@@ -60,6 +60,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Role, Any]]:
 # --- which of both -------------------------------------------------------------------------------
 
 
+@pytest.mark.promise("S2-089")
 @pytest.mark.parametrize(
     "where",
     [
@@ -82,6 +83,7 @@ def test_what_is_neither_a_router_nor_a_models_folder_is_refused(where: str) -> 
         Executor(where)
 
 
+@pytest.mark.promise("S2-089")
 @pytest.mark.parametrize(
     "where",
     [
@@ -98,6 +100,7 @@ def test_a_host_and_a_port_are_a_router(where: str) -> None:
         assert executor.can_enqueue_requests()
 
 
+@pytest.mark.promise("S2-089")
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"config\.json"):
         Executor(tmp_path, sim())

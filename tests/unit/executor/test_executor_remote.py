@@ -430,7 +430,7 @@ async def test_its_requests_are_resumed_where_it_is_set_to_ask(start: Start, res
     assert [reply.submit.resume for reply in router.replies.values()] == [resume]
 
 
-@pytest.mark.promise("S2-060", "S2-084")
+@pytest.mark.promise("S2-059", "S2-060", "S2-084")
 async def test_ready_counts_are_those_of_the_responses_and_many_may_stay_unread(
     start: Start,
 ) -> None:

@@ -85,6 +85,7 @@ def test_a_response_has_a_result_or_an_error_and_raises_for_the_other() -> None:
 LEFT_OUT = [(owner, name) for owner, names in FIELDS.items() for name in names]
 
 
+@pytest.mark.promise("S2-091")
 @pytest.mark.parametrize(("owner", "name"), LEFT_OUT)
 def test_an_argument_that_is_left_out_is_refused_by_name_and_nothing_is_passed_over(
     owner: str, name: str
@@ -106,6 +107,7 @@ def test_an_argument_that_nobody_has_is_an_error() -> None:
         SamplingConfig(surprise=1)  # type: ignore[call-arg]
 
 
+@pytest.mark.promise("S2-091")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_that_is_left_out_is_refused_by_name(name: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{name} is left out: "):
@@ -113,6 +115,7 @@ def test_a_name_that_is_left_out_is_refused_by_name(name: str) -> None:
     assert name not in tandem.executor.__all__
 
 
+@pytest.mark.promise("S2-091")
 def test_a_method_that_is_left_out_is_refused_by_name() -> None:
     with Executor("127.0.0.1:1") as executor:
         for name in METHODS:
@@ -163,6 +166,7 @@ def test_a_timeout_is_a_timedelta_or_seconds(timeout: Any, seconds: float) -> No
     assert seconds_of(timeout) == seconds
 
 
+@pytest.mark.promise("S2-091")
 def test_the_page_lists_what_is_left_out_with_its_reason() -> None:
     rows = re.findall(r"^\| (`.*`) \| (.*) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     listed = {(name, why) for names, why in rows for name in re.findall(r"`(\w+)`", names)}
@@ -186,6 +190,7 @@ def example() -> ModuleType:
     return module
 
 
+@pytest.mark.promise("S2-092")
 def test_the_example_says_what_a_router_that_is_not_there_costs(
     example: ModuleType, monkeypatch: pytest.MonkeyPatch, model_path: Path
 ) -> None:

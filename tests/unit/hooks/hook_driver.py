@@ -32,10 +32,13 @@ class Shown:
 class Feed:
     """One sequence's way through a hook."""
 
-    def __init__(self, hook: Any, *, request_id: int = 1, phase: Phase = "decode") -> None:
+    def __init__(
+        self, hook: Any, *, request_id: int = 1, phase: Phase = "decode", streaming: bool = True
+    ) -> None:
         self.hook = hook
         self.request_id = request_id
         self.phase: Phase = phase
+        self.streaming = streaming
         self.shown = Shown()
         self._text = ""
         self._tokens = 0
@@ -54,7 +57,7 @@ class Feed:
             token_ids_diff=ids,
             is_final=final,
             aborted=aborted,
-            streaming=True,
+            streaming=self.streaming,
             phase=self.phase,
             trace_id="t",
             model="m",

@@ -115,7 +115,8 @@ def test_what_is_redacted_does_not_depend_on_the_chunks(
 def test_a_terminated_answer_shows_what_came_before_the_phrase_and_no_more(
     text: str, data: st.DataObject
 ) -> None:
-    shown = feed(BannedPhrases(phrases=PHRASES), data.draw(parts_of(text)))
+    parts, streaming = data.draw(parts_of(text)), data.draw(st.booleans())
+    shown = feed(BannedPhrases(phrases=PHRASES), parts, streaming=streaming)
     spans = hidden(text, PHRASES)
     assert shown.text == (text[: spans[0][0]] if spans else text)
     assert shown.reason == ("banned_phrase" if spans else None)
