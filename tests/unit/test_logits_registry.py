@@ -263,5 +263,6 @@ def test_arguments_that_are_no_json_object_are_refused_and_code_is_only_a_name()
     )
     with pytest.raises(ValueError, match="JSON object"):
         LogitsProcessorSpec.from_proto(message)
-    with pytest.raises(InvalidRequestError, match="unknown logits processor 'os:system'"):
-        Registry.builtin().create(entry("os:system"), MODEL)
+    for path in ("os:system", f"{__name__}:{Undeclared.__name__}"):
+        with pytest.raises(InvalidRequestError, match=f"unknown logits processor '{path}'"):
+            Registry.builtin().create(entry(path), MODEL)

@@ -26,6 +26,7 @@ from tandem.hooks.classifiers.settings import (
     RegenerateSettings,
     Resampling,
 )
+from tandem.hooks.contract import emit
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker import halves
@@ -216,6 +217,38 @@ def test_an_output_that_was_cancelled_is_not_judged(tokenizer: Tokenizer) -> Non
     assert bench.said.text(101) == "a"
     assert asked.open_sequences == set()
     assert bench.take().finishes(101) == []
+
+
+@pytest.mark.promise("S4-119")
+@pytest.mark.parametrize("hold_back", ["none", "all"])
+def test_an_output_that_a_hook_failed_is_not_judged(tokenizer: Tokenizer, hold_back: str) -> None:
+    bench, asked = bench_of(tokenizer, hold_back=hold_back)
+    bench.hook.judge = lambda chunk: 1 / 0  # type: ignore[assignment, return-value]
+    request = bench.start()
+    bench.step(delta(request, ids_of(tokenizer, "a"), Ending.LENGTH))
+    assert bench.settle().closed(1).error.code == "hook_failed"
+    assert (asked.questions, bench.said.rows(101)) == ([], [])
+
+
+@pytest.mark.promise("S4-118")
+def test_a_classifier_sees_what_the_hooks_let_through(tokenizer: Tokenizer) -> None:
+    bench, asked = bench_of(tokenizer, hold_back="all")
+    bench.hook.judge = lambda chunk: emit(chunk.text_diff.upper())
+    request = bench.start()
+    bench.step(delta(request, ids_of(tokenizer, "loud"), Ending.LENGTH))
+    ((_, question, _),) = asked.questions
+    bench.shell.on_judgement(request, PASS)
+    assert question.text == bench.take().text(101) == "LOUD"
+
+
+@pytest.mark.promise("S4-114")
+def test_each_of_n_outputs_is_judged_once(tokenizer: Tokenizer) -> None:
+    bench, asked = bench_of(tokenizer)
+    requests = [bench.start(number, output_index=number - 1) for number in (1, 2, 3)]
+    ids = ids_of(tokenizer, "a")
+    bench.step(*(delta(request, ids) for request in requests))
+    bench.step(*(delta(request, ids, Ending.LENGTH) for request in requests))
+    assert [request for request, _, _ in asked.questions] == requests
 
 
 def test_a_judgement_that_comes_after_a_cancel_shows_nothing(tokenizer: Tokenizer) -> None:
@@ -475,6 +508,7 @@ async def test_an_output_is_judged_by_those_that_were_registered_when_it_began(
     await classifying.close()
 
 
+@pytest.mark.promise("S4-107")
 @pytest.mark.parametrize("wanted", [False, True])
 async def test_scores_are_told_to_those_who_asked_for_them(
     tokenizer: Tokenizer, wanted: bool

@@ -18,6 +18,7 @@ from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
 from tandem.hooks.classifiers.counters import CLASSIFIER_SECONDS
 from tandem.hooks.classifiers.scores import MAX_REPLACEMENT_CHARS, MAX_SCORES_BYTES
 from tandem.hooks.classifiers.settings import ClassifierSettings
+from tandem.worker.hook_metrics import classifier_metrics
 
 CONTEXT = ScoringContext(
     request_id="r-1",
@@ -549,7 +550,8 @@ async def test_a_startup_that_raises_stops_the_worker() -> None:
 # --- counts --------------------------------------------------------------------------------------
 
 
-async def test_calls_verdicts_failures_and_seconds_are_counted_for_each_classifier() -> None:
+@pytest.mark.promise("S4-120")
+async def test_calls_verdicts_and_times_are_exported_for_each_classifier() -> None:
     flaky = iter(
         [
             answers({"block": True}),
@@ -577,3 +579,13 @@ async def test_calls_verdicts_failures_and_seconds_are_counted_for_each_classifi
     assert len(blocking.seconds.counts) == len(CLASSIFIER_SECONDS) + 1
     assert blocking.seconds.total >= 0.05
     assert blocking.running == 0
+    counters = {runner.name: runner.counters for runner in classifiers.runners}
+    exported = {
+        (sample.name, *sample.labels.values()): sample.value
+        for metric in classifier_metrics("decode", counters)
+        for sample in metric.samples
+    }
+    for verdict in ("pass", "block", "error", "timeout"):
+        assert exported["tandem_classifier_verdicts_total", "decode", "b", verdict] == 1
+    assert exported["tandem_classifier_seconds_count", "decode", "a"] == 4
+    assert exported["tandem_classifier_seconds_sum", "decode", "b"] == blocking.seconds.total
