@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from mutants.overlay import COPIED, Overlay
+from mutants.promised import broken_promises
 from mutants.table import ROOT, Mutant, faults, load
 from mutants.trial import run
 
@@ -65,6 +67,19 @@ def test_a_mutant_that_fits_no_longer_is_named() -> None:
     assert "is no Python" in found[2]
     assert "there is no no" in found[3]
     assert found[-1] == "router/core/admission.py: c: is there twice"
+
+
+def test_a_promise_needs_a_bug_and_the_bug_a_test_of_that_promise() -> None:
+    marked, other = "unit/test_a.py::test_marked", "unit/test_a.py::test_other"
+    bug = Mutant(
+        path="p.py", breaks="b", before="", after="", simulated=False, promise="S0-001",
+        tests=(f"tests/{marked}[a case]", f"tests/{other}"),
+    )  # fmt: skip
+    found = broken_promises([bug], {"S0-001": {marked}}, ["S0"])
+    assert found[0] == f"p.py: b: tests/{other} is not marked with S0-001"
+    assert found[1] == "S0-002: no deliberate bug names it"
+    everywhere = replace(bug, simulated=True, tests=())
+    assert broken_promises([everywhere], {}, []) == ["p.py: b: its tests alone are asked"]
 
 
 def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mutants.table import ROOT, Mutant
 
 COPIED = (
     "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker", "local_executor",
-    "trace_replay", "tandem", "tests", "helm", "scripts",
+    "trace_replay", "tandem", "tests", "helm", "scripts", "examples",
 )  # fmt: skip
 """What is not is a link to the working tree, so no mutant may be there."""
 _LEFT_OUT = {".git", ".venv"}

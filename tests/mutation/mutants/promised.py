@@ -11,8 +11,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from promises import PROMISES
 
-WHOLE: tuple[str, ...] = ()
-"""Families of which every promise has such a bug; the others are filled one by one."""
+WHOLE = ("S0", "S1", "S3", "S4")
+"""Families of which every promise has such a bug."""
 
 
 def broken_promises(
