@@ -7,6 +7,7 @@ its parent too, however that ends, and has the time to end the processes of its 
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import signal
 import socket
@@ -15,6 +16,7 @@ import sys
 import uvloop
 
 from local_executor import process, workers
+from local_executor.judging import StandIns, message
 from local_executor.process import Order
 from tandem import child_process, logs
 from tandem.errors import StartError
@@ -39,8 +41,9 @@ async def _serve(stream: socket.socket, order: Order) -> None:
     logs.configure("local_executor", format=settings.log_format, level=settings.log_level)
     reader, writer = await asyncio.open_unix_connection(sock=stream)
     loop = asyncio.get_running_loop()
-    serving = loop.create_task(_serve_order(order, writer))
-    left = loop.create_task(reader.read())
+    stand_ins = StandIns(writer.write)
+    serving = loop.create_task(_serve_order(order, writer, stand_ins))
+    left = loop.create_task(_listen(reader, stand_ins))
     await asyncio.wait({serving, left}, return_when=asyncio.FIRST_COMPLETED)
     signal.alarm(_CLOSE_SECONDS)
     for task in (serving, left):
@@ -49,14 +52,27 @@ async def _serve(stream: socket.socket, order: Order) -> None:
     writer.close()
 
 
-async def _serve_order(order: Order, writer: asyncio.StreamWriter) -> None:
+async def _listen(reader: asyncio.StreamReader, stand_ins: StandIns) -> None:
+    """Until the parent closes the socket."""
+    while (said := await child_process.read_message(reader)) is not None:
+        stand_ins.take(*json.loads(said))
+
+
+async def _serve_order(order: Order, writer: asyncio.StreamWriter, stand_ins: StandIns) -> None:
     try:
-        async with workers.serving(order.configs, aggregated=order.aggregated) as died:
-            writer.write(process.line(process.READY))
-            writer.write(process.line(process.DIED, (await died).message))
+        async with workers.serving(
+            order.configs,
+            aggregated=order.aggregated,
+            register=stand_ins.take_classifiers,
+            parks=lambda: (
+                False
+            ),  # nobody tells this process whether another one's outputs are judged
+        ) as died:
+            writer.write(message(process.READY, ""))
+            writer.write(message(process.DIED, (await died).message))
             await writer.drain()
     except StartError as error:
-        writer.write(process.line(process.FAILED, str(error)))
+        writer.write(message(process.FAILED, str(error)))
         await writer.drain()
 
 

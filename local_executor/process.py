@@ -18,8 +18,9 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
+from local_executor.judging import Judges
 from tandem import config, own_packages
-from tandem.child_process import frame
+from tandem.child_process import frame, read_message
 from tandem.errors import EngineError, StartError
 from tandem.hooks.contract import Phase
 from tandem.worker.config import WorkerConfig
@@ -27,7 +28,9 @@ from tandem.worker.config import WorkerConfig
 _CLOSE_SECONDS = 25.0
 """Seconds in which the process frees its engine's memory; then it is killed."""
 READY, DIED, FAILED = "ready", "died", "failed"
-"""What the process says: once that it serves, or why it cannot, and then why it does no longer."""
+"""What the process says: once that it serves, or why it cannot, and then why it does no longer.
+All else that it says, and is told after its order, is of local_executor/judging.py.
+"""
 
 
 @dataclass(frozen=True)
@@ -38,16 +41,12 @@ class Order:
     aggregated: bool
 
 
-def line(word: str, message: str = "") -> bytes:
-    """One thing that the process says."""
-    return json.dumps([word, message]).encode() + b"\n"
-
-
 class WorkersProcess:
     """A process that serves an order until it is closed. `start` once, then `serving`."""
 
     def __init__(self, order: Order) -> None:
-        self._order = order
+        self.order = order
+        self.judges = Judges(self._send)
         self._process: subprocess.Popen[bytes] | None = None
 
     async def start(self) -> None:
@@ -60,7 +59,7 @@ class WorkersProcess:
                 ours.close()
                 raise StartError(f"a process for the engine cannot be started: {error}") from error
         self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-        self._writer.write(frame(pickle.dumps(self._order)))
+        self._send(frame(pickle.dumps(self.order)))
 
     async def serving(self) -> None:
         """Until it serves. Raises StartError."""
@@ -75,6 +74,7 @@ class WorkersProcess:
 
     async def close(self) -> None:
         """Let the process free its engine's memory, and end the process in bounded time."""
+        self.judges.close()
         if self._process is None:
             return
         with suppress(OSError):
@@ -86,18 +86,27 @@ class WorkersProcess:
             self._process.kill()
             await asyncio.to_thread(self._process.wait)
 
-    async def _said(self) -> Sequence[str]:
-        with suppress(OSError, ValueError):  # it has ended, in the middle of a word
-            if said := await self._reader.readline():
-                word, message = json.loads(said)
-                return word, message
+    async def _said(self) -> tuple[str, str]:
+        """The next that it says of itself. Until then, its outputs are judged."""
+        while (said := await read_message(self._reader)) is not None:
+            word, *values = json.loads(said)
+            if word in (READY, DIED, FAILED):
+                return word, values[0]
+            self.judges.take(word, *values)
         return DIED, "the engine's process has ended; what it printed before says more"
+
+    def _send(self, message: bytes) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(message)
 
 
 @asynccontextmanager
-async def serving(orders: Sequence[Order]) -> AsyncIterator[asyncio.Future[EngineError]]:
+async def serving(
+    orders: Sequence[Order],
+) -> AsyncIterator[tuple[asyncio.Future[EngineError], Judges]]:
     """Each order is served by a process within the block; all start at the same time. Yields what
-    is done once an engine has died. Raises StartError.
+    is done once an engine has died, and where the program's classifiers judge what decode makes.
+    Raises StartError.
     """
     async with AsyncExitStack() as closing:
         processes = [WorkersProcess(order) for order in orders]
@@ -109,7 +118,7 @@ async def serving(orders: Sequence[Order]) -> AsyncIterator[asyncio.Future[Engin
         died: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
         tasks = [asyncio.get_running_loop().create_task(_follow(each, died)) for each in processes]
         try:
-            yield died
+            yield died, next(each.judges for each in processes if "decode" in each.order.configs)
         finally:
             for task in tasks:
                 task.cancel()

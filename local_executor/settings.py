@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
 from router.config import RouterConfig
+from router.vouchers import KEY_BYTES
 from tandem import config
 from tandem.errors import ConfigError
 from tandem.executor.config import ExecutorConfig
@@ -77,4 +79,12 @@ def router(
         allow_reports=True,
         allow_external_scores=True,
         worker_silence_seconds=_SILENCE_SECONDS,
+        voucher_key_file=_voucher_key(folder),
     )
+
+
+def _voucher_key(folder: Path) -> str:
+    """The file of a key that this executor's own router alone has, and no longer than it runs."""
+    file = folder / "voucher.key"
+    file.write_bytes(secrets.token_hex(KEY_BYTES).encode())
+    return str(file)

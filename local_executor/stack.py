@@ -14,7 +14,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,12 @@ from typing import Any
 import uvloop
 
 from local_executor import process, settings, workers
+from local_executor.judging import Judges
 from local_executor.process import Order
 from router import server
 from router.discovery.static import StaticDiscovery
 from router.server import RunningRouter
-from tandem.errors import EngineError, InternalError, LoadError, StartError, TandemError
+from tandem.errors import EngineError, InternalError, StartError, TandemError
 from tandem.executor.config import ExecutorConfig
 from tandem.executor.errors import ShutDownError
 from tandem.executor.live import (
@@ -35,7 +36,6 @@ from tandem.executor.live import (
     Live,
     LiveClassifier,
     LoopOf,
-    refuse_classifier,
 )
 from tandem.hooks.classifiers.contract import ExternalClassifierHook
 from tandem.hooks.contract import Phase
@@ -75,6 +75,8 @@ class LocalStack:
         self._live = live
         self._on_death = on_death
         self._started: Future[str] = Future()
+        self._judges: Judges | None = None
+        """Where classifiers of the program's judge for workers in another process."""
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="tandem-engines", daemon=True)
 
@@ -107,25 +109,19 @@ class LocalStack:
 
     def register_external_classifier_hook(self, hook: ExternalClassifierHook, loop: LoopOf) -> None:
         """Between two turns of the engines' loop, so that no output begins half judged."""
-        if not self._in_process:
-            refuse_classifier()
         classifier = LiveClassifier(hook, loop)
-        if not self._started.done():
+        if not self._started.done() and self._judges is None:
             self._live.add_classifier(classifier)
             return
-        added: Future[None] = Future()
-
-        def add() -> None:
-            try:
-                self._live.add_classifier(classifier)
-                added.set_result(None)
-            except LoadError as error:
-                added.set_exception(error)
-
+        adding = self._add(classifier)
         try:
-            self._loop.call_soon_threadsafe(add)
+            added = asyncio.run_coroutine_threadsafe(adding, self._loop)
+        except RuntimeError as error:  # the loop is closed
+            adding.close()
+            raise ShutDownError("The executor has failed") from error
+        try:
             added.result(_REGISTER_SECONDS)
-        except (RuntimeError, TimeoutError) as error:
+        except (CancelledError, TimeoutError) as error:
             raise ShutDownError("The executor has failed") from error
 
     def close(self) -> None:
@@ -138,6 +134,13 @@ class LocalStack:
                 self._thread.join(_CLOSE_SECONDS)
 
     # --- in the thread ---------------------------------------------------------------------------
+
+    async def _add(self, classifier: LiveClassifier) -> None:
+        """Raises LoadError."""
+        if self._judges is None:
+            self._live.add_classifier(classifier)
+        else:
+            await self._judges.register(classifier)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -204,11 +207,21 @@ class LocalStack:
     ) -> AsyncIterator[asyncio.Future[EngineError]]:
         aggregated = not self._config.disaggregated
         if self._in_process:
-            async with workers.serving(configs, aggregated=aggregated, live=self._live) as died:
+            register = self._live.take_classifiers
+            async with workers.serving(
+                configs,
+                aggregated=aggregated,
+                register=register,
+                parks=lambda: not self._live.judged,
+                live=self._live,
+            ) as died:
                 yield died
             return
         parts = [configs] if aggregated else [{phase: each} for phase, each in configs.items()]
-        async with process.serving([Order(part, aggregated) for part in parts]) as died:
+        orders = [Order(part, aggregated) for part in parts]
+        async with process.serving(orders) as (died, self._judges):
+            for early in self._live.early:
+                await self._judges.register(early)
             yield died
 
 

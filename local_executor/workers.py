@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -16,19 +16,16 @@ from tandem.engine.base import Engine, EngineSettings, Role
 from tandem.engine.faces import TwoFacedEngine
 from tandem.errors import EngineError
 from tandem.executor.live import Live
+from tandem.hooks.classifiers.classifier_set import ClassifierSet
 from tandem.hooks.contract import Phase
 from tandem.logits.tap import LogitsTap
+from tandem.text.tokenizer import Tokenizer
 from tandem.worker import startup
 from tandem.worker.config import WorkerConfig
-from tandem.worker.phase import LoadPhase
+from tandem.worker.phase import LoadPhase, PhaseParts
 from tandem.worker.server import MakeEngine, Worker
 
 log = logging.getLogger(__name__)
-
-_LOAD: Mapping[Phase, LoadPhase] = {
-    "prefill": prefill_worker.rules.load_phase,
-    "decode": decode_worker.classifying.load_phase,
-}
 
 
 @asynccontextmanager
@@ -36,17 +33,24 @@ async def serving(
     configs: Mapping[Phase, WorkerConfig],
     *,
     aggregated: bool,
+    register: Callable[[ClassifierSet], object],
+    parks: Callable[[], bool],
     live: Live | None = None,
 ) -> AsyncIterator[asyncio.Future[EngineError]]:
     """The workers of these phases serve within the block. Yields what is done once an engine has
-    died. `aggregated`: they share one engine. `live`: what the program has of engines in its own
-    process.
+    died. `aggregated`: they share one engine. `register`: is given decode's classifiers, to which
+    the program may add. `parks`: whether a context-only request may run now. `live`: what the
+    program has of engines in its own process.
 
     Raises StartError.
     """
     stop = asyncio.Event()  # never set: there is nothing to drain once their router has gone
     died: asyncio.Future[EngineError] = asyncio.get_running_loop().create_future()
     create: MakeEngine = partial(_create, None if live is None else live.tap)
+    load: Mapping[Phase, LoadPhase] = {
+        "prefill": partial(_load_prefill, parks),
+        "decode": partial(decode_worker.classifying.load_phase, register=register),
+    }
     if aggregated:
         create = TwoFacedEngine(create).face
     async with AsyncExitStack() as closing:
@@ -55,10 +59,9 @@ async def serving(
             registry = startup.load_registry(config)
             if live is not None:
                 live.register(registry)
-            load = _LOAD[phase]
-            if live is not None and phase == "decode":
-                load = partial(decode_worker.classifying.load_phase, register=live.take_classifiers)
-            worker = Worker(phase, config, load, registry=registry, create=create, with_admin=False)
+            worker = Worker(
+                phase, config, load[phase], registry=registry, create=create, with_admin=False
+            )
             closing.push_async_callback(worker.close)
             workers.append(worker)
         for worker in workers:
@@ -72,6 +75,12 @@ async def serving(
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+
+
+def _load_prefill(
+    parks: Callable[[], bool], config: WorkerConfig, tokenizer: Tokenizer
+) -> PhaseParts:
+    return replace(prefill_worker.rules.load_phase(config, tokenizer), parks=parks)
 
 
 def _create(

@@ -138,6 +138,15 @@ def frame(payload: bytes) -> bytes:
     return len(payload).to_bytes(LENGTH_BYTES, "little") + payload
 
 
+async def read_message(reader: asyncio.StreamReader) -> bytes | None:
+    """The next message. None: the other side has gone."""
+    try:
+        length = int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little")
+        return await reader.readexactly(length)
+    except (asyncio.IncompleteReadError, OSError):
+        return None
+
+
 def receive(stream: socket.socket) -> bytes | None:
     """The next message. None: the parent has gone."""
     length = int.from_bytes(stream.recv(LENGTH_BYTES, socket.MSG_WAITALL), "little")

@@ -728,8 +728,7 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S4-126",
-        "Given a registration at a router elsewhere or of engines in another process, then it is"
-        " refused by name.",
+        "Given a registration at a router elsewhere, then it is refused by name.",
         ours=True,
     ),
     Promise(

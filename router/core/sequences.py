@@ -152,7 +152,7 @@ class Sequence:
             return self.stage is not Stage.ENDED
         if self.made is not None and self.made.may_serve:
             return True
-        judged = self.decode is not None and self.decode.worker.profile.has_classifiers
+        judged = self.decode is not None and self.decode.worker.profile.may_judge
         return judged and self.request.submit.voucher is None
 
     @property

@@ -132,6 +132,8 @@ class Profile:
     """Prefill: it can keep KV for a request to come."""
     has_classifiers: bool = False
     """Decode: they judge its output, as no prefill worker can. `has_hook` holds as well."""
+    may_judge: bool = False
+    """Decode: it has classifiers, or may get some while it runs."""
     judges_logprobs: bool = False
     """Decode: its classifiers are given log-probabilities, which both legs' engines are to say."""
     draining: bool = False

@@ -94,26 +94,26 @@ class Live:
             classes[Request.BATCHED_POST_PROCESSOR_NAME] = batched
         self._classes = classes
         self._classifiers: ClassifierSet | None = None
-        self._early: list[LiveClassifier] = []
+        self.early: list[LiveClassifier] = []
         """Classifiers that were registered before the worker started."""
 
     @property
     def judged(self) -> bool:
         """Whether there is a classifier, of the settings or the program's own."""
         found = self._classifiers
-        return bool(self._early) or (found is not None and len(found) > 0)
+        return bool(self.early) or (found is not None and len(found) > 0)
 
     def add_classifier(self, classifier: LiveClassifier) -> None:
         """In the thread of the engines, once they are there. Raises LoadError."""
         if self._classifiers is None:
-            self._early.append(classifier)
+            self.early.append(classifier)
         else:
             self._classifiers.register_external_classifier_hook(classifier)
 
     def take_classifiers(self, classifiers: ClassifierSet) -> None:
         """Those of the worker, to which the program may add. Raises LoadError."""
         self._classifiers = classifiers
-        for early in self._early:
+        for early in self.early:
             classifiers.register_external_classifier_hook(early)
 
     @property

@@ -58,6 +58,7 @@ class WorkerDescription(_message.Message):
     HAS_CLASSIFIERS_FIELD_NUMBER: _builtins.int
     LORA_ADAPTERS_FIELD_NUMBER: _builtins.int
     JUDGES_LOGPROBS_FIELD_NUMBER: _builtins.int
+    MAY_JUDGE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique in a deployment, e.g. the pod's name"""
     instance: _builtins.str
@@ -77,6 +78,8 @@ class WorkerDescription(_message.Message):
     """decode: classifiers judge its output, as no prefill worker can"""
     judges_logprobs: _builtins.bool
     """decode: its classifiers are given log-probabilities, so both legs have StartLeg.say_logprobs"""
+    may_judge: _builtins.bool
+    """decode: it has classifiers, or a program may register some while it runs: an output may be run again"""
     @_builtins.property
     def fingerprint(self) -> _common_pb2.Fingerprint: ...
     @_builtins.property
@@ -109,10 +112,11 @@ class WorkerDescription(_message.Message):
         has_classifiers: _builtins.bool = ...,
         lora_adapters: _abc.Iterable[_builtins.str] | None = ...,
         judges_logprobs: _builtins.bool = ...,
+        may_judge: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "limits", b"limits", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_classifiers", b"has_classifiers", "has_hook", b"has_hook", "instance", b"instance", "judges_logprobs", b"judges_logprobs", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "lora_adapters", b"lora_adapters", "name", b"name", "parks", b"parks", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_classifiers", b"has_classifiers", "has_hook", b"has_hook", "instance", b"instance", "judges_logprobs", b"judges_logprobs", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "lora_adapters", b"lora_adapters", "may_judge", b"may_judge", "name", b"name", "parks", b"parks", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -90,6 +90,7 @@ class Intake:
         forced: Sequence[LogitsProcessorEntry],
         spec_limits: SpecLimits = DEFAULT_LIMITS,
         park_seconds: float = 0.0,
+        parks: Callable[[], bool] = lambda: True,
         lora_adapters: Collection[str] = (),
         cannot_resume: Collection[str] = (),
         obstacle: str = "",
@@ -98,9 +99,9 @@ class Intake:
         now becomes text whatever the client asked.
         `forced`: processors that every request gets, after its own.
         `spec_limits`: of a request's own. `park_seconds`: how long prefill parks KV; 0: it parks
-        none. `lora_adapters`: the names of those that the engine has. `cannot_resume`: as the
-        engine describes it. `obstacle`: why no other worker could go on with what this one has
-        begun, whatever it is; empty: others could.
+        none. `parks`: whether it parks some now. `lora_adapters`: the names of those that the
+        engine has. `cannot_resume`: as the engine describes it. `obstacle`: why no other worker
+        could go on with what this one has begun, whatever it is; empty: others could.
         """
         self._role = role
         self._model = model
@@ -110,6 +111,7 @@ class Intake:
         self._forced = tuple(forced)
         self._spec_limits = spec_limits
         self._park_seconds = park_seconds
+        self._parks = parks
         self._lora_adapters = lora_adapters
         self._cannot_resume = cannot_resume
         self._obstacle = obstacle
@@ -238,6 +240,11 @@ class Intake:
             raise InvalidRequestError("a leg needs a deadline", param="timeout_ms")
         if command.context_only and not self._park_seconds:
             raise UnsupportedError("this worker parks no KV", param="type")
+        if command.context_only and not self._parks():
+            raise UnsupportedError(
+                "a context-only request would show a first token that no classifier has judged",
+                param="type",
+            )
         if command.task_digest and self._role is not Role.DECODE:
             raise InvalidRequestError("only decode goes on from parked KV", param="task_digest")
 

@@ -79,6 +79,8 @@ class PhaseParts:
 
     rules: PhaseRules
     classifiers: Classifiers | None = None
+    parks: Callable[[], bool] = lambda: True
+    """Prefill: whether a context-only request may run now, where its engine can park KV."""
 
 
 LoadPhase = Callable[[WorkerConfig, Tokenizer], PhaseParts]

@@ -257,13 +257,16 @@ class Worker:
             return False
         self.sharing = engine.sharing
         classifiers = self._parts.classifiers
+        judges_logprobs = classifiers is not None and classifiers.reads_logprobs
         self._description = describe(
             self._phase,
             self._config,
             engine,
             has_hook=self._hooks is not None,
-            has_classifiers=classifiers is not None,
-            judges_logprobs=classifiers is not None and classifiers.reads_logprobs,
+            # Some to come would miss the log-probability of a first token that was parked.
+            has_classifiers=judges_logprobs or (classifiers is not None and classifiers.reads_text),
+            may_judge=classifiers is not None,
+            judges_logprobs=judges_logprobs,
             registry=self._registry,
             aggregated_as=self._shared.instance if self._shared else "",
         )
@@ -354,6 +357,7 @@ class Worker:
                 ),
                 spec_limits=self._config.spec_limits(),
                 park_seconds=self._config.park_seconds if self._description.parks else 0.0,
+                parks=self._parts.parks,
             ),
             engine=self._engine,
             hooks=None if hooks is None else hooks.runs,

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 import psutil
 import pytest
+from rfc_classifier import PolicyHook
 from stacks import Served
 
 from tandem.executor import (
@@ -68,7 +69,7 @@ def _is_of(before: set[psutil.Process], process: psutil.Process) -> bool:
         return True
 
 
-@pytest.mark.promise("S2-064", "S2-067", "S2-068", "S2-071")
+@pytest.mark.promise("S2-064", "S2-067", "S2-068", "S2-071", "S4-121", "S4-130")
 @OWN
 @pytest.mark.timeout(900)
 def test_engines_of_its_own_answer_as_those_of_a_stack_and_leave_nothing(
@@ -78,6 +79,7 @@ def test_engines_of_its_own_answer_as_those_of_a_stack_and_leave_nothing(
     config = ExecutorConfig(engine=engine, disaggregated=disaggregated)
     with nothing_left(), Executor(model_path, config) as own:
         answers_as_a_stack(own, served, disaggregated=disaggregated)
+        a_programs_classifier_judges(own)
 
 
 def answers_as_a_stack(own: Executor, served: Served, *, disaggregated: bool) -> None:
@@ -108,7 +110,7 @@ def test_the_kv_cache_of_its_own_engine_fills_with_what_runs_and_empties_again(
         fills_and_empties(own, "sim")
 
 
-@pytest.mark.promise("S2-064", "S2-067", "S2-068", "S2-071", "S2-077")
+@pytest.mark.promise("S2-064", "S2-067", "S2-068", "S2-071", "S2-077", "S4-121", "S4-130")
 @pytest.mark.sglang
 @pytest.mark.timeout(900)
 def test_an_sglang_engine_of_its_own_answers_fills_its_cache_and_fails_what_it_had_when_it_dies(
@@ -118,6 +120,7 @@ def test_an_sglang_engine_of_its_own_answers_fills_its_cache_and_fails_what_it_h
     with nothing_left() as before, Executor(model_path, config) as own:
         answers_as_a_stack(own, sglang, disaggregated=False)
         fills_and_empties(own, "sglang")
+        a_programs_classifier_judges(own)
         request_id = own.enqueue_request(Request(PROMPT, max_tokens=2000, streaming=True))
         assert own.await_responses(request_id, SECONDS)
         made = set(psutil.Process().children(recursive=True)) - before
@@ -136,6 +139,20 @@ def _ask_on(own: Executor) -> NoReturn:
     while True:
         late = own.enqueue_request(Request(PROMPT, max_tokens=2))
         assert own.await_responses(late, SECONDS)[-1].error_code == "engine_error"
+
+
+def a_programs_classifier_judges(own: Executor) -> None:
+    """One that is registered once the engine runs, wherever that runs."""
+    (free,) = responses_of(own)
+    own.register_external_classifier_hook(PolicyHook())
+    for policy in ("lenient", "strict"):
+        (answer,) = responses_of(own, extra_fields={"my_policy": policy})
+        scores = {"tokens": 8, "seen": {"my_policy": policy}, "block": policy == "strict"}
+        assert answer.result.external_scores == {"policy": scores}
+        assert answer.result.withheld is scores["block"]
+        shown = [[]] if scores["block"] else free.result.output_token_ids
+        assert answer.result.output_token_ids == shown
+    assert answer.result.replacement == "Replaced by policy."
 
 
 def fills_and_empties(own: Executor, engine: str) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from time import perf_counter
+from typing import Any
 
 from tandem.hooks.classifiers.contract import (
     ExternalClassifierHook,
@@ -65,7 +67,7 @@ class ClassifierRunner:
         if isinstance(answer, Answer):
             self.counters.add(answer.decision, seconds)
             return answer
-        reason = self._reason(answer.error)
+        reason = reason_of(answer, self.caller)
         decision: Decision = "timeout" if reason == "timeout" else "error"
         return self._failed(decision, reason, seconds, ctx, answer)
 
@@ -73,13 +75,9 @@ class ClassifierRunner:
         async with self._turns:
             self.counters.running += 1
             try:
-                answer = await self.hook.score(ctx.for_one())
-            except BaseException as error:  # noqa: BLE001 - user code becomes an outcome
-                return failed_await(error)
+                return await ask(self.hook, ctx.for_one(), self.caller, self._read)
             finally:
                 self.counters.running -= 1
-            read_answer: Answer | Failed = self.caller.call(self._read, answer)
-            return read_answer
 
     def _failed(
         self,
@@ -121,15 +119,28 @@ class ClassifierRunner:
             await asyncio.wait(self._given_up, timeout=lifecycle.SHUTDOWN_SECONDS)
         await lifecycle.shutdown(f"classifier {self.name!r}", self.hook)
 
-    def _reason(self, error: BaseException) -> str:
-        """One word, which is never the classifier's own but for a ScoringError's."""
-        kind = type(error)
-        if issubclass(kind, InvalidAnswerError):
-            return "invalid_answer"
-        if issubclass(kind, TimeoutError | OverdueError):
-            return "timeout"
-        if issubclass(kind, ScoringError):
-            reason = self.caller.call(attrgetter("reason"), error)
-            if type(reason) is str and _REASON.fullmatch(reason):
-                return reason
-        return "exception"
+
+async def ask(
+    hook: ExternalClassifierHook, ctx: ScoringContext, caller: Caller, read: Callable[[Any], Answer]
+) -> Answer | Failed:
+    """Call a classifier, and `read` what it answers. Raises this task's own cancellation alone."""
+    try:
+        answer = await hook.score(ctx)
+    except BaseException as error:  # noqa: BLE001 - user code becomes an outcome
+        return failed_await(error)
+    found: Answer | Failed = caller.call(read, answer)
+    return found
+
+
+def reason_of(failed: Failed, caller: Caller) -> str:
+    """One word, which is never the classifier's own but for a ScoringError's."""
+    kind = type(failed.error)
+    if issubclass(kind, InvalidAnswerError):
+        return "invalid_answer"
+    if issubclass(kind, TimeoutError | OverdueError):
+        return "timeout"
+    if issubclass(kind, ScoringError):
+        reason = caller.call(attrgetter("reason"), failed.error)
+        if type(reason) is str and _REASON.fullmatch(reason):
+            return reason
+    return "exception"

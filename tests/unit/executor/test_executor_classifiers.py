@@ -15,6 +15,7 @@ import fake_router
 import pytest
 from both import Either
 from fake_router import Reply
+from judges import HELD_BACK, Judge, doing
 from local import PROMPT, SECONDS, request, sim
 
 from tandem.errors import LoadError, UnsupportedError
@@ -25,41 +26,14 @@ from tandem.executor import (
     FinishReason,
     OutputConfig,
     Request,
+    RequestType,
     Response,
     SamplingConfig,
     ShutDownError,
 )
 from tandem.hooks.classifiers.contract import ScoringContext
 
-HELD_BACK = {"classifiers": {"hold_back": "all", "refusal": "No.", "logprobs": True}}
 KINDS = pytest.mark.parametrize("kind", ["threads", "asyncio"])
-
-
-class Judge:
-    """Does what the request's extra field `do` says, and keeps what it was given."""
-
-    blocking, timeout_ms = True, 500.0
-
-    def __init__(self, name: str = "mine") -> None:
-        self.name = name
-        self.given: list[ScoringContext] = []
-        self.threads: set[int] = set()
-        self.cancelled = threading.Event()
-
-    async def score(self, ctx: ScoringContext) -> dict[str, Any]:
-        self.given.append(ctx)
-        self.threads.add(threading.get_ident())
-        match ctx.extra_fields.get("do"):
-            case "block":
-                return {"block": True, "replacement": "Not this.", "risk": 1}
-            case "raise":
-                raise RuntimeError("on purpose")
-            case "hang":
-                try:
-                    await asyncio.Event().wait()
-                finally:
-                    self.cancelled.set()
-        return {"risk": 0}
 
 
 Start = Callable[..., Any]
@@ -79,10 +53,6 @@ async def start(model_path: Path) -> AsyncIterator[Start]:
 
 async def last(executor: Either, asked: Request) -> Response:
     return (await both.final(executor, executor.enqueue_request(asked)))[-1]
-
-
-def doing(what: str, **changes: Any) -> Request:
-    return request(extra_fields={"do": what}, **changes)
 
 
 @pytest.mark.promise("S4-121", "S4-122", "S4-123", "S4-127")
@@ -178,13 +148,6 @@ async def test_a_router_elsewhere_takes_no_object_and_says_so_by_name(kind: str)
     assert refused.value.param == "register_external_classifier_hook"
 
 
-@pytest.mark.promise("S4-126")
-def test_engines_in_another_process_take_none_either(model_path: Path) -> None:
-    executor = AsyncExecutor(model_path, ExecutorConfig(engine="sglang"))
-    with pytest.raises(UnsupportedError, match="register_external_classifier_hook"):
-        executor.register_external_classifier_hook(Judge())
-
-
 @pytest.mark.promise("S4-124")
 async def test_logits_are_not_shown_where_a_classifier_judges(start: Start) -> None:
     executor = await start("threads")
@@ -209,6 +172,49 @@ async def test_logits_that_were_asked_for_before_a_classifier_came_are_withheld_
     result = (await both.final(executor, waiting))[-1].result
     assert result.withheld
     assert (result.generation_logits, result.output_token_ids) == (None, [[]])
+
+
+FIRST = {"type": RequestType.REQUEST_TYPE_CONTEXT_ONLY}
+
+
+@pytest.mark.promise("S5-621")
+async def test_no_first_token_is_shown_that_a_registered_classifier_does_not_judge(
+    start: Start,
+) -> None:
+    executor = await start(
+        "threads",
+        disaggregated=True,
+        max_open_sequences=1,
+        engine_options={"step_ms": 2},
+        worker_settings={"classifiers": {"hold_back": "all"}},
+    )
+    params = (await last(executor, request(**FIRST))).result.context_phase_params
+    running = executor.enqueue_request(request(max_tokens=2000))
+    waiting = executor.enqueue_request(request(**FIRST))
+    executor.register_external_classifier_hook(Judge())
+    executor.cancel_request(running)
+    late = executor.enqueue_request(request(**FIRST))
+    for refused in [(await both.final(executor, each))[-1] for each in (waiting, late)]:
+        assert refused.error_code == "unsupported_parameter"
+        assert "classifier" in refused.error_msg
+    second = {"type": RequestType.REQUEST_TYPE_GENERATION_ONLY, "context_phase_params": params}
+    result = (await last(executor, doing("block", **second))).result
+    assert (result.withheld, result.output_token_ids) == (True, [[]])
+
+
+@pytest.mark.promise("S5-621")
+@pytest.mark.parametrize("early", [True, False], ids=["classifier", "log-probabilities"])
+async def test_nor_one_whose_classifier_is_there_or_needs_its_log_probability(
+    model_path: Path, early: bool
+) -> None:
+    settings = {"classifiers": {"logprobs": not early}}
+    executor = AsyncExecutor(model_path, sim(disaggregated=True, worker_settings=settings))
+    if early:
+        executor.register_external_classifier_hook(Judge())
+    async with executor:
+        refused = await last(executor, request(**FIRST))  # type: ignore[arg-type]
+    assert refused.error_code == "unsupported_parameter"
+    assert "context-only" in refused.error_msg
 
 
 @pytest.mark.promise("S4-128")

@@ -167,6 +167,25 @@ def test_what_is_left_out_and_false_there_is_false_here() -> None:
     assert trtllm.OutputConfig().additional_model_outputs is None
 
 
+@pytest.mark.promise("S2-082")
+def test_an_executor_with_a_pair_of_its_own_runs_both_halves(model_path: Path) -> None:
+    kinds = trtllm.RequestType
+    with local.running(model_path, disaggregated=True) as executor:
+        whole = local.answer(executor)
+        first = local.last(executor, type=kinds.REQUEST_TYPE_CONTEXT_ONLY).result
+        assert first.context_phase_params.first_gen_tokens == whole[:1]
+        params = {
+            "type": kinds.REQUEST_TYPE_GENERATION_ONLY,
+            "context_phase_params": first.context_phase_params,
+        }
+        assert local.answer(executor, **params) == whole
+        assert local.last(executor, **params).error_code == "voucher_refused"
+        with local.running(model_path, disaggregated=True) as other:
+            again = local.last(executor, type=kinds.REQUEST_TYPE_CONTEXT_ONLY).result
+            params["context_phase_params"] = again.context_phase_params
+            assert local.last(other, **params).error_code == "voucher_refused"
+
+
 def test_values_are_made_empty_and_filled_in() -> None:
     result = trtllm.Result()
     result.is_final, result.output_token_ids = True, [[1, 2, 3]]

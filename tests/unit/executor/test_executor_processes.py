@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,11 +15,18 @@ from pathlib import Path
 
 import psutil
 import pytest
+from judges import HELD_BACK, Judge, doing
 from local import SECONDS, answer, last, request, running, sim
 
 from local_executor import stack
-from tandem.errors import StartError, UnsupportedError
-from tandem.executor import Executor, LogitsPostProcessorConfig, OutputConfig, ShutDownError
+from tandem.errors import LoadError, StartError, UnsupportedError
+from tandem.executor import (
+    AsyncExecutor,
+    Executor,
+    LogitsPostProcessorConfig,
+    OutputConfig,
+    ShutDownError,
+)
 
 ROOT = Path(__file__).parents[3]
 KINDS = pytest.mark.parametrize("disaggregated", [False, True], ids=["aggregated", "pair"])
@@ -73,6 +82,75 @@ def test_functions_and_logits_are_refused_by_name(model_path: Path) -> None:
     functions = LogitsPostProcessorConfig(processor_map={"mine": print})
     with pytest.raises(UnsupportedError, match="logits_post_processor_config"):
         Executor(model_path, sim(logits_post_processor_config=functions))
+
+
+@pytest.mark.promise("S4-121", "S4-124", "S4-127")
+@KINDS
+def test_the_programs_classifiers_judge_there(model_path: Path, disaggregated: bool) -> None:
+    output = OutputConfig(exclude_input_from_output=True, return_log_probs=True)
+    judge = Judge()
+    with running(model_path, disaggregated=disaggregated, worker_settings=HELD_BACK) as executor:
+        expected = answer(executor)
+        executor.register_external_classifier_hook(judge)
+        with pytest.raises(LoadError, match="two classifiers named 'mine'"):
+            executor.register_external_classifier_hook(Judge())
+        result = last(executor, metadata={"team": "a"}, extra_fields={"policy": [None]}).result
+        assert result.output_token_ids == [expected]
+        assert result.external_scores == {"mine": {"risk": 0}}
+        (ctx,) = judge.given
+        assert ctx.extra_fields == {"policy": [None]}
+        assert ctx.request_metadata["metadata"] == {"team": "a"}
+        assert ctx.output_token_ids == expected
+        assert len(ctx.output_logprobs) == len(expected)
+        for do, replacement, scores in (
+            ("block", "Not this.", {"block": True, "risk": 1}),
+            ("raise", "No.", {"error": "exception"}),
+            ("word", "No.", {"error": "overloaded"}),
+            ("junk", "No.", {"error": "invalid_answer"}),
+            ("hang", "No.", {"error": "timeout"}),
+        ):
+            result = last(executor, extra_fields={"do": do}, output_config=output).result
+            assert (result.withheld, result.stop_reason) == (True, "mine")
+            assert (result.replacement, result.output_token_ids) == (replacement, [[]])
+            assert result.log_probs == [[]]
+            assert result.external_scores == {"mine": scores}
+        assert judge.cancelled.wait(SECONDS)
+        judge.cancelled.clear()
+        hanging = executor.enqueue_request(doing("hang"))
+        wait_until(lambda: len(judge.given) == 7)
+        executor.cancel_request(hanging)
+        assert judge.cancelled.wait(SECONDS)
+
+
+@pytest.mark.promise("S4-121", "S4-131")
+async def test_that_of_an_asyncio_program_judges_on_the_programs_loop(model_path: Path) -> None:
+    early, late = Judge("early"), Judge("late")
+    executor = AsyncExecutor(model_path, sim(worker_settings=HELD_BACK))
+    executor.register_external_classifier_hook(early)
+    async with executor:
+        executor.register_external_classifier_hook(late)
+        request_id = executor.enqueue_request(request())
+        (response,) = await executor.await_responses(request_id, SECONDS)
+    assert set(response.result.external_scores or ()) == {"early", "late"}
+    assert early.threads == late.threads == {threading.get_ident()}
+
+
+@pytest.mark.promise("S4-121")
+def test_one_that_dies_or_has_ended_registers_nothing(model_path: Path) -> None:
+    with running(model_path, worker_settings=HELD_BACK) as executor:
+        judge = Judge()
+        executor.register_external_classifier_hook(judge)
+        executor.enqueue_request(doing("hang"))
+        wait_until(lambda: judge.given)
+        children()[-1].kill()
+        assert judge.cancelled.wait(SECONDS)
+        with pytest.raises(ShutDownError):
+            executor.register_external_classifier_hook(Judge("late"))
+    taken = {"classifiers": {"entries": ["local_code:Blocker"]}}
+    early = AsyncExecutor(model_path, sim(worker_settings=taken))
+    early.register_external_classifier_hook(Judge("blocker"))
+    with pytest.raises(LoadError, match="two classifiers named 'blocker'"):
+        asyncio.run(early.__aenter__())
 
 
 @KINDS
