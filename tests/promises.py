@@ -516,6 +516,11 @@ PROMISES: tuple[Promise, ...] = (
         "Given the examples of the Executor API, when run at a router, then they stream an answer "
         "to its end, answer each prompt of a file once, and shape answers by a callback.",
     ),
+    Promise(
+        "S2-620",
+        "Given a request for logits, when it streams, then each response has the prompt's and "
+        "those of its own token, and when it does not, those of the whole sequence.",
+    ),
     # --- S3: Dynamo logits layer, SGLang (seed 003) ---
     Promise(
         "S3-085",
@@ -2391,6 +2396,20 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S5-508",
         "Given a release without frontends, then every dashboard can be narrowed to it.",
+        ours=True,
+    ),
+    Promise(
+        "S5-620",
+        "Given a program's hook and engines in another process, as SGLang's are, then the object "
+        "itself judges, in the program; a call that is cancelled there is cancelled here, and what "
+        "fails, or whose process ends, is told in bounded time.",
+        ours=True,
+    ),
+    Promise(
+        "S5-621",
+        "Given a pair of a program's own engines, then both halves of a request run there; once a "
+        "hook is registered no first token is shown before it has judged, of a request that waited "
+        "either, and a second half is judged whole.",
         ours=True,
     ),
 )

@@ -5,11 +5,12 @@ from __future__ import annotations
 import enum
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
 from tandem.errors import ConfigError
 from tandem.executor.left_out import UNUSED, refuse, refuses_left_out
+from tandem.executor.workers_own import KvCacheConfig, PeftCacheConfig, SchedulerConfig
 from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.wire import tls
 
@@ -98,13 +99,13 @@ class ExecutorConfig:
     logits_post_processor_config: LogitsPostProcessorConfig | None = None
 
     # TensorRT-LLM's, which change nothing here: left_out.UNUSED says why of each.
-    scheduler_config: Any = None
-    kv_cache_config: Any = None
+    scheduler_config: Any = field(default_factory=SchedulerConfig)
+    kv_cache_config: Any = field(default_factory=KvCacheConfig)
     enable_chunked_context: bool = False
     max_batch_size: int | None = None
     max_num_tokens: int | None = None
     parallel_config: Any = None
-    peft_cache_config: Any = None
+    peft_cache_config: Any = field(default_factory=PeftCacheConfig)
     use_gpu_direct_storage: bool = False
     gpu_weights_percent: float | None = None
     extended_runtime_perf_knob_config: Any = None
@@ -152,8 +153,8 @@ def checked_copy(given: ExecutorConfig | None) -> ExecutorConfig:
             f"an executor takes an ExecutorConfig, not {type(given).__name__}: it runs a model's"
             " folder or asks a router, and takes no buffers of an engine"
         )
+    unset = ExecutorConfig()
     for name, reason in UNUSED.items():
-        value = getattr(given, name)
-        if value is not None and value is not False:
+        if getattr(given, name) not in (None, False, getattr(unset, name)):
             warnings.warn(f"ExecutorConfig.{name} changes nothing here: {reason}", stacklevel=3)
     return replace(given)

@@ -18,6 +18,7 @@ from tandem.executor.recorder import Recorder
 from tandem.executor.responses import FinishReason, Response
 from tandem.executor.unread import Completion, Measure, Unread
 from tandem.executor.waiters import Waiter, Waiters
+from tandem.logits.tap import Logits
 
 FIRST_ID = 1
 
@@ -184,9 +185,16 @@ class ExecutorCore:
             entry.unread.measure = measure
 
     def tokens(
-        self, request_id: int, sequence: int, token_ids: list[int], log_probs: list[float]
+        self,
+        request_id: int,
+        sequence: int,
+        token_ids: list[int],
+        log_probs: list[float],
+        logits: Logits | None = None,
     ) -> None:
-        """They came of a sequence. A request that has ended takes nothing more. Lists are kept."""
+        """They came of a sequence. A request that has ended takes nothing more. Lists are kept.
+        `logits`: of one token that is streamed.
+        """
         entry = self._entries.get(request_id)
         if entry is None or (unread := entry.unread).ended:
             return
@@ -194,7 +202,7 @@ class ExecutorCore:
             self._cancels.append(request_id)
             self.fail(request_id, WorkerError("More tokens came than were asked for"))
             return
-        unread.tokens(sequence, token_ids, log_probs)
+        unread.tokens(sequence, token_ids, log_probs, logits)
         if entry.waits or not unread.ready:
             self._came_of(request_id, entry)
         elif request_id not in self._ready:  # the same, without a call for each token

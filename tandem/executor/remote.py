@@ -217,7 +217,16 @@ class RemoteBackend:
 class _Served:
     """A request at the router, and what came of it and was not yet told to the core."""
 
-    __slots__ = ("_counts", "_end_id", "_id", "_noted", "_replacements", "_tapped", "state")
+    __slots__ = (
+        "_counts",
+        "_end_id",
+        "_id",
+        "_noted",
+        "_replacements",
+        "_streaming",
+        "_tapped",
+        "state",
+    )
 
     def __init__(self, start: Start, state: RequestState, tapped: Tapped | None) -> None:
         self.state = state
@@ -225,6 +234,7 @@ class _Served:
         self._counts: Counter[int] = Counter()
         self._id = start.request_id
         self._end_id = start.request.end_id
+        self._streaming = start.request.streaming
         self._noted = False
         self._replacements: dict[int, str] = {}
 
@@ -239,9 +249,10 @@ class _Served:
                 values: list[float] = []
                 for entry in logprobs:
                     values += entry.logprob
-                core.tokens(self._id, choice, list(token_ids), values)
                 if self._tapped is not None:
-                    self._counts[choice] += len(token_ids)
+                    self._tell_tapped(core, self._tapped, choice, list(token_ids), values)
+                else:
+                    core.tokens(self._id, choice, list(token_ids), values)
         if ended:
             self.state.settle()
         for finish in ended:
@@ -254,10 +265,28 @@ class _Served:
             except (ValueError, RecursionError):
                 core.fail(self._id, WorkerError("What classifiers answered cannot be read"))
                 continue
-            if self._tapped is not None:
+            if self._tapped is not None and not self._streaming:
                 logits = self._tapped.logits(finish.choice, self._counts[finish.choice])
                 completion = completion._replace(logits=logits)
             core.finish(self._id, finish.choice, completion)
+
+    def _tell_tapped(
+        self,
+        core: ExecutorCore,
+        tapped: Tapped,
+        choice: int,
+        token_ids: list[int],
+        log_probs: list[float],
+    ) -> None:
+        """Tell tokens of a request that wants logits, which come with each that is streamed."""
+        position = self._counts[choice]
+        self._counts[choice] += len(token_ids)
+        if not self._streaming:
+            core.tokens(self._id, choice, token_ids, log_probs)
+            return
+        for place, token_id in enumerate(token_ids):
+            logits = tapped.logits_of_token(choice, position + place)
+            core.tokens(self._id, choice, [token_id], log_probs[place : place + 1], logits)
 
     def _note_prompt(self, core: ExecutorCore, finish: Finish) -> None:
         """Once a request. Where a hook withheld it elsewhere, nobody says what was cached."""

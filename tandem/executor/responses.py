@@ -40,10 +40,11 @@ class Result(Struct, kw_only=True):
     cum_log_probs: list[float] | None = None
     """The sum of all of the sequence so far."""
     context_logits: Any = None
-    """(prompt tokens, vocabulary) float32, in a sequence's last response, where they were asked for
-    and it ended by itself."""
+    """(prompt tokens, vocabulary) float32, where they were asked for: with each token that is
+    streamed, else where the sequence ended by itself."""
     generation_logits: Any = None
-    """(1, generated tokens, vocabulary) float32, likewise."""
+    """(1, generated tokens, vocabulary) float32, likewise; with a token that is streamed (1, 1,
+    vocabulary), as (tokens, 1, vocabulary) there."""
     sequence_index: int = 0
     is_sequence_final: bool = False
     """It is the sequence's last response."""

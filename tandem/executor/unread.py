@@ -26,7 +26,8 @@ class Completion(NamedTuple):
     stop_reason: str = ""
     withheld: bool = False
     perf_metrics: RequestPerfMetrics | None = None
-    logits: Logits = Logits()
+    logits: Logits | None = None
+    """Those of the whole sequence, where they were asked for and it was not streamed."""
     params: ContextPhaseParams | None = None
     """What a context-only request leaves."""
     replacement: str = ""
@@ -42,6 +43,8 @@ class _Piece(Struct, eq=False):
     token_ids: list[int]
     log_probs: list[float]
     completion: Completion | None = None
+    logits: Logits | None = None
+    """Then it has one token, or is all of its sequence."""
     final: bool = False
     """It ends the request."""
 
@@ -85,7 +88,10 @@ class Unread:
         self._streaming = request.streaming
         self._shows_all = request.streaming and request.return_all_generated_tokens
         self._wants_log_probs = request.output_config.return_log_probs
-        self._bare = self._streaming and not (self._shows_all or self._wants_log_probs)
+        output = request.output_config
+        logits = output.return_context_logits or output.return_generation_logits
+        more = self._shows_all or self._wants_log_probs or logits
+        self._bare = self._streaming and not more
         """A token's response holds the token and nothing else."""
         self._pieces: deque[_Piece] = deque()
         self._held = {number: _Piece(number, [], []) for number in range(sequences)}
@@ -114,8 +120,16 @@ class Unread:
     def prompt_tokens(self) -> int:
         return len(self._request.input_token_ids)
 
-    def tokens(self, sequence: int, token_ids: list[int], log_probs: list[float]) -> None:
-        """They came of a sequence that has not ended. The lists are kept."""
+    def tokens(
+        self,
+        sequence: int,
+        token_ids: list[int],
+        log_probs: list[float],
+        logits: Logits | None = None,
+    ) -> None:
+        """They came of a sequence that has not ended. The lists are kept. `logits`: of one token
+        that is streamed.
+        """
         count = len(token_ids)
         self.arrived += count
         self.unread_tokens += count
@@ -125,7 +139,7 @@ class Unread:
             held.log_probs += log_probs
         elif count:
             self.ready += count
-            self._pieces.append(_Piece(sequence, token_ids, log_probs))
+            self._pieces.append(_Piece(sequence, token_ids, log_probs, logits=logits))
 
     def finish(self, sequence: int, completion: Completion) -> None:
         """A sequence has ended. The last of its unread responses says so, or one of its own."""
@@ -139,6 +153,7 @@ class Unread:
             self.perf_metrics = self._measured(sequence)
             completion = completion._replace(perf_metrics=self.perf_metrics)
         piece.completion = completion
+        piece.logits = completion.logits or piece.logits
         if not self._held:
             self._make_final(piece)
             self.ended = True
@@ -228,11 +243,12 @@ class Unread:
             self._cumulative[sequence] += sum(log_probs)
             result.log_probs = [list(self._log_probs[sequence])]
             result.cum_log_probs = [self._cumulative[sequence]]
+        if piece.logits is not None:
+            result.context_logits, result.generation_logits = piece.logits
         if completion is not None:
             result.is_sequence_final = True
             result.withheld, result.stop_reason = completion.withheld, completion.stop_reason
             result.request_perf_metrics = completion.perf_metrics
-            result.context_logits, result.generation_logits = completion.logits
             result.context_phase_params = completion.params
             result.replacement = completion.replacement
             result.external_scores = completion.external_scores

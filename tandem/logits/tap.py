@@ -15,7 +15,9 @@ class Logits(NamedTuple):
     context: Any = None
     """(prompt tokens, vocabulary): the row of each token of the prompt."""
     generation: Any = None
-    """(1, generated tokens, vocabulary), for a list of one beam."""
+    """(1, generated tokens, vocabulary), for a list of one beam; of a token that is streamed (1, 1,
+    vocabulary).
+    """
 
 
 class Tapped:
@@ -30,6 +32,11 @@ class Tapped:
     def row(self, output_index: int, position: int, row: Any) -> None:
         """The row from which a sequence's token at this position comes. It is not kept itself."""
         self._rows[output_index, position] = row.copy()
+
+    def logits_of_token(self, output_index: int, position: int) -> Logits:
+        """Those of one token, which are not given again, and of the prompt."""
+        row = self._rows.pop((output_index, position), None)
+        return Logits(self.context, None if row is None else row[None, None])
 
     def logits(self, output_index: int, count: int) -> Logits:
         """Those of a sequence that has so many tokens. What is not whole is not given."""

@@ -542,18 +542,27 @@ def logits_of(executor: Executor, **fields: Any) -> Any:
     return last(executor, **{"output_config": asked} | fields).result
 
 
-def test_the_models_logits_come_with_the_last_response(executor: Executor) -> None:
+@pytest.mark.promise("S2-620")
+def test_the_models_logits_come_with_the_answer_or_with_each_token_of_it(
+    executor: Executor,
+) -> None:
     expected = answer(executor)
     result = logits_of(executor)
     assert result.context_logits.shape == (len(PROMPT), VOCABULARY)
     assert result.generation_logits.shape == (1, 8, VOCABULARY)
     assert [int(row.argmax()) for row in result.generation_logits[0]] == expected
     assert (result.context_logits[-1] == result.generation_logits[0, 0]).all()
-    streamed = logits_of(executor, streaming=True)
-    assert (streamed.generation_logits == result.generation_logits).all()
     again = logits_of(executor)
     assert again == result, "logits are not compared"
-    assert again != streamed
+    output = OutputConfig(return_context_logits=True, return_generation_logits=True)
+    asked = request(streaming=True, output_config=output)
+    streamed = responses_of(executor, executor.enqueue_request(asked))
+    assert [each.result.output_token_ids for each in streamed] == [[[token]] for token in expected]
+    for place, each in enumerate(streamed):
+        assert each.result.generation_logits.shape == (1, 1, VOCABULARY)
+        row = each.result.generation_logits[0, 0]
+        assert (row == result.generation_logits[0, place]).all()
+        assert (each.result.context_logits == result.context_logits).all()
 
 
 def test_logits_are_those_before_anything_edits_them(executor: Executor) -> None:

@@ -117,7 +117,9 @@ def test_settings_that_ask_for_nothing_warn_of_nothing() -> None:
     nothing = trtllm.ExecutorConfig(
         kv_cache_config=None, enable_chunked_context=False, gather_generation_logits=False
     )
-    trtllm.Executor("127.0.0.1:1", nothing).shutdown()  # warnings are errors here
+    unset = trtllm.ExecutorConfig(scheduler_config=trtllm.SchedulerConfig())
+    for config in (nothing, unset):
+        trtllm.Executor("127.0.0.1:1", config).shutdown()  # warnings are errors here
 
 
 def test_a_setting_that_no_workers_have_is_refused_in_their_shapes_too() -> None:
@@ -167,7 +169,7 @@ def test_what_is_left_out_and_false_there_is_false_here() -> None:
     assert trtllm.OutputConfig().additional_model_outputs is None
 
 
-@pytest.mark.promise("S2-082")
+@pytest.mark.promise("S2-082", "S5-621")
 def test_an_executor_with_a_pair_of_its_own_runs_both_halves(model_path: Path) -> None:
     kinds = trtllm.RequestType
     with local.running(model_path, disaggregated=True) as executor:

@@ -84,7 +84,7 @@ def test_functions_and_logits_are_refused_by_name(model_path: Path) -> None:
         Executor(model_path, sim(logits_post_processor_config=functions))
 
 
-@pytest.mark.promise("S4-121", "S4-124", "S4-127")
+@pytest.mark.promise("S4-121", "S4-124", "S4-127", "S5-620")
 @KINDS
 def test_the_programs_classifiers_judge_there(model_path: Path, disaggregated: bool) -> None:
     output = OutputConfig(exclude_input_from_output=True, return_log_probs=True)
@@ -122,7 +122,7 @@ def test_the_programs_classifiers_judge_there(model_path: Path, disaggregated: b
         assert judge.cancelled.wait(SECONDS)
 
 
-@pytest.mark.promise("S4-121", "S4-131")
+@pytest.mark.promise("S4-121", "S4-131", "S5-620")
 async def test_that_of_an_asyncio_program_judges_on_the_programs_loop(model_path: Path) -> None:
     early, late = Judge("early"), Judge("late")
     executor = AsyncExecutor(model_path, sim(worker_settings=HELD_BACK))
@@ -135,7 +135,7 @@ async def test_that_of_an_asyncio_program_judges_on_the_programs_loop(model_path
     assert early.threads == late.threads == {threading.get_ident()}
 
 
-@pytest.mark.promise("S4-121")
+@pytest.mark.promise("S4-121", "S5-620")
 def test_one_that_dies_or_has_ended_registers_nothing(model_path: Path) -> None:
     with running(model_path, worker_settings=HELD_BACK) as executor:
         judge = Judge()
