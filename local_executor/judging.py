@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,8 @@ REGISTER, ANSWER = "register", "answer"
 """What the program says."""
 REGISTERED, SCORE, CANCEL = "registered", "score", "cancel"
 """What the workers' process says."""
+
+_GIVEN = tuple(each.name for each in fields(ScoringContext))
 
 
 def message(word: str, *values: Any) -> bytes:
@@ -158,8 +160,9 @@ class StandIns:
         cancels the call there, and ends when that does.
         """
         call = self._next_call()
+        asked = message(SCORE, call, name, {each: getattr(ctx, each) for each in _GIVEN})
         done = self._calls[call] = asyncio.get_running_loop().create_future()
-        self._send(message(SCORE, call, name, asdict(ctx)))
+        self._send(asked)
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:

@@ -70,7 +70,7 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
         keeps_tasks=description.keeps_tasks,
         parks=description.parks,
         has_classifiers=description.has_classifiers,
-        may_judge=description.may_judge or description.has_classifiers,
+        may_judge=description.may_judge,
         judges_logprobs=description.judges_logprobs,
         draining=description.load.draining,
         moved_kv=description.load.moved_kv or not description.load.HasField("moved_kv"),

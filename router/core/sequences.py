@@ -152,8 +152,10 @@ class Sequence:
             return self.stage is not Stage.ENDED
         if self.made is not None and self.made.may_serve:
             return True
-        judged = self.decode is not None and self.decode.worker.profile.may_judge
-        return judged and self.request.submit.voucher is None
+        if self.decode is None or self.request.submit.voucher is not None:
+            return False
+        profile = self.decode.worker.profile
+        return profile.has_classifiers or profile.may_judge
 
     @property
     def span(self) -> int:

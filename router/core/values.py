@@ -133,7 +133,7 @@ class Profile:
     has_classifiers: bool = False
     """Decode: they judge its output, as no prefill worker can. `has_hook` holds as well."""
     may_judge: bool = False
-    """Decode: it has classifiers, or may get some while it runs."""
+    """Decode: it has classifiers, or may get some while it runs. Older workers do not say so."""
     judges_logprobs: bool = False
     """Decode: its classifiers are given log-probabilities, which both legs' engines are to say."""
     draining: bool = False

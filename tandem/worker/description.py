@@ -26,7 +26,8 @@ def describe(
     aggregated_as: str = "",
 ) -> worker_pb2.WorkerDescription:
     """All of it but the load. The fingerprint is the engine's, and the deployment's revision.
-    `aggregated_as`: what the phases of one engine both call their instance; empty: it has one.
+    `may_judge`: it has classifiers, or may get some. `aggregated_as`: what the phases of one engine
+    both call their instance; empty: it has one.
     """
     fingerprint = common_pb2.Fingerprint()
     fingerprint.CopyFrom(engine.fingerprint)

@@ -75,7 +75,7 @@ class ClassifierRunner:
         async with self._turns:
             self.counters.running += 1
             try:
-                return await ask(self.hook, ctx.for_one(), self.caller, self._read)
+                return await ask(self.hook, ctx, self.caller, self._read)
             finally:
                 self.counters.running -= 1
 
@@ -123,9 +123,11 @@ class ClassifierRunner:
 async def ask(
     hook: ExternalClassifierHook, ctx: ScoringContext, caller: Caller, read: Callable[[Any], Answer]
 ) -> Answer | Failed:
-    """Call a classifier, and `read` what it answers. Raises this task's own cancellation alone."""
+    """Call a classifier with a copy of its own, and `read` what it answers. Raises this task's own
+    cancellation alone.
+    """
     try:
-        answer = await hook.score(ctx)
+        answer = await hook.score(ctx.for_one())
     except BaseException as error:  # noqa: BLE001 - user code becomes an outcome
         return failed_await(error)
     found: Answer | Failed = caller.call(read, answer)
