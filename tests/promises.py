@@ -517,7 +517,7 @@ PROMISES: tuple[Promise, ...] = (
         "to its end, answer each prompt of a file once, and shape answers by a callback.",
     ),
     Promise(
-        "S2-620",
+        "S2-093",
         "Given a request for logits, when it streams, then each response has the prompt's and "
         "those of its own token, and when it does not, those of the whole sequence.",
     ),

@@ -542,7 +542,7 @@ def logits_of(executor: Executor, **fields: Any) -> Any:
     return last(executor, **{"output_config": asked} | fields).result
 
 
-@pytest.mark.promise("S2-620")
+@pytest.mark.promise("S2-093")
 def test_the_models_logits_come_with_the_answer_or_with_each_token_of_it(
     executor: Executor,
 ) -> None:

@@ -274,7 +274,7 @@ def test_responses_that_are_ready_are_counted(model_path: Path, streaming: bool)
         assert executor.get_num_responses_ready() == sum(expected.values())
 
 
-@pytest.mark.promise("S2-620")
+@pytest.mark.promise("S2-093")
 @pytest.mark.parametrize("generation", [False, True], ids=["", "generation logits"])
 @pytest.mark.parametrize("context", [False, True], ids=["", "context logits"])
 @pytest.mark.parametrize("log_probs", [False, True], ids=["", "log-probabilities"])
