@@ -186,6 +186,10 @@ def test_an_executor_with_a_pair_of_its_own_runs_both_halves(model_path: Path) -
             again = local.last(executor, type=kinds.REQUEST_TYPE_CONTEXT_ONLY).result
             params["context_phase_params"] = again.context_phase_params
             assert local.last(other, **params).error_code == "voucher_refused"
+    with local.running(model_path) as one_engine:
+        refused = local.last(one_engine, type=kinds.REQUEST_TYPE_CONTEXT_ONLY)
+        assert refused.error_code == "unsupported_parameter"
+        assert "context-only" in refused.error_msg
 
 
 def test_values_are_made_empty_and_filled_in() -> None:

@@ -25,6 +25,7 @@ from tandem.executor import (
     Executor,
     LogitsPostProcessorConfig,
     OutputConfig,
+    RequestType,
     ShutDownError,
 )
 
@@ -58,6 +59,8 @@ def test_they_answer_and_end_with_the_executor(model_path: Path, disaggregated: 
     with running(model_path, disaggregated=disaggregated) as executor:
         assert len(children()) == (2 if disaggregated else 1)
         assert len(answer(executor)) == 8
+        first = last(executor, type=RequestType.REQUEST_TYPE_CONTEXT_ONLY)
+        assert first.error_code == "unsupported_parameter"
         executor.enqueue_request(request(max_tokens=3000))
     assert children() == []
 
