@@ -64,9 +64,7 @@ async def _serve_order(order: Order, writer: asyncio.StreamWriter, stand_ins: St
             order.configs,
             aggregated=order.aggregated,
             register=stand_ins.take_classifiers,
-            parks=lambda: (
-                False
-            ),  # nobody tells this process whether another one's outputs are judged
+            parks=_never,
         ) as died:
             writer.write(message(process.READY, ""))
             writer.write(message(process.DIED, (await died).message))
@@ -74,6 +72,11 @@ async def _serve_order(order: Order, writer: asyncio.StreamWriter, stand_ins: St
     except StartError as error:
         writer.write(message(process.FAILED, str(error)))
         await writer.drain()
+
+
+def _never() -> bool:
+    """Nobody tells this process whether outputs of another one are judged."""
+    return False
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ from tandem.ids import counter
 from tandem.usercode.call import Caller, Failed
 
 Send = Callable[[bytes], object]
+Scored = tuple[dict[str, Any] | None, str]
+"""What a classifier answered, or None and one word of why it did not."""
 REGISTER, ANSWER = "register", "answer"
 """What the program says."""
 REGISTERED, SCORE, CANCEL = "registered", "score", "cancel"
@@ -50,7 +52,7 @@ class Judges:
         self._closed = False
         self._hooks: dict[str, LiveClassifier] = {}
         self._registering: dict[str, asyncio.Future[None]] = {}
-        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._calls: dict[int, asyncio.Task[Scored]] = {}
 
     async def register(self, hook: LiveClassifier) -> None:
         """Until outputs that begin are judged by it. Raises LoadError where its name is taken, and
@@ -79,9 +81,9 @@ class Judges:
                 if done is not None and not done.done():
                     done.set_exception(LoadError(refusal)) if refusal else done.set_result(None)
             case "score", (call, name, given):
-                task = asyncio.get_running_loop().create_task(self._score(call, name, given))
+                task = asyncio.get_running_loop().create_task(self._score(name, given))
                 self._calls[call] = task
-                task.add_done_callback(lambda _: self._calls.pop(call))
+                task.add_done_callback(partial(self._scored, call))
             case "cancel", (call,) if call in self._calls:
                 self._calls[call].cancel()
 
@@ -93,20 +95,21 @@ class Judges:
         for done in self._registering.values():
             done.cancel()
 
-    async def _score(self, call: int, name: str, given: dict[str, Any]) -> None:
-        """Ask one, and say what it answered, or one word of why there is no answer."""
-        answer, failure = None, "cancelled"
-        try:
-            hook = self._hooks[name]
-            caller = Caller(hook.timeout_ms / 1000)
-            read_it = partial(read, blocking=hook.blocking)
-            found = await ask(hook, ScoringContext(**given), caller, read_it)
-            if isinstance(found, Failed):
-                failure = reason_of(found, caller)
-            else:
-                answer = _plain(found)
-        finally:
-            self._send(message(ANSWER, call, answer, failure))
+    async def _score(self, name: str, given: dict[str, Any]) -> Scored:
+        hook = self._hooks[name]
+        caller = Caller(hook.timeout_ms / 1000)
+        found = await ask(
+            hook, ScoringContext(**given), caller, partial(read, blocking=hook.blocking)
+        )
+        if isinstance(found, Failed):
+            return None, reason_of(found, caller)
+        return _plain(found), ""
+
+    def _scored(self, call: int, task: asyncio.Task[Scored]) -> None:
+        """The worker waits for one answer to each call, cancelled ones too: some never began."""
+        del self._calls[call]
+        answer, failure = (None, "cancelled") if task.cancelled() else task.result()
+        self._send(message(ANSWER, call, answer, failure))
 
 
 def _plain(answer: Answer) -> dict[str, Any]:
