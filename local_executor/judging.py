@@ -88,10 +88,8 @@ class Judges:
                 self._calls[call].cancel()
 
     def close(self) -> None:
-        """There are no more messages."""
+        """There are no more messages. Calls that are left end with the event loop."""
         self._closed = True
-        for task in self._calls.values():
-            task.cancel()
         for done in self._registering.values():
             done.cancel()
 
