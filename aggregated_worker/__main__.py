@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before all imports that take time: Ctrl-C may come in them
+    from tandem import component
+
+    raise SystemExit(component.aggregated_worker())
+
 import asyncio
-import sys
 from functools import partial
 
 from aggregated_worker.worker import KIND, AggregatedWorker, check
@@ -18,7 +22,3 @@ def main() -> int:
 
 async def _serve(config: WorkerConfig, stop: asyncio.Event) -> None:
     await server.live(KIND, config, stop, partial(AggregatedWorker, config))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

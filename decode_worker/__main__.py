@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+if __name__ == "__main__":  # before all imports that take time: Ctrl-C may come in them
+    from tandem import component
+
+    raise SystemExit(component.decode_worker())
+
 
 from decode_worker.classifying import load_phase
 from tandem.worker import divided, server
@@ -11,7 +15,3 @@ from tandem.worker import divided, server
 def main() -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
     return server.main("decode", load_phase, make=divided.worker)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

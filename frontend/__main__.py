@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before all imports that take time: Ctrl-C may come in them
+    from tandem import component
+
+    raise SystemExit(component.frontend())
+
 import asyncio
 import socket
-import sys
 
 from frontend import lifecycle
 from frontend.config import FrontendConfig
@@ -22,7 +26,3 @@ async def _serve(config: FrontendConfig, stop: asyncio.Event) -> None:
         config.otlp_endpoint, service="tandem-frontend", instance=socket.gethostname()
     ) as tracer:
         await lifecycle.serve(config, stop, tracer=tracer, on_started=lambda *ports: settle())
-
-
-if __name__ == "__main__":
-    sys.exit(main())

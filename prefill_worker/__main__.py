@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+if __name__ == "__main__":  # before all imports that take time: Ctrl-C may come in them
+    from tandem import component
+
+    raise SystemExit(component.prefill_worker())
+
 
 from prefill_worker.rules import load_phase
 from tandem.worker import server
@@ -11,7 +15,3 @@ from tandem.worker import server
 def main() -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit status."""
     return server.main("prefill", load_phase)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

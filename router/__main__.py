@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before all imports that take time: Ctrl-C may come in them
+    from tandem import component
+
+    raise SystemExit(component.router())
+
 import asyncio
 import socket
-import sys
 
 from router import server
 from router.config import RouterConfig
@@ -21,7 +25,3 @@ async def _serve(config: RouterConfig, stop: asyncio.Event) -> None:
         config.otlp_endpoint, service="tandem-router", instance=socket.gethostname()
     ) as tracer:
         await server.serve(config, stop, tracer)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

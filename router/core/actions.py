@@ -74,7 +74,7 @@ class EndSequence(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
     """Generated, where prefill's hook judged this very sequence and ended its request."""
     prompt_tokens: int = 0
-    """Of its request's prompt; 0: neither who asked nor a worker has said."""
+    """Tokens of the request's prompt; 0: neither who asked nor a worker has said."""
 
 
 class GiveVoucher(msgspec.Struct, frozen=True):

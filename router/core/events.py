@@ -164,7 +164,7 @@ class LegVerdict(msgspec.Struct, frozen=True):
     completion_tokens: int = 0
     """What the sequence has generated, where prefill terminates."""
     prompt_tokens: int = 0
-    """Of its prompt, where it terminates."""
+    """Tokens of the prompt, as the worker counts them, where its hook terminates."""
 
 
 class LegMade(msgspec.Struct, frozen=True):

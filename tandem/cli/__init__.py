@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
+if sys.argv[0] == "-m" and "tandem.cli" in sys.orig_argv:
+    # `python -m tandem.cli` imports this before its program, and Ctrl-C may come meanwhile.
+    import tandem.component  # noqa: F401
+
 import argparse
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from importlib import metadata
 

@@ -1,9 +1,5 @@
 """`python -m tandem.cli`: the `tandem` command."""
 
-import sys
+from tandem import component
 
-from tandem import own_packages
-from tandem.cli import main
-
-own_packages.prefer()
-sys.exit(main())
+raise SystemExit(component.tandem())

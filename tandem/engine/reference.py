@@ -11,6 +11,11 @@ token ids. What a pair of workers generates must equal it.
 
 from __future__ import annotations
 
+if __name__ == "__main__":  # before all imports that take time: Ctrl-C may come in them
+    from tandem import component
+
+    raise SystemExit(component.run("tandem.engine.reference"))
+
 import argparse
 import json
 import sys
@@ -108,7 +113,3 @@ def main() -> int:
         sys.stderr.write(f"tandem reference: {error}\n")
         return 2
     return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

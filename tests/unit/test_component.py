@@ -23,7 +23,7 @@ IMPORTS = {
     "tandem-decode-worker": ("tandem.worker.divided",),
     "tandem-aggregated-worker": ("aggregated_worker.worker",),
 }
-"""Of each command modules during whose import the signal comes."""
+"""Of each command some of the modules that it imports."""
 
 
 def run(
@@ -54,14 +54,34 @@ def run(
     )
 
 
+def of_package(script: str) -> str:
+    """What `python -m` runs as a command."""
+    return "tandem.cli" if script == "tandem" else script.removeprefix("tandem-").replace("-", "_")
+
+
+COMMANDS = {
+    **{name: ([str(SCRIPTS / name)], IMPORTS[name]) for name in IMPORTS},
+    **{
+        f"python -m {of_package(name)}": ([sys.executable, "-m", of_package(name)], IMPORTS[name])
+        for name in IMPORTS
+    },
+    "python -m tandem.engine.reference": (
+        [sys.executable, "-m", "tandem.engine.reference"],
+        ("tandem.engine.factory",),
+    ),
+}
+"""And the modules during whose import the signal comes."""
+
+
 @pytest.mark.promise("S5-582")
 @pytest.mark.parametrize(
-    ("script", "module"), [(name, each) for name in IMPORTS for each in IMPORTS[name]]
+    ("name", "module"),
+    [(name, each) for name, (_, modules) in COMMANDS.items() for each in modules],
 )
 def test_ctrl_c_during_the_imports_of_a_command_shows_no_traceback(
-    tmp_path: Path, script: str, module: str
+    tmp_path: Path, name: str, module: str
 ) -> None:
-    ended = run(tmp_path, [str(SCRIPTS / script), "--help"], module, signal.SIGINT)
+    ended = run(tmp_path, [*COMMANDS[name][0], "--help"], module, signal.SIGINT)
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "")
 
 
