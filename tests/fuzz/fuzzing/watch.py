@@ -82,15 +82,15 @@ def _run_one(plan: Plan, findings: Findings, seconds: float) -> None:
 
 
 def _wait(process: subprocess.Popen[bytes], current: Current, hang_seconds: float) -> bool:
-    """Whether it stood still."""
+    """Whether it stood still, though a CPU was there for it."""
     seen: tuple[int, bytes] = (-1, b"")
-    since, patience = time.monotonic(), _START_SECONDS
+    since, patience = _awake(process.pid), _START_SECONDS
     while process.poll() is None:
         now = current.get()
         if now != seen:
             patience = hang_seconds if seen[0] >= 0 and now[1] else _START_SECONDS
-            seen, since = now, time.monotonic()
-        elif time.monotonic() - since > patience:
+            seen, since = now, _awake(process.pid)
+        elif _awake(process.pid) - since > patience:
             return True
         try:
             process.wait(_LOOK_SECONDS)
@@ -113,3 +113,12 @@ def table(rows: Sequence[tuple[str, Progress, Findings]]) -> str:
             f"| {name} | {progress.done:,} | {rate:,.0f} | {found} | {progress.longest_ms:.0f} ms |"
         )
     return "\n".join(lines)
+
+
+def _awake(pid: int) -> float:
+    """The time without what a process has waited for a CPU, in seconds: Linux counts that."""
+    try:
+        waited = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+    except (OSError, IndexError):
+        waited = 0
+    return time.monotonic() - waited / 1e9
