@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
@@ -42,6 +43,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            # As `nohup` and a shell's background have it. What tests start would ignore it too;
+            # with a handler that does nothing this process does, and they do not.
+            signal.signal(number, lambda *_: None)
     if hasattr(config, "workerinput"):
         return  # the process that started this one reports
     config.pluginmanager.register(SkipReasons())

@@ -75,7 +75,7 @@ class PeerConnection(Link):
         self._blocked: dict[Stream, None] = {}
         self._unblocks = False
         """What is blocked is to be tried, once for all frames that were taken in a row."""
-        self.farewell = ""
+        self.goaway = ""
         """Why the peer goes away, as its last GOAWAY says."""
         self._settled = False
         """The peer has said its settings, which come first."""
@@ -446,7 +446,7 @@ class PeerConnection(Link):
         if number:
             raise ProtocolError(Code.PROTOCOL_ERROR, "a GOAWAY of a stream")
         last, _ = frames.read_goaway(payload)
-        self.farewell = frames.goaway_reason(payload)
+        self.goaway = frames.goaway_reason(payload)
         self.left(last)
 
     def _on_window_update(self, _: int, number: int, payload: bytes) -> None:
@@ -482,8 +482,8 @@ class PeerConnection(Link):
         self._blocked.clear()
         if self._held is not None:
             self._held.close()
-        if self.farewell:
-            reason = f"{reason}; the peer had said: {self.farewell}"
+        if self.goaway:
+            reason = f"{reason}; the peer had said: {self.goaway}"
         for stream in streams:
             stream.close()
             stream.fail(StreamError(grpc.StatusCode.UNAVAILABLE, reason))

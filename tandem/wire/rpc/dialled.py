@@ -52,7 +52,7 @@ class Dialled(PeerConnection):
     def begin(self, first: Headers) -> Stream:
         """A new call. Raises OSError where the connection was lost meanwhile."""
         if not self.accepts:
-            raise ConnectionError(self._refusal() if self.farewell else "the connection was lost")
+            raise ConnectionError(self._refusal() if self.goaway else "the connection was lost")
         stream = Stream(self, self._next, most_bytes=self._most_bytes)
         self.streams[self._next] = stream
         self._next += 2
@@ -128,7 +128,7 @@ class Dialled(PeerConnection):
         self._let_begin()
 
     def _refusal(self) -> str:
-        return f"the peer takes no new calls: {self.farewell}"
+        return f"the peer takes no new calls: {self.goaway}"
 
     def _takes_more(self) -> bool:
         return len(self.streams) + self._begins < self._most_calls
