@@ -6,6 +6,9 @@ The machine here is made up, with its clock, so that nothing depends on how fast
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import current_thread, main_thread
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -101,8 +104,15 @@ class Mine(BaseLogitsProcessor):
 @pytest.fixture(params=[True, False], ids=["interrupted", "found out when it returns"])
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine(interrupts=request.param)
+
+    def clock() -> float:
+        """The thread that watches other tests' calls goes on by the real one: by the clock of this
+        machine it would sleep for hours, and never interrupt a call that hangs.
+        """
+        return made.now if current_thread() is main_thread() else perf_counter()
+
     for module in (call, deadline, backlog):
-        monkeypatch.setattr(module, "perf_counter", lambda: made.now)
+        monkeypatch.setattr(module, "perf_counter", clock)
     monkeypatch.setattr(call, "thread_time", lambda: made.now)
     monkeypatch.setattr(call, "WATCH", made.watch)
     before, now = MomentOfDevice(made), MomentOfDevice(made)
@@ -212,3 +222,11 @@ def test_a_step_within_its_limits_asks_the_gpu_for_nothing(machine: Machine) -> 
     machine.queue(FORWARD)
     assert step(machine, *[lambda machine: machine.compute(LIMIT / 2)] * 8) == [None] * 8
     assert machine.asked == 0
+
+
+def test_the_watch_of_real_calls_goes_by_the_real_clock(machine: Machine) -> None:
+    before = perf_counter()
+    with ThreadPoolExecutor(1) as thread:
+        seen = thread.submit(lambda: deadline.perf_counter()).result(10)
+    assert before <= seen <= perf_counter()
+    assert deadline.perf_counter() == machine.now
