@@ -130,7 +130,7 @@ class ChildProcess:
             await asyncio.to_thread(self._process.wait, _END_SECONDS)
 
 
-# --- the process's own side -----------------------------------------------------------------------
+# --- messages, of both sides ----------------------------------------------------------------------
 
 
 def frame(payload: bytes) -> bytes:
@@ -145,6 +145,9 @@ async def read_message(reader: asyncio.StreamReader) -> bytes | None:
         return await reader.readexactly(length)
     except (asyncio.IncompleteReadError, OSError):
         return None
+
+
+# --- the process's own side -----------------------------------------------------------------------
 
 
 def receive(stream: socket.socket) -> bytes | None:

@@ -44,7 +44,7 @@ class _Piece(Struct, eq=False):
     log_probs: list[float]
     completion: Completion | None = None
     logits: Logits | None = None
-    """Then it has one token, or is all of its sequence."""
+    """Where logits were asked for: of a piece with one token, or with the whole sequence."""
     final: bool = False
     """It ends the request."""
 

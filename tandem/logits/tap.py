@@ -21,7 +21,7 @@ class Logits(NamedTuple):
 
 
 class Tapped:
-    """What is kept of one request, while it runs."""
+    """The logits that are kept of one request, while the request runs."""
 
     def __init__(self, *, context: bool, generation: bool) -> None:
         self.wants_context = context
@@ -34,12 +34,12 @@ class Tapped:
         self._rows[output_index, position] = row.copy()
 
     def logits_of_token(self, output_index: int, position: int) -> Logits:
-        """Those of one token, which are not given again, and of the prompt."""
+        """The logits of one token, which are not given again, and those of the prompt."""
         row = self._rows.pop((output_index, position), None)
         return Logits(self.context, None if row is None else row[None, None])
 
     def logits(self, output_index: int, count: int) -> Logits:
-        """Those of a sequence that has so many tokens. What is not whole is not given."""
+        """The logits of a sequence that has so many tokens; without rows where one is missing."""
         rows = [self._rows.pop((output_index, position), None) for position in range(count)]
         if not rows or any(row is None for row in rows):
             return Logits(self.context)
