@@ -6,7 +6,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +22,15 @@ from test_wire_tls import PATIENCE, ask, dial, serving, tls
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.wire import grpc as wire
 from tandem.wire import standing
-from tandem.wire.rpc.frames import INITIAL_WINDOW_SIZE, PREFACE, Code, settings
+from tandem.wire.rpc.frames import (
+    GOAWAY,
+    HEAD,
+    HEAD_BYTES,
+    INITIAL_WINDOW_SIZE,
+    PREFACE,
+    Code,
+    settings,
+)
 from tandem.wire.tls import PeerTls
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
@@ -39,15 +47,22 @@ def stranger(tmp_path: Path) -> Authority:
     return Authority(tmp_path / "strangers")
 
 
+def client_context(files: Files, protocols: Sequence[str] = ("h2",)) -> ssl.SSLContext:
+    """Of a client that trusts every server."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_cert_chain(files.cert, files.key)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    if protocols:
+        context.set_alpn_protocols([*protocols])
+    return context
+
+
 class Resumer:
     """A client that brings the session of its last connection back, as attackers' do."""
 
     def __init__(self, files: Files, version: ssl.TLSVersion) -> None:
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._context.load_cert_chain(files.cert, files.key)
-        self._context.check_hostname = False
-        self._context.verify_mode = ssl.CERT_NONE
-        self._context.set_alpn_protocols(["h2"])
+        self._context = client_context(files)
         self._context.maximum_version = self._context.minimum_version = version
         self._session: ssl.SSLSession | None = None
 
@@ -100,12 +115,7 @@ async def test_tls_1_2_opens_no_port_between_components(authority: Authority) ->
 
 async def last_words(files: Files, address: str, protocols: list[str], *said: bytes) -> Code:
     """The code by which a server ends the connection of that certificate."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_cert_chain(files.cert, files.key)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    if protocols:
-        context.set_alpn_protocols(protocols)
+    context = client_context(files, protocols)
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
     peer = Peer(reader, writer)
@@ -143,6 +153,30 @@ async def test_a_flood_by_a_wrong_role_ends_itself_and_nobody_else(authority: Au
             ended = await last_words(wrong, address, ["h2"], flood)
             assert ended is Code.ENHANCE_YOUR_CALM
             assert await ask(channel) is grpc.StatusCode.OK
+
+
+@pytest.mark.promise("S6-400")
+async def test_a_server_stops_beside_a_client_that_it_cut_off_and_that_stays(
+    authority: Authority,
+) -> None:
+    files = authority.issue()
+    async with serving(tls(files)) as address:
+        client = await asyncio.to_thread(cut_off, files, address)
+    client.close()
+
+
+def cut_off(files: Files, address: str) -> ssl.SSLSocket:
+    """A client that has read why it is cut off, and does not close its end."""
+    host, _, port = address.rpartition(":")
+    plain = socket.create_connection((host, int(port)), timeout=PATIENCE)
+    client = client_context(files).wrap_socket(plain)
+    client.sendall(PREFACE + settings({INITIAL_WINDOW_SIZE: 1}) * 2_000)
+    with client.makefile("rb") as read:
+        kind = None
+        while kind != GOAWAY:
+            upper, lower, kind, _, _ = HEAD.unpack(read.read(HEAD_BYTES))
+            read.read((upper << 8) | lower)
+    return client
 
 
 async def test_grpcs_own_client_and_server_are_understood(authority: Authority) -> None:

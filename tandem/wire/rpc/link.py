@@ -120,9 +120,12 @@ class Link(asyncio.Protocol):
         self._end(reason)
 
     def close(self, code: Code = Code.NO_ERROR, reason: str = "it was closed") -> None:
-        """Say so, and close once what was written has left."""
-        if not self.over:
-            self._write(frames.goaway(self.last_stream(), code, reason))
+        """Say so, and close once what was written has left. What is over closes already: a TLS
+        transport that is closed twice cannot be asked for anything.
+        """
+        if self.over:
+            return
+        self._write(frames.goaway(self.last_stream(), code, reason))
         if self._transport is not None:
             self._transport.close()
             if self._waiting_bytes():  # the peer may never read it
