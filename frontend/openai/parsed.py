@@ -68,8 +68,9 @@ class Answer:
         return self._shown(self._parser.flush())
 
     def reason(self, ending: Finish) -> ChatFinishReason:
-        """A hook's end stays one, whatever was called before."""
-        if ending.reason != "stop" or ending.withheld or not self.calls:
+        """A hook's end stays one, whatever was called before; calls that are all cut are none."""
+        none = not self.calls or self._parser.calls == self._parser.cut
+        if ending.reason != "stop" or ending.withheld or none:
             return ending.reason
         return "function_call" if self._parsing.older else "tool_calls"
 

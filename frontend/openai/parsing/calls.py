@@ -114,8 +114,9 @@ class CallReader:
         self.stage = Stage.ARGUMENTS
         reader = JsonReader()
         while not reader.done:
-            end = reader.read(self._source.text, self._source.at)
-            self.arguments(self._source.take(end))
+            written, end = reader.mended(self._source.text, self._source.at)
+            self._source.take(end)
+            self.arguments(written)
             if reader.faulty:
                 raise Fault
             if not reader.done:
@@ -260,9 +261,10 @@ def _object_in(value: str) -> str:
     text = str(json.loads(value)) if value.startswith('"') else value
     if text.strip() in ("", "null"):
         return "{}"
-    if not is_object(text):
+    written, end = JsonReader().mended(text, 0)
+    if not is_object(written + text[end:]):
         raise Fault
-    return text
+    return written + text[end:]
 
 
 def _pair(format_: Xml, schema: Mapping[str, object], key: str, value: str) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 LONGEST_SCALAR = 1000
@@ -10,6 +11,7 @@ LONGEST_SCALAR = 1000
 _SPACE = re.compile(r"[ \t\n\r]*")
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 _ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})')
+_PART_OF_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _SCALAR = re.compile(r"[-+.0-9A-Za-z]*")
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
 _VALID_SCALAR = re.compile(f"true|false|null|{_NUMBER}")
@@ -39,6 +41,19 @@ class JsonReader:
                 break
         return at
 
+    def mended(self, text: str, at: int) -> tuple[str, int]:
+        """Reads like `read`, and gives what was read as valid JSON too: in strings, a control
+        character and a backslash that begins no escape are escaped."""
+        written = []
+        while True:
+            end = self.read(text, at)
+            written.append(text[at:end])
+            if not self.faulty or not self._in_string:
+                return "".join(written), end
+            written.append(json.dumps(text[end])[1:-1])
+            self.faulty = False
+            at = end + 1
+
     def _string(self, text: str, at: int) -> int:
         plain = _PLAIN.match(text, at)
         assert plain is not None
@@ -52,8 +67,7 @@ class JsonReader:
             return at + 1
         if escape := _ESCAPE.match(text, at):
             return escape.end()
-        length = 6 if text.startswith("\\u", at) else 2
-        self.faulty = text[at] != "\\" or at + length <= len(text)
+        self.faulty = not _PART_OF_ESCAPE.match(text, at)
         return at
 
     def _token(self, text: str, at: int) -> int:

@@ -48,6 +48,8 @@ class Parser:
         """Whether what comes next is reasoning, unless it ends."""
         self.broken = 0
         """Calls that failed after it was clear that they were some."""
+        self.cut = 0
+        """Calls whose arguments have begun and are not whole: nobody can make them."""
         self._parts: list[Part] = []
         self._source = Source(most_held)
         self._reader = CallReader(self._source, tools or {}, self._part_of_call)
@@ -173,6 +175,7 @@ class Parser:
 
     def _fail(self) -> None:
         self.broken += self._begun
+        self.cut += self._reader.stage is Stage.ARGUMENTS
         self._give_out()
 
     @property
@@ -193,6 +196,7 @@ class Parser:
             if held.strip() or not self._marked:
                 self._parts.append(Content(held))
         elif stage is Stage.ARGUMENTS:
+            self.cut += 1
             self._reader.arguments(self._source.take(len(self._source.text)))
         return stage is not Stage.HEAD
 

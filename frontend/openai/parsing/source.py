@@ -161,12 +161,14 @@ class Source:
             yield from self.more()
 
     def value(self) -> Reader[str]:
-        """Takes a JSON value, and space before it."""
+        """Takes a JSON value, and space before it; gives the value with its strings mended."""
         yield from self.peek()
         taken = []
         reader = JsonReader()
         while True:
-            taken.append(self.take(reader.read(self.text, self.at)))
+            written, end = reader.mended(self.text, self.at)
+            self.take(end)
+            taken.append(written)
             if reader.faulty:
                 raise Fault
             if reader.done:

@@ -13,6 +13,8 @@ from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.parsing.parts import CallArguments, CallStart, Part
 
 _TOKENS = re.compile(r"<[^<>\s]*>|\[/?[A-Z_]+\]|\w+|\s+|.", re.DOTALL)
+_ESCAPE = re.compile(r"\\(?:u00[01][0-9a-f]|[bfnrt])?")
+"""What may be written into arguments in place of what a model wrote."""
 
 
 def spoilt(family: str, seed: int, count: int) -> Iterator[str]:
@@ -90,7 +92,7 @@ def _check_order(text: str, parts: list[Part]) -> None:
     for part in parts:
         if isinstance(part, CallStart):
             continue
-        for char in part.text:
+        for char in _ESCAPE.sub("", part.text):
             at = text.find(char, at) + 1
             assert at > 0 or part.text == "{}", "text was made up"
 

@@ -130,6 +130,50 @@ def test_a_fault_in_arguments_ends_them_and_is_content() -> None:
     assert (one.calls, one.broken) == (1, 1)
 
 
+BAD_STRINGS = {
+    "an escape of the shell": (r"rm -rf /data/\$USER/cache", r"rm -rf /data/\$USER/cache"),
+    "an escape of Python": (r"it\'s \x41 \d", r"it\'s \x41 \d"),
+    "half an escape": (r"\u12 \u12g4 \\ \" \u00e9 \n", '\\u12 \\u12g4 \\ " é \n'),
+    "raw control characters": ("a\nb\tc\r\x01\\\n", "a\nb\tc\r\x01\\\n"),
+}
+WRITTEN = {
+    "hermes": '<tool_call>\n{"name": "now", "arguments": {"a": "%s"}}\n</tool_call>',
+    "qwen3": '<tool_call>\n{"arguments": {"a": "%s"}, "name": "now"}\n</tool_call>',
+    "mistral_args": '[TOOL_CALLS]now[ARGS]{"a": "%s"}',
+    "kimi_k2": "<|tool_call_begin|>functions.now:0<|tool_call_argument_begin|>"
+    '{"a": "%s"}<|tool_call_end|>',
+    "llama3_json": '{"name": "now", "parameters": {"a": "%s"}}',
+}
+
+
+def check_halves(family: str, text: str, expected: list[object]) -> None:
+    """Whatever the text is cut in, it is `expected`, and no call of it is broken."""
+    for at in range(len(text)):
+        one = parser(family)
+        assert plain(parsed(one, [text[:at], text[at:]])) == expected
+        assert one.broken == one.cut == 0
+
+
+@pytest.mark.parametrize("bad", BAD_STRINGS)
+@pytest.mark.parametrize("family", WRITTEN)
+def test_a_string_that_is_badly_escaped_is_given_out_as_json(family: str, bad: str) -> None:
+    written, said = BAD_STRINGS[bad]
+    check_halves(family, WRITTEN[family].replace("%s", written), [("now", {"a": said})])
+
+
+def test_arguments_in_a_string_are_mended_too() -> None:
+    arguments = json.dumps('{"a": "/\\$USER\n"}')
+    text = f'<tool_call>{{"name": "now", "arguments": {arguments}}}</tool_call>'
+    check_halves("hermes", text, [("now", {"a": "/\\$USER\n"})])
+
+
+@pytest.mark.parametrize("end", ["}}</tool_call>", ""])
+def test_a_call_whose_arguments_are_not_whole_is_cut(end: str) -> None:
+    one = parser("hermes")
+    parsed(one, ['<tool_call>{"name": "now", "arguments": {"a": [1, ' + end])
+    assert (one.calls, one.cut) == (1, 1)
+
+
 def test_a_fault_in_a_head_makes_all_of_it_content() -> None:
     one = parser("hermes")
     text = '<tool_call>\n{"name": 5, "arguments": {}}</tool_call>'
