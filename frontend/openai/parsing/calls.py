@@ -200,6 +200,7 @@ class CallReader:
         schema = self._tools[name]
         key_mark, *key_rest = format_.key.split()
         end_mark, *end_rest = format_.end.split()
+        stops = (key_mark, end_mark) if format_.padded else (key_mark,)
         pairs: dict[str, str] = {}
         if (yield from source.peek()) == "{":
             yield from self._stream(name, "")
@@ -209,7 +210,7 @@ class CallReader:
             yield from source.literal(" ".join(key_rest))
             key = yield from source.until(format_.key_end)
             yield from source.literal(format_.value)
-            value = yield from source.until(format_.value_end)
+            value = yield from source.until(format_.value_end, *stops)
             pairs |= _pair(format_, schema, key, value)
         yield from source.literal(" ".join(end_rest))
         arguments = ", ".join(f"{key}: {value}" for key, value in pairs.items())

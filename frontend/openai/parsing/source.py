@@ -148,15 +148,17 @@ class Source:
                 return "".join(taken)
             yield from self.more()
 
-    def until(self, mark: str) -> Reader[str]:
-        """Takes all up to `mark`, and `mark`; gives what is before it."""
+    def until(self, mark: str, *stops: str) -> Reader[str]:
+        """Takes all up to `mark`, and `mark`; gives what is before it. One of `stops` that comes
+        earlier ends the text too, and is not taken."""
         taken = []
-        marks = marks_of(mark)
+        marks = marks_of(mark, *stops)
         while True:
             begin, end = marks.find(self.text, self.at, ended=self.ended)
             taken.append(self.take(begin))
             if end > begin:
-                self.take(end)
+                if self.text[begin:end] == mark:
+                    self.take(end)
                 return "".join(taken)
             yield from self.more()
 

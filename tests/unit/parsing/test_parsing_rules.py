@@ -18,6 +18,7 @@ from spoilt_answers import CONVERTED, check, spoilt
 
 from frontend.openai.parsing import parser as parser_module
 from frontend.openai.parsing.families import FAMILIES
+from frontend.openai.parsing.formats import Xml
 from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Reasoning
 from frontend.openai.parsing.values import LITERAL_LIMIT, keyword_arguments, typed
 
@@ -159,6 +160,23 @@ def check_halves(family: str, text: str, expected: list[object]) -> None:
 def test_a_string_that_is_badly_escaped_is_given_out_as_json(family: str, bad: str) -> None:
     written, said = BAD_STRINGS[bad]
     check_halves(family, WRITTEN[family].replace("%s", written), [("now", {"a": said})])
+
+
+@pytest.mark.parametrize("family", ["qwen3_coder", "seed_oss", "minimax_m2", "step3", "glm45"])
+def test_a_value_without_its_end_ends_where_the_next_begins(family: str) -> None:
+    xml = FAMILIES[family].calls[0]
+    assert isinstance(xml, Xml)
+    values = "".join(
+        f"{xml.key}{key}{xml.key_end}{xml.value}\n{value}\n{end}"
+        for key, value, end in (("path", "a.txt", ""), ("text", "hello", xml.value_end))
+    )
+    text = f"{xml.begin}now{xml.name_end}{values}{xml.end}"
+    if xml.padded:
+        text = text.replace(xml.value_end, "")
+    read = [(xml.padded and each) or f"\n{each}\n" for each in ("a.txt", "hello")]
+    expected = ("now", dict(zip(("path", "text"), read, strict=True)))
+    for at in range(len(text)):
+        assert plain(parsed(parser(family), [text[:at], text[at:]])) == [expected]
 
 
 def test_arguments_in_a_string_are_mended_too() -> None:
