@@ -125,6 +125,12 @@ _DSML = Xml(
     end="</｜DSML｜invoke>",
     typed='" string="',
 )
+_DSML_SECTIONS = (
+    "<｜DSML｜function_calls>",
+    "</｜DSML｜function_calls>",
+    "<｜DSML｜tool_calls>",
+    "</｜DSML｜tool_calls>",
+)
 _V3_SIGNS = ("<｜tool▁sep｜>", "```json")
 _PLUGIN = Objects(end="<|action_end|>", arguments="parameters")
 _TOOL_CALLS = Objects("<tool_calls>", "</tool_calls>", array=True)
@@ -160,7 +166,13 @@ _KNOWN = (
         signs=("<|channel|>", "<|message|>", "<|call|>"),
         architectures=("GptOssForCausalLM",),
     ),
-    Family("kimi_k2", _THINK_TO_CALL, (_KIMI_K2,), _KIMI, signs=("<|tool_call_begin|>", *_KIMI)),
+    Family(
+        "kimi_k2",
+        _THINK_TO_CALL,
+        (_KIMI_K2,),
+        (*_KIMI, "<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
+        signs=("<|tool_call_begin|>", *_KIMI),
+    ),
     Family("deepseek_r1", _THINK, (_DEEPSEEK_V3,), _DEEPSEEK, signs=(*_V3_SIGNS, "</think>")),
     Family("deepseek_v3", None, (_DEEPSEEK_V3,), _DEEPSEEK, signs=_V3_SIGNS),
     Family("deepseek_v31", _THINK, (_DEEPSEEK_V31,), _DEEPSEEK, signs=("<｜tool▁sep｜>",)),
@@ -168,7 +180,7 @@ _KNOWN = (
         "deepseek_v32",
         _THINK,
         (_DSML,),
-        ("<｜DSML｜function_calls>", "</｜DSML｜function_calls>"),
+        _DSML_SECTIONS,
         signs=("｜DSML｜function_calls",),
         architectures=("DeepseekV32ForCausalLM",),
     ),
@@ -176,7 +188,7 @@ _KNOWN = (
         "deepseek_v4",
         _THINK,
         (_DSML,),
-        ("<｜DSML｜tool_calls>", "</｜DSML｜tool_calls>"),
+        _DSML_SECTIONS,
         signs=("｜DSML｜tool_calls",),
         architectures=("DeepseekV4ForCausalLM",),
     ),

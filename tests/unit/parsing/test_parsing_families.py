@@ -100,6 +100,24 @@ def test_other_ways_to_write_a_call(family: str, text: str, expected: list[Any])
     assert plain(parsed(one, [text])) == expected
 
 
+@pytest.mark.parametrize(
+    ("family", "section"),
+    [
+        ("kimi_k2", "<|tool_call_section_{}|>"),
+        ("deepseek_v32", "<{}｜DSML｜tool_calls>"),
+        ("deepseek_v4", "<{}｜DSML｜function_calls>"),
+    ],
+)
+def test_a_section_of_a_sister_version_s_name_is_not_shown(family: str, section: str) -> None:
+    words = ("begin", "end") if family == "kimi_k2" else ("", "/")
+    begin, end = map(section.format, words)
+    call = parser(family)
+    body = RECORDED[family].one
+    for each in FAMILIES[family].sections:
+        body = body.replace(each, "")
+    assert plain(parsed(call, [f"{begin}{body}{end}"])) == ONE
+
+
 def test_arguments_in_json_stay_as_they_were_written() -> None:
     written = '{ "city":"P\\u0061ris",\n"x" :1.50e+2 }'
     text = f'<tool_call>{{"name": "get_weather", "arguments": {written}}}</tool_call>'
