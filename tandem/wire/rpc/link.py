@@ -120,15 +120,14 @@ class Link(asyncio.Protocol):
         self._end(reason)
 
     def close(self, code: Code = Code.NO_ERROR, reason: str = "it was closed") -> None:
-        """Say so, and close once what was written has left. What is over closes already: a TLS
-        transport that is closed twice cannot be asked for anything.
-        """
-        if self.over:
-            return
-        self._write(frames.goaway(self.last_stream(), code, reason))
+        """Say so, and close once what was written has left."""
+        if not self.over:
+            self._write(frames.goaway(self.last_stream(), code, reason))
         if self._transport is not None:
+            again = self._transport.is_closing()
             self._transport.close()
-            if self._waiting_bytes():  # the peer may never read it
+            # The peer may never read it. A TLS transport that is closed twice says nothing of it.
+            if not again and self._waiting_bytes():
                 loop = asyncio.get_running_loop()
                 loop.call_later(_CLOSE_SECONDS, self._transport.abort)
         self._end(reason)

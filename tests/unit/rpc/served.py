@@ -31,6 +31,9 @@ class Recorder(asyncio.Transport):
     def resume_reading(self) -> None:
         self.paused = False
 
+    def is_closing(self) -> bool:
+        return self.closed
+
     def abort(self) -> None:
         self.closed = True
 

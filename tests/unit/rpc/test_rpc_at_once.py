@@ -38,6 +38,9 @@ class Wire:
     def get_write_buffer_size(self) -> int:
         return 0
 
+    def is_closing(self) -> bool:
+        return False
+
     def close(self) -> None: ...
 
     def pause_reading(self) -> None: ...
