@@ -267,11 +267,13 @@ async def _answer_error(call: Call, error: TandemError) -> None:
         headers.append((b"x-should-retry", b"false"))  # as OpenAI's own client libraries read it
     if isinstance(error, TooLargeError | DrainingError):
         headers.append((b"connection", b"close"))
+    status = error.http_status
     if _speaks_messages(call.path):
+        status = message_errors.status(error)
         body = message_errors.body(error, call.trace_id)
     else:
         body = http_errors.body(error)
-    await call.respond(error.http_status, body, headers=headers)
+    await call.respond(status, body, headers=headers)
 
 
 def _log(call: Call, error: TandemError | None) -> None:

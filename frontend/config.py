@@ -276,6 +276,28 @@ class FrontendConfig:
     max_extra_fields_bytes: int = setting(
         16_384, "What those fields may come to in one request, as JSON; at most 131072."
     )
+    session_headers: tuple[str, ...] = setting(
+        (
+            "x-parent-session-id",
+            "x-dynamo-parent-session-id",
+            "x-session-id",
+            "x-claude-code-session-id",
+            "session-id",
+            "session_id",
+            "thread-id",
+            "x-dynamo-session-id",
+            "x-session-token",
+            "x-smg-routing-key",
+        ),
+        "Headers that name a request's session, whose requests go where its prefix is cached: the"
+        " first that a request has. Where it has none, its body's `prompt_cache_key`, `user` or"
+        " `metadata.user_id` does.",
+    )
+    volatile_preambles: tuple[str, ...] = setting(
+        ("x-anthropic-billing-header:",),
+        "Beginnings of lines that clients put before their instructions and change from session to"
+        " session: such a line is left out of the prompt, so that prefixes are cached.",
+    )
     model_family: str = setting(
         "auto",
         "Whose formats the model writes reasoning and calls of tools in, as docs/tools.md lists"

@@ -174,7 +174,7 @@ def _build(
     )
     models = Models(config, demultiplexer, metrics)
     rules = field_rules(config)
-    reading = Reading(models, readers, metrics, rules)
+    reading = Reading(models, readers, metrics, rules, config.session_headers)
     endpoints = Endpoints(models, reading, demultiplexer, draining, rules)
     generation = Generation(
         reading,

@@ -126,6 +126,8 @@ def _one(field: str, dialect: Dialect) -> str:
 
 def _refusal(foreign: Foreign) -> str:
     harmless = ", ".join(f"`{value}`" for value in ("null", *foreign.harmless))
+    if foreign.dropped:
+        return f"dropped, and named but for {harmless}: {foreign.reason}"
     return f"refused but for {harmless}: {foreign.reason}"
 
 

@@ -1189,8 +1189,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-258",
-        "Given a client that names a session, by the header x-session-id, prompt_cache_key or "
-        "user, then requests of it go on where the last one went as long as that costs less than "
+        "Given a client that names a session, by a header of agents, prompt_cache_key or user, "
+        "then requests of it go on where the last one went as long as that costs less than "
         "a block of tokens, and what it says reaches no router but as a number.",
         ours=True,
     ),
@@ -1330,6 +1330,37 @@ PROMISES: tuple[Promise, ...] = (
         "Given an engine, then its load is what its schedulers say: who runs, is queued, waits for "
         "pages, is transferred or retracted, and the KV cache that requests use, by phase and "
         "rank; nothing is sent for it, and where they say nothing, nothing is shown of ranks.",
+        ours=True,
+    ),
+    Promise(
+        "S5-622",
+        "Given what Claude Code sends beside its prompt, then hints and offers are dropped and "
+        "named in the answer's head, on /v1/messages and count_tokens, and a line that changes "
+        "from session to session is no part of the prompt.",
+        ours=True,
+    ),
+    Promise(
+        "S5-623",
+        "Given what Codex sends, then its tools in namespaces and its custom tools are called, and "
+        "calls come back as Codex knows them; tools that no server here runs are left out and "
+        "named.",
+        ours=True,
+    ),
+    Promise(
+        "S5-624",
+        "Given allowed_tools, then no other tool is called, while the prompt stays the same.",
+        ours=True,
+    ),
+    Promise(
+        "S5-625",
+        "Given a service_tier, then it is a class of the queue within what the key is allowed; "
+        "given a cache_salt, then prefixes are shared only by requests of the same key and salt.",
+        ours=True,
+    ),
+    Promise(
+        "S5-626",
+        "Given instructions in whatever roles and places, then the model is shown all of them, "
+        "whatever its chat template takes.",
         ours=True,
     ),
     # --- S6: the threat model (docs/security/threat-model.md) ---

@@ -38,6 +38,8 @@ class Asked(Submission, frozen=True, kw_only=True):
     """None: the text is the answer."""
     alias: str = ""
     """What the client calls the model; empty: as it is called here."""
+    passed_over: tuple[str, ...] = ()
+    """Names of fields and tools that the answer does without, as their client calls them."""
     repeated: bytes = b""
     """What its answer says again of it: members of an object, as JSON."""
 

@@ -15,6 +15,7 @@ from jinja2 import meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from frontend.openai.conversation import ChatMessage
+from frontend.openai.system_messages import Render, SystemMessages
 from frontend.openai.tools import CalledFunction, MadeCall
 from tandem.errors import ConfigError, InvalidRequestError
 
@@ -48,6 +49,9 @@ class ChatTemplate:
         self._reserved = frozenset({*special_tokens, *_RESERVED})
         self._short_ids = "length 9" in self.source  # Mistral's complain of others in these words
         self._parsed_arguments = self.takes_tools and self._takes_objects()
+        self._system_messages = SystemMessages.of(
+            self.source, [_rendering(each) for each in {self._plain, self._for_tools}]
+        )
 
     @property
     def takes_tools(self) -> bool:
@@ -78,7 +82,7 @@ class ChatTemplate:
             for message in messages
         ]
         template = self._for_tools if tools else self._plain
-        given = {"messages": shown, "tools": tools or None}
+        given = {"messages": self._system_messages.placed(shown), "tools": tools or None}
         try:
             return template.render({**(options or {}), **given})
         except Exception as error:  # the template is the model's code, not ours
@@ -101,6 +105,13 @@ class ChatTemplate:
         except Exception:  # noqa: BLE001 - the template is the model's code, not ours
             return False
         return True
+
+
+def _rendering(template: jinja2.Template) -> Render:
+    def render(messages: Sequence[Mapping[str, Any]]) -> str:
+        return template.render(messages=messages, tools=None)
+
+    return render
 
 
 def load(model_path: Path) -> ChatTemplate | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,9 +13,11 @@ from frontend.openai.conversation import ChatMessage
 from frontend.openai.forced import writes_json
 from frontend.openai.parsing.families import Family
 from frontend.openai.parsing.formats import Thinking
-from frontend.openai.requests import ChatRequest, TemplateFields
+from frontend.openai.requests import NO_BUDGET, ChatRequest, TemplateFields
 from frontend.openai.tools import AskedTools
 from tandem.errors import InvalidRequestError, UnsupportedError
+
+log = logging.getLogger(__name__)
 
 _THINKING = ("enable_thinking", "thinking")
 """What templates call the switch of models that may also answer at once."""
@@ -29,6 +32,7 @@ class Chats:
         self._config = config
         self._template = template
         self._family = family
+        self._told = False
 
     def text(
         self,
@@ -46,6 +50,7 @@ class Chats:
             message.check(f"messages[{position}]", most_calls=self._config.max_calls)
         if tools is not None:
             self._check_tools(template, tools)
+        messages = self._without_preamble(messages)
         shown = tools.shown() if tools is not None and template.takes_tools else ()
         options = _options(fields)
         if not fields.continue_final_message:
@@ -62,10 +67,9 @@ class Chats:
         self, request: ChatRequest, tools: AskedTools | None, prompt: str
     ) -> Parsing | None:
         """How the answer is taken apart that follows the prompt; None: its text is the answer.
-        Raises UnsupportedError for reasoning that a model does not have.
+        Raises UnsupportedError.
         """
         family = self._family
-        self._check_reasoning(request)
         called = tools is not None and tools.choice != "none"
         must = tools is not None and tools.choice == "required"
         if called and request.detokenize is False:
@@ -109,13 +113,34 @@ class Chats:
                 param=param,
             )
 
-    def _check_reasoning(self, request: ChatRequest) -> None:
-        """An effort that nothing heeds would be one in name alone."""
-        if request.reasoning_effort in (None, "none", "minimal"):
-            return
+    def _without_preamble(self, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+        """Prompts that differ in it alone share their prefix then."""
+        preamble = messages[0].preamble(self._config.volatile_preambles)
+        if not preamble:
+            return messages
+        if not self._told:
+            self._told = True
+            log.info("a line that clients change is left out of prompts: %s", preamble)
+        first = messages[0].without_first_line()
+        return [first, *messages[1:]] if first.content else messages[1:]
+
+    def passed_over(self, request: ChatRequest) -> tuple[str, ...]:
+        """Names of what the prompt and the answer are made without."""
+        preamble = request.messages[0].preamble(self._config.volatile_preambles)
+        return (*((preamble.rstrip(":"),) if preamble else ()), *self._unheeded(request))
+
+    def _unheeded(self, request: ChatRequest) -> tuple[str, ...]:
+        """Fields of reasoning that a model which does not reason cannot follow."""
+        if self.reasoning_end:
+            return ()
         known = self._template.variables if self._template else frozenset()
-        if not self.reasoning_end and known.isdisjoint(("reasoning_effort", *_THINKING)):
-            raise UnsupportedError("The model does not reason", param="reasoning_effort")
+        effort = request.reasoning_effort not in (None, "none", "minimal")
+        heeded = not known.isdisjoint(("reasoning_effort", *_THINKING))
+        budget = request.thinking_token_budget not in (None, NO_BUDGET)
+        return (
+            *(("reasoning_effort",) if effort and not heeded else ()),
+            *(("thinking_token_budget",) if budget else ()),
+        )
 
 
 def _options(fields: TemplateFields) -> dict[str, Any]:

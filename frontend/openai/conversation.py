@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -47,6 +48,16 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         if self.function_call is not None and self.function_call.name:
             return [MadeCall(id=f"call_{self.function_call.name}", function=self.function_call)]
         return self.tool_calls or []
+
+    def preamble(self, known: Sequence[str]) -> str:
+        """Which of `known` an instruction begins with; empty: none."""
+        if self.role not in ("system", "developer"):
+            return ""
+        return next((each for each in known if self.text.startswith(each)), "")
+
+    def without_first_line(self) -> ChatMessage:
+        _, _, rest = self.text.partition("\n")
+        return msgspec.structs.replace(self, content=rest.lstrip("\n"))
 
     def check(self, param: str, *, most_calls: int) -> None:
         """Raises InvalidRequestError for what its role does not have, and for more calls."""

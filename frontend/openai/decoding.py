@@ -9,8 +9,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-from frontend.openai.foreign import VALUES, Foreign
-from frontend.openai.strangers import FieldRules, Kind, Strangers
+from frontend.openai.foreign import LEFT_OUT, VALUES, Foreign
+from frontend.openai.strangers import FieldRules, Kind, Strangers, without_version
 from tandem.errors import InvalidRequestError, RequestError, UnsupportedError
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -18,8 +18,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 _UNKNOWN = "Object contains unknown field"
 _AT_PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"^Object (?:contains unknown|missing required) field `(?P<name>[^`]*)`$")
-_VALUE = re.compile(r"^Invalid (?:enum )?value '(?P<value>\w*)'$")
-_VERSION = re.compile(r"[_\d]+$")
+_VALUE = re.compile(r"^Invalid (?:enum )?value '(?P<value>\w*)'")
 _LONGEST_PARAM = 100
 
 
@@ -28,7 +27,7 @@ class Decoded(NamedTuple, Generic[T]):
 
     request: T
     ignored: tuple[str, ...] = ()
-    """Names of the body's fields that no table knows."""
+    """Names of what the body has that was passed over."""
     extra_fields: str = ""
     """What classifiers are given, as a JSON object; empty: nothing."""
 
@@ -69,11 +68,13 @@ class Body(Generic[T]):
         try:
             return Decoded(self.strict.decode(body))
         except msgspec.ValidationError as error:
-            if not str(error).startswith(_UNKNOWN):
+            value = _VALUE.match(str(error))
+            left_out = value is not None and without_version(value["value"]) in LEFT_OUT
+            if not (left_out or str(error).startswith(_UNKNOWN)):
                 raise
         strangers = Strangers(rules)
-        strangers.check(body, self.kind)
-        return Decoded(self.lenient.decode(body), strangers.ignored, strangers.extra_fields)
+        left = strangers.check(body, self.kind)
+        return Decoded(self.lenient.decode(left), strangers.ignored, strangers.extra_fields)
 
 
 def _explain(message: str) -> RequestError:
@@ -81,7 +82,7 @@ def _explain(message: str) -> RequestError:
     what, path = (match["what"], match["path"] or "") if match else (message, "")
     field, value = _FIELD.match(what), _VALUE.match(what)
     param = path[:_LONGEST_PARAM]
-    if value is not None and (reason := VALUES.get(_VERSION.sub("", value["value"]))):
+    if value is not None and (reason := VALUES.get(without_version(value["value"]))):
         return UnsupportedError(f"`{param}` is not supported: {reason}", param=param)
     if field is None:
         return InvalidRequestError(f"{what}: `{param}`" if param else what, param=param)

@@ -98,9 +98,13 @@ class Dialect:
     events: Callable[[Tokenizer, Asked, Running], Events]
     body: Callable[[Tokenizer, Asked], Collector]
 
+    def name_of(self, field: str) -> str:
+        """What its clients call a field of chats, or one inside of it."""
+        return self.names.get(_root(field), field)
+
     def name(self, error: RequestError) -> None:
         """Have an error name its field as clients of this dialect do."""
-        error.param = self.names.get(_root(error.param), error.param)
+        error.param = self.name_of(error.param)
         for field, name in self.names.items():
             error.message = error.message.replace(f"`{field}`", f"`{name}`")
 

@@ -1,5 +1,6 @@
-"""Fields that other servers and clients' own objects have and requests here do not: why each is
-refused, and which of its values ask for nothing but what is done anyway. docs/api.md lists them.
+"""Fields and types of tools that other servers and clients' own objects have and requests here do
+not. The rule: what would change the meaning of an answer is refused, with the reason; what is only
+a declaration, a hint or an offer is dropped, and the answer's head names it. docs/api.md lists all.
 """
 
 from __future__ import annotations
@@ -17,16 +18,14 @@ class Foreign(NamedTuple):
     """A field that is known and not offered."""
 
     reason: str
-    """Why it is refused."""
+    """Why it is refused, or dropped."""
     harmless: tuple[str, ...] = ()
-    """Values, as JSON, that are passed over; `null` is one of every field."""
+    """Values, as JSON, that ask for what is done anyway; `null` is one of every field."""
     dropped: bool = False
-    """Every value is passed over: it says nothing to the model."""
+    """Every value is passed over, and named: the answer means the same without it."""
 
-    def passes(self, value: msgspec.Raw) -> bool:
-        """Whether the request means the same without it."""
-        if self.dropped:
-            return True
+    def is_harmless(self, value: msgspec.Raw) -> bool:
+        """Whether the value asks for nothing but what is done anyway."""
         text = memoryview(value)
         if text.nbytes > _LONGEST_HARMLESS:
             return False
@@ -37,7 +36,6 @@ _NO_BUILT_IN = "no tool is built in"
 _OF_CHATS = "chats alone have it"
 _ONLY_TEXT = "only text is offered"
 _THINKING = "see `reasoning_effort`, `thinking_token_budget` and `chat_template_kwargs`"
-_NO_CACHE_KEYS = "prefix caches are kept apart by API key; see `share_prefix_cache`"
 _ADAPTERS = "`model` names an adapter, as model:adapter"
 _NO_INSIDES = "it tells of the engine's insides, which answers do not"
 _NO_TEMPLATE_CHOICE = "the model's own chat template writes the prompt"
@@ -46,6 +44,20 @@ _NO_CUSTOM = "tools are functions with a JSON Schema"
 _TRUE, _FALSE, _EITHER = ("true",), ("false",), ("true", "false")
 _EMPTY_OBJECT, _EMPTY_LIST = ("{}",), ("[]",)
 
+
+def _hint(reason: str, harmless: tuple[str, ...] = ()) -> Foreign:
+    """A declaration, a hint or an offer."""
+    return Foreign(reason, harmless, dropped=True)
+
+
+_EDITS = _hint(
+    "prompts are never cut: an edit is an offer to shorten them",
+    ("{}", "[]", '{"edits":[]}'),
+)
+_VERBOSITY = _hint("models have no such setting", ('"medium"',))
+_MODEL_NOT_SHOWN = _hint("the model is not shown it")
+_BY_THE_CLIENT = _hint("nothing is kept of it")
+
 _BOTH: dict[str, Foreign] = {
     # OpenAI's
     "web_search_options": Foreign(_NO_BUILT_IN),
@@ -53,8 +65,7 @@ _BOTH: dict[str, Foreign] = {
     "audio": Foreign(_ONLY_TEXT),
     "store": Foreign("nothing is stored here", _FALSE),
     "prediction": Foreign("predicted outputs are not offered"),
-    "verbosity": Foreign("there is no such setting"),
-    "service_tier": Foreign("there are no tiers; see `priority`", ('"auto"', '"default"')),
+    "verbosity": _VERBOSITY,
     "suffix": Foreign("insertion is not offered", ('""',)),
     # vLLM's and SGLang's
     "use_beam_search": Foreign("beam search is not offered", _FALSE),
@@ -108,8 +119,6 @@ _BOTH: dict[str, Foreign] = {
     "watermarking": Foreign("it is not offered", _FALSE),
     "repetition_detection": Foreign("see output hooks"),
     "stream_interval": Foreign("chunks leave as they come", ("1",)),
-    "cache_salt": Foreign(_NO_CACHE_KEYS),
-    "extra_key": Foreign(_NO_CACHE_KEYS),
     "lora_path": Foreign(_ADAPTERS),
     "session_params": Foreign("every request stands for itself", _EMPTY_OBJECT),
     "vllm_xargs": Foreign("see `logits_processors`", _EMPTY_OBJECT),
@@ -169,14 +178,15 @@ OF_TOKENS: Mapping[str, Foreign] = {
     "chat_template": Foreign(_NO_TEMPLATE_CHOICE),
     "return_token_strs": Foreign("see `/detokenize`", _FALSE),
 }
-_DROPPED = Foreign("the model is not shown it", dropped=True)
 _NOT_STORED = "nothing is stored here; send the whole conversation as `input`"
 _ELSEWHERE = "see `/v1/chat/completions`"
 _CHATS_ALONE = (
     *(
         "best_of",
+        "cache_salt",
         "detokenize",
         "ebnf",
+        "extra_key",
         "frequency_penalty",
         "guided_choice",
     ),
@@ -224,15 +234,16 @@ OF_RESPONSES: Mapping[str, Foreign] = (
         "conversation": Foreign(_NOT_STORED),
         "background": Foreign("answers are given at once; see `stream`", _FALSE),
         "prompt": Foreign("no prompts are stored here; see `instructions` and `input`"),
-        "truncation": Foreign("prompts are never cut", ('"disabled"',)),
-        "context_management": Foreign("prompts are never cut", _EMPTY_LIST),
+        "truncation": _hint("prompts are never cut", ('"disabled"',)),
+        "context_management": _EDITS,
+        "client_metadata": _BY_THE_CLIENT,
         "include": Foreign(
             "an answer has all that there is of it, and no log-probabilities",
             ("[]", '["reasoning.encrypted_content"]'),
         ),
         "top_logprobs": Foreign("log-probabilities are those of chats", ("0",)),
         "logprobs": Foreign("log-probabilities are those of chats", _FALSE),
-        "max_tool_calls": Foreign(_NO_BUILT_IN),
+        "max_tool_calls": _hint("it bounds built-in tools, and no tool is built in"),
         "stream_options": Foreign(
             "nothing is padded, and streams end with their usage",
             ("{}", '{"include_obfuscation":false}'),
@@ -244,21 +255,21 @@ OF_RESPONSES: Mapping[str, Foreign] = (
         "function_call": Foreign("see `tool_choice`"),
         "response_format": Foreign("see `text`"),
         "reasoning_effort": Foreign("see `reasoning`"),
-        "verbosity": Foreign("there is no such setting", ('"medium"',)),
         "chat_template_kwargs": Foreign(_ELSEWHERE, _EMPTY_OBJECT),
-        **dict.fromkeys(("prompt_cache_retention", "safety_identifier"), _DROPPED),
+        **dict.fromkeys(("prompt_cache_retention", "safety_identifier"), _MODEL_NOT_SHOWN),
     }
 )
 _AT_ONCE = Foreign("calls are answered before the model goes on", _FALSE)
 OF_ITEMS: Mapping[str, Foreign] = {
     **dict.fromkeys(
-        ("phase", "created_by", "namespace", "caller", "provider_specific_fields"), _DROPPED
+        ("phase", "created_by", "caller", "provider_specific_fields"),
+        _MODEL_NOT_SHOWN,
     ),
     **dict.fromkeys(("async", "async_"), _AT_ONCE),  # as Python's clients may call it
 }
 OF_FLAT_TOOLS: Mapping[str, Foreign] = {
-    **dict.fromkeys(("cache_control", "allowed_callers", "defer_loading"), _DROPPED),
-    "output_schema": Foreign("templates show what a tool takes, not what it gives"),
+    **dict.fromkeys(("cache_control", "allowed_callers", "defer_loading"), _MODEL_NOT_SHOWN),
+    "output_schema": _hint("templates show what a tool takes, not what it gives"),
     "async": _AT_ONCE,
 }
 OF_MESSAGES: Mapping[str, Foreign] = {
@@ -266,32 +277,32 @@ OF_MESSAGES: Mapping[str, Foreign] = {
     "audio": Foreign(_ONLY_TEXT, _EMPTY_OBJECT),
     "annotations": Foreign(_NO_BUILT_IN, _EMPTY_LIST),
     "tools": Foreign("tools are the request's, not a message's", _EMPTY_LIST),
-    "parsed": _DROPPED,
-    "provider_specific_fields": _DROPPED,
+    "parsed": _MODEL_NOT_SHOWN,
+    "provider_specific_fields": _MODEL_NOT_SHOWN,
 }
 OF_PARTS: Mapping[str, Foreign] = {
-    **dict.fromkeys(("cache_control", "prompt_cache_breakpoint"), _DROPPED),
+    **dict.fromkeys(("cache_control", "prompt_cache_breakpoint"), _MODEL_NOT_SHOWN),
     **dict.fromkeys(("image_url", "input_audio", "file"), Foreign(_ONLY_TEXT)),
 }
 OF_TOOLS: Mapping[str, Foreign] = {
-    "cache_control": _DROPPED,
+    "cache_control": _MODEL_NOT_SHOWN,
     "custom": Foreign(_NO_CUSTOM),
 }
-OF_FUNCTIONS: Mapping[str, Foreign] = {"cache_control": _DROPPED}
+OF_FUNCTIONS: Mapping[str, Foreign] = {"cache_control": _MODEL_NOT_SHOWN}
 OF_CALLS: Mapping[str, Foreign] = {
     "custom": Foreign(_NO_CUSTOM),
-    "provider_specific_fields": _DROPPED,
-    "extra_content": _DROPPED,
+    "provider_specific_fields": _MODEL_NOT_SHOWN,
+    "extra_content": _MODEL_NOT_SHOWN,
 }
-OF_CALLED: Mapping[str, Foreign] = {"parsed_arguments": _DROPPED}
+OF_CALLED: Mapping[str, Foreign] = {"parsed_arguments": _MODEL_NOT_SHOWN}
 _OF_EVERY_MESSAGE: dict[str, Foreign] = {
-    "cache_control": _DROPPED,
-    "user_profile_id": _DROPPED,
-    "workspace_id": _DROPPED,
+    "cache_control": _MODEL_NOT_SHOWN,
+    "user_profile_id": _MODEL_NOT_SHOWN,
+    "workspace_id": _MODEL_NOT_SHOWN,
     "inference_geo": Foreign(_ROUTED_HERE),
-    "container": Foreign(_NO_BUILT_IN),
-    "mcp_servers": Foreign(_NO_BUILT_IN, _EMPTY_LIST),
-    "context_management": Foreign("prompts are never cut", _EMPTY_OBJECT),
+    "container": _hint(_NO_BUILT_IN),
+    "mcp_servers": _hint("this server calls no others", _EMPTY_LIST),
+    "context_management": _EDITS,
     "speed": Foreign("there is one speed", ('"standard"',)),
     "diagnostics": Foreign(_NO_INSIDES),
     "output_format": Foreign("see `output_config.format`"),
@@ -308,7 +319,6 @@ OF_TURNS: Mapping[str, Foreign] = (
     | dict.fromkeys(_CHATS_ALONE, Foreign(_ELSEWHERE))
     | _OF_EVERY_MESSAGE
     | {
-        "service_tier": Foreign("there are no tiers", ('"auto"', '"standard_only"')),
         "stop": Foreign("see `stop_sequences`"),
         "max_completion_tokens": Foreign("see `max_tokens`"),
         "parallel_tool_calls": Foreign("see `tool_choice.disable_parallel_tool_use`"),
@@ -318,15 +328,42 @@ OF_TURNS: Mapping[str, Foreign] = (
     }
 )
 OF_BLOCKS: Mapping[str, Foreign] = {
-    **dict.fromkeys(("cache_control", "caller", "citations", "toolset_name"), _DROPPED),
+    **dict.fromkeys(("cache_control", "caller", "citations", "toolset_name"), _MODEL_NOT_SHOWN),
     "source": Foreign(_ONLY_TEXT),
 }
 OF_CLIENT_TOOLS: Mapping[str, Foreign] = {
     **dict.fromkeys(
-        ("cache_control", "allowed_callers", "defer_loading", "eager_input_streaming"), _DROPPED
+        ("cache_control", "allowed_callers", "defer_loading", "eager_input_streaming"),
+        _MODEL_NOT_SHOWN,
     ),
     "input_examples": Foreign("templates show tools by their schema", _EMPTY_LIST),
 }
+OF_TEXT: Mapping[str, Foreign] = {"verbosity": _VERBOSITY}
+OF_REASONING: Mapping[str, Foreign] = dict.fromkeys(
+    ("summary", "generate_summary"),
+    _hint("no summaries are made: the reasoning itself is in the answer", ('"auto"',)),
+)
+BUILT_IN_TOOLS = frozenset(
+    (
+        *("web_search", "web_search_preview", "web_fetch", "file_search", "code_interpreter"),
+        *("code_execution", "computer_use_preview", "computer", "image_generation", "mcp"),
+        *("local_shell", "shell", "apply_patch", "bash", "text_editor", "memory", "advisor"),
+        *("tool_search", "tool_search_tool_regex", "tool_search_tool_bm25", "mcp_toolset"),
+    )
+)
+"""Types of tools that servers elsewhere have built in: offers, which are left out. Versions, as the
+date behind `web_search_20250305`, are left out of the names.
+"""
+BUILT_IN_CALLS = frozenset(
+    (
+        *("web_search_call", "file_search_call", "image_generation_call", "tool_search_call"),
+        *("mcp_list_tools", "tool_search_output"),
+    )
+)
+"""Types of items that say what tools of another server did, without what they found: left out."""
+OF_CHAT_TOOLS = BUILT_IN_TOOLS | {"custom"}
+LEFT_OUT = OF_CHAT_TOOLS | BUILT_IN_CALLS
+"""All types that lists of some kind are read without."""
 VALUES: Mapping[str, str] = {
     **dict.fromkeys(
         (
@@ -337,21 +374,18 @@ VALUES: Mapping[str, str] = {
         ),
         _ONLY_TEXT,
     ),
-    **dict.fromkeys(("custom", "allowed_tools"), _NO_CUSTOM),
-    **dict.fromkeys(("custom_tool_call", "custom_tool_call_output"), _NO_CUSTOM),
+    "custom": _NO_CUSTOM,
     "item_reference": "nothing is stored here; send the item itself",
+    "compaction": "nobody here can read it; send the items themselves",
     **dict.fromkeys(
         (
-            *("web_search", "web_search_preview", "web_fetch", "file_search", "code_interpreter"),
-            *("code_execution", "computer_use_preview", "computer", "image_generation", "mcp"),
-            *("local_shell", "shell", "apply_patch", "bash", "text_editor", "memory"),
-            *("web_search_call", "file_search_call", "code_interpreter_call", "computer_call"),
-            *("image_generation_call", "mcp_call", "local_shell_call", "shell_call"),
-            *("apply_patch_call", "server_tool_use", "web_search_tool_result", "mcp_toolset"),
+            *BUILT_IN_TOOLS,
+            *("code_interpreter_call", "computer_call", "mcp_call", "local_shell_call"),
+            *("shell_call", "apply_patch_call", "server_tool_use", "web_search_tool_result"),
         ),
         _NO_BUILT_IN,
     ),
 }
-"""Types of messages' parts, of items, and of tools, that are refused, with the reason. Versions, as
-the date behind `web_search_20250305`, are left out.
+"""Types of messages' parts, of items, and of tools that must be called, that are refused, with the
+reason. Versions are left out here too.
 """

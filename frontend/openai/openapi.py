@@ -18,10 +18,10 @@ from frontend.openai.messages.requests import (
 )
 from frontend.openai.responses.answers import Response
 from frontend.openai.responses.requests import (
-    FunctionTool,
     InputItem,
     ItemText,
     ResponseRequest,
+    ResponseTool,
 )
 from frontend.openai.strangers import FieldRules
 from tandem.metrics import tandem_version
@@ -102,7 +102,7 @@ _OPEN = (
     ResponseRequest,
     InputItem,
     ItemText,
-    FunctionTool,
+    ResponseTool,
     MessageRequest,
     CountRequest,
     Turn,

@@ -4,6 +4,7 @@ and this deployment's limits.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,7 @@ from frontend.openai.requests import (
     MAX_LOGIT_BIASES,
     MAX_METADATA_CHARACTERS,
     NO_SEED,
+    TIER_PRIORITIES,
     ChatRequest,
     CompletionRequest,
     GenerationFields,
@@ -94,7 +96,8 @@ class Preprocessor:
         self._check_common(request)
         if grant is not None:
             _check_allowed(request, grant)
-        cache = _Cache("" if self._config.share_prefix_cache else salt, lora_adapter)
+        shared = "" if self._config.share_prefix_cache else salt
+        cache = _Cache(_salt(request, shared), lora_adapter)
         parsing, tools = None, None
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
@@ -250,6 +253,9 @@ class Preprocessor:
         options = request.stream_options
         return Asked(
             parsing=parsing,
+            passed_over=self._chats.passed_over(request)
+            if isinstance(request, ChatRequest)
+            else (),
             shown_special_tokens=self._markers if parsing else (),
             id=id,
             trace_id=trace_id,
@@ -273,7 +279,7 @@ class Preprocessor:
             metadata=_metadata(request),
             withheld_reason=self._config.withheld_finish_reason,
             timeout_seconds=request.timeout or self._config.request_timeout_seconds,
-            priority=request.priority or 0,
+            priority=_priority(request, grant),
             resume=self._config.resume if request.resume is None else request.resume,
             tenant="" if grant is None else grant.name,
             weight=1 if grant is None else grant.weight,
@@ -299,9 +305,25 @@ def _of_prompt(request: CompletionRequest) -> int | None:
 def _check_allowed(request: GenerationFields, grant: Grant) -> None:
     grant.check(
         n=request.n or 1,
-        priority=request.priority or 0,
+        priority=_priority(request, grant),
         processors=[choice.name for choice in request.logits_processors or ()],
     )
+
+
+def _priority(request: GenerationFields, grant: Grant | None) -> int:
+    """A tier asks for no more than its key is allowed."""
+    if request.priority is not None:
+        return request.priority
+    asked = TIER_PRIORITIES.get(request.service_tier or "", 0)
+    return asked if grant is None else min(asked, grant.max_priority)
+
+
+def _salt(request: GenerationFields, salt: str) -> str:
+    """The tenant's, and what the request adds to it, of a length that does not depend on either."""
+    if not (request.cache_salt or request.extra_key):
+        return salt
+    added = msgspec.json.encode((salt, request.cache_salt or "", request.extra_key or ""))
+    return hashlib.sha256(added).hexdigest()
 
 
 def _sampling(

@@ -62,10 +62,8 @@ def _named_otherwise(request: GenerationFields, reasoning_end: str) -> Iterator[
     if not isinstance(request, ChatRequest):
         return
     budget = request.thinking_token_budget
-    if budget is not None and budget >= 0:
+    if budget is not None and budget >= 0 and reasoning_end:
         field = "thinking_token_budget"
-        if not reasoning_end:
-            raise UnsupportedError("The model does not reason", param=field)
         args = {"budget": budget, "end_text": reasoning_end}
         yield Form(field, LogitsProcessorEntry("thinking_budget", args))
 

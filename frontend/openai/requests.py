@@ -8,6 +8,7 @@ no others.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
@@ -17,6 +18,7 @@ from frontend.openai.conversation import ChatMessage, TextPart
 from frontend.openai.foreign import (
     OF_CALLED,
     OF_CALLS,
+    OF_CHAT_TOOLS,
     OF_FUNCTIONS,
     OF_MESSAGES,
     OF_PARTS,
@@ -50,6 +52,9 @@ MAX_TOP_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
 MAX_METADATA_CHARACTERS = 512
 MAX_TEMPLATE_OPTIONS = 64
+MAX_CACHE_SALT_CHARACTERS = 256
+TIER_PRIORITIES: Mapping[str, int] = {"flex": -50, "priority": 50}
+"""The priorities of the tiers that are not the usual one."""
 NO_SEED = -1
 NO_BUDGET = -1
 
@@ -59,6 +64,8 @@ MetadataText = Annotated[str, Meta(max_length=MAX_METADATA_CHARACTERS)]
 MetadataValue = MetadataText | int | float | bool | list[Any] | dict[str, Any] | None
 TemplateOptions = Annotated[dict[str, Any], Meta(max_length=MAX_TEMPLATE_OPTIONS)]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+ServiceTier = Literal["auto", "default", "flex", "priority", "scale", "standard_only"]
+CacheSalt = Annotated[str, Meta(max_length=MAX_CACHE_SALT_CHARACTERS)]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
 
 
@@ -116,6 +123,12 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     detokenize: bool | None = None
     timeout: Annotated[float, Meta(ge=0.001)] | None = None
     priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    service_tier: ServiceTier | None = None
+    """Stands for a `priority`, where none is given."""
+    cache_salt: CacheSalt | None = None
+    """Prefixes are cached for requests of the same key and the same text alone."""
+    extra_key: CacheSalt | None = None
+    """The same, as SGLang calls it."""
     resume: bool | None = None
     """Whether another pair of workers goes on where a decode worker is lost."""
     logits_processors: Annotated[list[LogitsProcessorChoice], Meta(max_length=16)] | None = None
@@ -241,5 +254,10 @@ MESSAGE_KIND = Kind.of(
     tool_calls=Kind.of(MadeCall, OF_CALLS, function=_CALLED),
     function_call=_CALLED,
 )
-TOOL_KIND = Kind.of(Tool, OF_TOOLS, function=Kind.of(FunctionDefinition, OF_FUNCTIONS))
+TOOL_KIND = Kind.of(
+    Tool,
+    OF_TOOLS,
+    OF_CHAT_TOOLS,
+    function=Kind.of(FunctionDefinition, OF_FUNCTIONS),
+)
 """Objects inside of a body in which there may be fields that nobody knows."""

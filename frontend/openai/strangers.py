@@ -1,6 +1,7 @@
-"""Fields of a body that its request does not have: those that say nothing are passed over, those
-that would change the answer and those that look like a slip of the pen are refused, and of the rest
-the deployment decides. This runs only where a strict reader has found one.
+"""What a body has that its request does not: fields that would change the answer and those that
+look like a slip of the pen are refused, hints are passed over, as are tools that other servers have
+built in, and of unknown fields the deployment decides. This runs only where a strict reader has
+found one.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -40,6 +41,14 @@ MOST_SLIPS = 2
 _NULL = msgspec.Raw(b"null")
 _UNCLEAN = re.compile(r"[^A-Za-z0-9_.$-]")
 
+_VERSION = re.compile(r"[_\d]+$")
+
+
+class _Typed(msgspec.Struct):
+    type: Any = None
+
+
+_typed = msgspec.json.Decoder(_Typed)
 _members = msgspec.json.Decoder(Members)
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -53,11 +62,21 @@ class Kind(NamedTuple):
     """Names of `fields` and of `foreign` together."""
     inner: Mapping[str, Kind]
     """What its fields hold in which there may be such fields too: an object, or a list of them."""
+    left_out: frozenset[str] = frozenset()
+    """Types of such objects that a list of them is read without. Versions behind them do not
+    count.
+    """
 
     @staticmethod
-    def of(struct: type[msgspec.Struct], foreign: Mapping[str, Foreign], **inner: Kind) -> Kind:
+    def of(
+        struct: type[msgspec.Struct],
+        foreign: Mapping[str, Foreign],
+        left_out: frozenset[str] = frozenset(),
+        /,
+        **inner: Kind,
+    ) -> Kind:
         fields = frozenset(struct.__struct_fields__)
-        return Kind(fields, foreign, fields.union(foreign), inner)
+        return Kind(fields, foreign, fields.union(foreign), inner, left_out)
 
 
 class Strangers:
@@ -69,11 +88,12 @@ class Strangers:
         self._rules = rules
         self._refuses = rules.unknown == "refuse"
         self._ignored: dict[str, None] = {}
+        self._unknown = 0
         self._extra: Members = {}
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Names of what was passed over without being known, safe to be shown, each once."""
+        """Names of what was passed over, safe to be shown, each once."""
         return tuple(self._ignored)
 
     @property
@@ -87,24 +107,53 @@ class Strangers:
         extra_fields.read(text)
         return text.decode()
 
-    def check(self, body: bytes, kind: Kind) -> None:
-        """Go through a body; what is wrong with it otherwise is for others to find."""
+    def check(self, body: bytes, kind: Kind) -> bytes | msgspec.Raw:
+        """Go through a body; what is wrong with it otherwise is for others to find. Returns the
+        body without what is left out of its lists.
+        """
         str(body, "utf-8")  # names and values that nobody reads are text too
-        self._check_object(body, kind, "", "")
+        return self._check_object(body, kind, "", "")
 
-    def _check_object(self, value: bytes | msgspec.Raw, kind: Kind, path: str, label: str) -> None:
+    def _check_object(
+        self, value: bytes | msgspec.Raw, kind: Kind, path: str, label: str
+    ) -> bytes | msgspec.Raw:
         members = _members.decode(value)
         self._check(members, kind, path, label)
+        changed = False
         for name, inner in kind.inner.items():
-            self._check_inner(members.get(name, _NULL), inner, path + name, label + name)
+            given = members.get(name, _NULL)
+            left = self._check_inner(given, inner, path + name, label + name)
+            if left is not given:
+                members[name] = msgspec.Raw(left)
+                changed = True
+        return msgspec.json.encode(members) if changed else value
 
-    def _check_inner(self, value: msgspec.Raw, kind: Kind, path: str, label: str) -> None:
+    def _check_inner(
+        self, value: msgspec.Raw, kind: Kind, path: str, label: str
+    ) -> bytes | msgspec.Raw:
         if _begins(value, b"{"):
-            self._check_object(value, kind, f"{path}.", f"{label}.")
-        elif _begins(value, b"["):
-            for place, item in enumerate(_items.decode(value)):
-                if _begins(item, b"{"):
-                    self._check_object(item, kind, f"{path}[{place}].", f"{label}[].")
+            return self._check_object(value, kind, f"{path}.", f"{label}.")
+        if not _begins(value, b"["):
+            return value
+        items = _items.decode(value)
+        left = [
+            self._check_item(item, kind, f"{path}[{place}]", label)
+            for place, item in enumerate(items)
+        ]
+        if all(one is other for one, other in zip(items, left, strict=True)):
+            return value
+        return msgspec.json.encode([msgspec.Raw(item) for item in left if item is not None])
+
+    def _check_item(
+        self, item: msgspec.Raw, kind: Kind, path: str, label: str
+    ) -> bytes | msgspec.Raw | None:
+        """None: the list is read without it."""
+        if not _begins(item, b"{"):
+            return item
+        if kind.left_out and (type := _plain_type(item)) in kind.left_out:
+            self._ignored[f"{label}[{type}]"] = None
+            return None
+        return self._check_object(item, kind, f"{path}.", f"{label}[].")
 
     def _check(self, members: Members, kind: Kind, path: str, label: str) -> None:
         """`label`: the path without positions."""
@@ -118,16 +167,22 @@ class Strangers:
             param = path + name[:LONGEST_NAME]
             if foreign is None:
                 self._ignore(name, kind, param, label)
-            elif not foreign.passes(members[name]):
+            elif foreign.is_harmless(members[name]):
+                continue
+            elif not foreign.dropped:
                 raise UnsupportedError(f"`{param}` is not supported: {foreign.reason}", param=param)
+            else:
+                self._ignored[label + name] = None
 
     def _ignore(self, name: str, kind: Kind, param: str, label: str) -> None:
         meant = meant_by(name, kind.names)
         if self._refuses or meant:
             hint = f"; did you mean `{meant}`?" if meant else ""
             raise InvalidRequestError(f"Unknown field `{param}`{hint}", param=param)
-        self._ignored[label + _UNCLEAN.sub("?", name[:LONGEST_NAME])] = None
-        if len(self._ignored) > MOST_IGNORED:
+        told = label + _UNCLEAN.sub("?", name[:LONGEST_NAME])
+        self._unknown += told not in self._ignored
+        self._ignored[told] = None
+        if self._unknown > MOST_IGNORED:
             raise InvalidRequestError(
                 f"`{param}` is one unknown field too many: at most {MOST_IGNORED} are ignored",
                 param=param,
@@ -190,6 +245,17 @@ def _may_be_close(one: str, other: str) -> bool:
     """
     most = _most_slips(other)
     return abs(len(one) - len(other)) <= most and len({*one} ^ {*other}) <= 2 * most
+
+
+def without_version(type: str) -> str:
+    """The name of a type, as `web_search` of `web_search_20250305`."""
+    return _VERSION.sub("", type)
+
+
+def _plain_type(item: msgspec.Raw) -> str:
+    """What an object says of its type; empty: nothing."""
+    type = _typed.decode(item).type
+    return without_version(type) if isinstance(type, str) else ""
 
 
 def _begins(value: msgspec.Raw, byte: bytes) -> bool:

@@ -13,7 +13,8 @@ from msgspec import Meta
 
 from tandem.errors import InvalidRequestError
 
-FunctionName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:/-]{1,128}$")]
+LONGEST_NAME = 128
+FunctionName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_.:/-]{{1,{LONGEST_NAME}}}$")]
 """Characters that mean nothing in any family's way to write a call."""
 CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 Choice = Literal["none", "auto", "required"]
@@ -37,11 +38,22 @@ class FunctionChoice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: FunctionName
 
 
-class ToolChoice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Makes the model call this tool."""
-
+class AllowedTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     type: Literal["function"]
     function: FunctionChoice
+
+
+class AllowedTools(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[AllowedTool], Meta(min_length=1)]
+
+
+class ToolChoice(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Makes the model call this tool, or keeps its calls to some of the tools."""
+
+    type: Literal["function", "allowed_tools"]
+    function: FunctionChoice | None = None
+    allowed_tools: AllowedTools | None = None
 
 
 class CalledFunction(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -81,6 +93,8 @@ class AskedTools(msgspec.Struct, frozen=True, kw_only=True):
     choice: Choice = "auto"
     named: str = ""
     """The one that must be called, where the choice is `required`."""
+    allowed: tuple[str, ...] = ()
+    """Those that may be called; empty: all. The model is shown the others too."""
     parallel: bool = True
     older: bool = False
     """Asked for in the older form, and so answered."""
@@ -93,13 +107,16 @@ class AskedTools(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def schemas(self) -> dict[str, dict[str, Any]]:
-        """The schemas of all parameters, by the names of their tools."""
-        return {name: function.parameters or {} for name, function in self.functions.items()}
+        """The schemas of the parameters of those that may be called, by the names of the tools."""
+        may = self.allowed or self.functions
+        return {name: self.functions[name].parameters or {} for name in may}
 
     @property
     def callable(self) -> Sequence[FunctionDefinition]:
         """Those that this answer may call."""
-        return [self.functions[self.named]] if self.named else list(self.functions.values())
+        if self.named:
+            return [self.functions[self.named]]
+        return [self.functions[name] for name in self.allowed or self.functions]
 
 
 def asked_tools(request: ToolFields) -> AskedTools | None:
@@ -117,17 +134,22 @@ def asked_tools(request: ToolFields) -> AskedTools | None:
     param = "functions" if older else "tools"
     given = request.functions or [tool.function for tool in request.tools or ()]
     functions = _by_name(given, param)
-    choice, named = _choice(request.function_call if older else request.tool_choice)
+    choice, named, allowed = _choice(request.function_call if older else request.tool_choice)
     field = "function_call" if older else "tool_choice"
     if not functions:
         if choice == "required":
             raise InvalidRequestError(f"`{field}` needs `{param}`", param=field)
         return None
-    if named and named not in functions:
-        raise InvalidRequestError(f"`{field}` names none of `{param}`", param=field)
+    if not {*allowed, *([named] if named else ())} <= functions.keys():
+        raise InvalidRequestError(f"`{field}` names what is none of `{param}`", param=field)
     parallel = request.parallel_tool_calls is not False and not older
     return AskedTools(
-        functions=functions, choice=choice, named=named, parallel=parallel, older=older
+        functions=functions,
+        choice=choice,
+        named=named,
+        allowed=allowed,
+        parallel=parallel,
+        older=older,
     )
 
 
@@ -144,13 +166,25 @@ def _by_name(given: Sequence[FunctionDefinition], param: str) -> dict[str, Funct
     return functions
 
 
-def _choice(given: Choice | ToolChoice | OlderChoice | None) -> tuple[Choice, str]:
+def _choice(
+    given: Choice | ToolChoice | OlderChoice | None,
+) -> tuple[Choice, str, tuple[str, ...]]:
+    """Whether there is a call, of which one, and of which it may be."""
     match given:
-        case ToolChoice(function=FunctionChoice(name=name)) | FunctionChoice(name=name):
-            return "required", name
+        case (
+            ToolChoice(type="function", function=FunctionChoice(name=name))
+            | FunctionChoice(name=name)
+        ):
+            return "required", name, ()
+        case ToolChoice(type="allowed_tools", allowed_tools=AllowedTools(mode=mode, tools=tools)):
+            return mode, "", tuple(dict.fromkeys(each.function.name for each in tools))
+        case ToolChoice(type=type):
+            lacking = "function" if type == "function" else "allowed_tools"
+            param = f"tool_choice.{lacking}"
+            raise InvalidRequestError(f"`{param}` is required", param=param)
         case None:
-            return "auto", ""
-    return given, ""
+            return "auto", "", ()
+    return given, "", ()
 
 
 def _plain(function: FunctionDefinition) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -36,7 +37,7 @@ PAGE = ROOT / "docs" / "clients.md"
 BEGIN = "<!-- Made by `make client-test ARGS=--write`: the table is what its tests said. -->\n"
 END = "<!-- End of what is made. -->\n"
 APIS = ("responses", "messages")
-FEATURES = ("chat", "stream", "tools", "structured", "reasoning", *APIS, "errors")
+FEATURES = ("chat", "stream", "tools", "session", "structured", "reasoning", *APIS, "errors")
 START_SECONDS = 60
 RUN_SECONDS = 300
 Passed = Mapping[str, Mapping[str, bool]]
@@ -48,9 +49,14 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write the matrix")
     parser.add_argument("--lock", action="store_true", help="pin the newest dependencies")
     parser.add_argument("--only", default="", help="clients whose name holds this")
+    parser.add_argument("--without", default="", help="a kind of clients that is left out")
     options = parser.parse_args()
     clients = tomllib.loads((HERE / "environments.toml").read_text(encoding="utf-8"))
-    chosen = {name: each for name, each in clients.items() if options.only in name}
+    chosen = {
+        name: each
+        for name, each in clients.items()
+        if options.only in name and options.without != each["kind"]
+    }
     if options.lock:
         for name, client in chosen.items():
             lock(name, client)
@@ -72,7 +78,7 @@ def main() -> int:
                 passed[title(name, client)] = by_feature(found, str(client.get("api", "")))
     if options.write:
         write(table(passed))
-    elif len(passed) == sum(client["kind"] != "browser" for client in clients.values()):
+    else:
         failed |= stale(table(passed))
     return int(failed)
 
@@ -95,6 +101,8 @@ def run_client(name: str, client: Mapping[str, object], url: str) -> dict[str, b
     match client["kind"]:
         case "browser":
             return run_browser(client)
+        case "agent":
+            return run_agent(name, client)
         case "node":
             return run_node(client, {"TANDEM_CLIENTS_URL": url})
         case _:
@@ -106,7 +114,7 @@ class Left(Exception):
 
 
 @contextmanager
-def server(script: str) -> Iterator[str]:
+def server(script: str, environment: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
     """What a program of this folder that serves says of where it is reached."""
     command = [sys.executable, str(HERE / script)]
     process = subprocess.Popen(
@@ -115,7 +123,11 @@ def server(script: str) -> Iterator[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests/unit/frontend'}"},
+        env={
+            **os.environ,
+            **environment,
+            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests/unit/frontend'}",
+        },
     )
     try:
         assert process.stdout is not None
@@ -145,13 +157,20 @@ def run_python(name: str, client: Mapping[str, object], url: str) -> dict[str, b
     if not python.exists():
         _call([UV, "venv", "--quiet", "--python", sys.executable, str(folder)])
     _call([UV, "pip", "sync", "--quiet", "--python", str(python), str(LOCKS / f"{name}.txt")])
+    return run_pytest([str(python)], client, folder, {"TANDEM_CLIENTS_URL": url})
+
+
+def run_pytest(
+    python: list[str], client: Mapping[str, object], folder: Path, environment: Mapping[str, str]
+) -> dict[str, bool]:
+    """Whether each test passed, by its name. `python`: of whom, and what else pytest is told."""
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
-    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+    command = [python[0], "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
     subprocess.run(
-        [*command, str(client["tests"])],
+        [*command, str(client["tests"]), *python[1:]],
         cwd=HERE,
-        env={**_environment(), "TANDEM_CLIENTS_URL": url},
+        env={**_environment(), **environment},
         timeout=RUN_SECONDS,
         check=False,
     )
@@ -195,15 +214,32 @@ def run_node(client: Mapping[str, object], environment: Mapping[str, str]) -> di
     return {name: result == "ok" for result, name in lines}
 
 
+def run_agent(name: str, client: Mapping[str, object]) -> dict[str, bool]:
+    """The tests of a coding agent, against a server of its own."""
+    folder = BUILD / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    environment = {"TANDEM_AGENTS_LOG": str(folder / "requests.jsonl")}
+    environment["TANDEM_AGENTS"] = str(install_node("agents") / "node_modules" / ".bin")
+    with server("agents_server.py", environment) as port:
+        environment["TANDEM_CLIENTS_URL"] = f"http://127.0.0.1:{port}"
+        found = run_pytest([sys.executable, "-k", name], client, folder, environment)
+    return {test.replace(f"[{name}]", ""): good for test, good in found.items()}
+
+
 @functools.cache
-def install_node() -> Path:
-    """The folder of all that runs in node, with its packages."""
+def install_node(name: str = "node") -> Path:
+    """The folder of what runs in node, with its packages."""
     npm = shutil.which("npm")
     if npm is None:
         raise Left("there is no npm")
-    folder = HERE / "node"
+    folder = HERE / name
+    # The agents are bundles: a lock would hold packages that are for other systems alone.
+    install = (
+        ["ci"] if (folder / "package-lock.json").exists() else ["install", "--no-package-lock"]
+    )
     try:
-        _call([npm, "ci", "--silent", "--no-audit", "--no-fund"], cwd=folder)
+        _call([npm, *install, "--silent", "--no-audit", "--no-fund"], cwd=folder)
     except SystemExit as error:
         raise Left(str(error)) from error
     return folder
@@ -248,7 +284,9 @@ def write(made: str) -> None:
 
 
 def stale(made: str) -> bool:
-    if BEGIN + made + END in PAGE.read_text(encoding="utf-8"):
+    """Whether a row of what was run is not on the page."""
+    _, _, page = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    if {*made.splitlines()} <= {*page.partition(END)[0].splitlines()}:
         return False
     print(f"{PAGE.name} says something else: run `make client-test ARGS=--write`")
     return True

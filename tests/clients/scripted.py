@@ -46,8 +46,8 @@ def prompt_of(reply: Reply) -> str:
     return _tokenizer.decode(reply.task.prompt_token_ids)
 
 
-async def tell(reply: Reply, text: str, *, row: int = ROW) -> None:
-    """`row`: characters at once."""
+async def tell(reply: Reply, text: str, *, row: int = ROW, cached_tokens: int = 0) -> None:
+    """`row`: characters at once. `cached_tokens`: of the prompt."""
     rows = [text[place : place + row] for place in range(0, len(text), row)]
     for output in range(reply.submit.n):
         for row in rows:
@@ -56,7 +56,7 @@ async def tell(reply: Reply, text: str, *, row: int = ROW) -> None:
         if WITHHELD in prompt_of(reply):
             reply.end(output=output, stop_reason="test_policy")
         else:
-            reply.finish(output=output, completion_tokens=len(rows))
+            reply.finish(output=output, completion_tokens=len(rows), cached_tokens=cached_tokens)
     await reply.flush()
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import msgspec
 
 from frontend.openai.messages.answers import ErrorType, MessageError, MessageErrorDetail
-from tandem.errors import TandemError
+from tandem.errors import RefusedError, TandemError
+
+OVERLOADED: Final = 529
+"""Anthropic's status of a server that takes no more now."""
 
 _TYPES: Mapping[int, ErrorType] = {
     401: "authentication_error",
@@ -15,14 +19,20 @@ _TYPES: Mapping[int, ErrorType] = {
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",
-    503: "overloaded_error",
+    OVERLOADED: "overloaded_error",
     504: "timeout_error",
 }
 
 
+def status(error: TandemError) -> int:
+    """The HTTP status that the client of an error is told."""
+    return OVERLOADED if isinstance(error, RefusedError) else error.http_status
+
+
 def body(error: TandemError, request_id: str) -> bytes:
     """As JSON. The message names the field at fault."""
-    type = _TYPES.get(error.http_status, _other(error.http_status))
+    told = status(error)
+    type = _TYPES.get(told, _other(told))
     named = not error.param or f"`{error.param}`" in error.message
     message = error.message if named else f"{error.message}: `{error.param}`"
     detail = MessageErrorDetail(type=type, message=message)

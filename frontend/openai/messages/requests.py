@@ -10,13 +10,14 @@ from msgspec import Meta
 
 from frontend.openai.conversation import ChatMessage
 from frontend.openai.decoding import Body
-from frontend.openai.foreign import OF_BLOCKS, OF_CLIENT_TOOLS, OF_COUNTS, OF_TURNS
+from frontend.openai.foreign import BUILT_IN_TOOLS, OF_BLOCKS, OF_CLIENT_TOOLS, OF_COUNTS, OF_TURNS
 from frontend.openai.formats import JsonSchema, JsonSchemaFormat
 from frontend.openai.requests import (
     MAX_STOPS,
     ChatRequest,
     MetadataText,
     ReasoningEffort,
+    ServiceTier,
     StopString,
 )
 from frontend.openai.strangers import Kind
@@ -123,6 +124,7 @@ class MessageRequest(CountRequest, forbid_unknown_fields=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1, le=MAX_INT32)] | None = None
     metadata: MessageMetadata | None = None
     stream: bool | None = None
+    service_tier: ServiceTier | None = None
 
 
 class _AnyBlock(ContentBlock, forbid_unknown_fields=False, kw_only=True):
@@ -153,7 +155,7 @@ _BLOCKS = Kind.of(ContentBlock, OF_BLOCKS, content=Kind.of(ContentBlock, OF_BLOC
 _INNER = {
     "messages": Kind.of(Turn, OF_BLOCKS, content=_BLOCKS),
     "system": _BLOCKS,
-    "tools": Kind.of(ClientTool, OF_CLIENT_TOOLS),
+    "tools": Kind.of(ClientTool, OF_CLIENT_TOOLS, BUILT_IN_TOOLS),
 }
 BODY = Body.of(MessageRequest, _AnyMessageRequest, OF_TURNS, **_INNER)
 COUNT_BODY = Body.of(CountRequest, _AnyCountRequest, OF_COUNTS, **_INNER)
@@ -183,6 +185,7 @@ def chat(request: MessageRequest) -> ChatRequest:
     asked.metadata = None if user is None else {"user_id": user}
     asked.stream = request.stream
     asked.user = user
+    asked.service_tier = request.service_tier
     return asked
 
 

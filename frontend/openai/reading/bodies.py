@@ -21,8 +21,6 @@ from frontend.openai.strangers import FieldRules
 SMALL_BYTES: Final = 16 * 1024
 """Bodies up to this are read on the event loop, which takes 20 ms at most."""
 
-SESSION_HEADER: Final = b"x-session-id"
-"""Says before any field of the body what a request is a part of."""
 IGNORED_HEADER: Final = b"x-tandem-ignored-fields"
 
 
@@ -51,8 +49,17 @@ class Reading:
     """Whoever must read a body asks this."""
 
     def __init__(
-        self, models: Models, readers: Readers, metrics: Metrics, rules: FieldRules
+        self,
+        models: Models,
+        readers: Readers,
+        metrics: Metrics,
+        rules: FieldRules,
+        session_headers: Sequence[str],
     ) -> None:
+        """`session_headers`: those that say, before any field of a body, what a request is a part
+        of: the first that it has.
+        """
+        self._session_headers = [name.lower().encode() for name in session_headers]
         self._models = models
         self._readers = readers
         self._metrics = metrics
@@ -61,7 +68,8 @@ class Reading:
     async def submission(self, dialect: Dialect, call: Call) -> Submissible:
         """The request of a call. Raises RequestError and RefusedError."""
         found = await self._read(dialect, call)
-        session = call.header(SESSION_HEADER)
+        self._tell(call, found.asked.passed_over)
+        session = next(filter(None, map(call.header, self._session_headers)), None)
         if session:
             asked = msgspec.structs.replace(found.asked, session=session.decode("latin-1"))
             found = found._replace(asked=asked)
@@ -72,7 +80,6 @@ class Reading:
         salt = "" if call.tenant is None else call.tenant.salt
         if len(body) <= SMALL_BYTES:
             request = decode(dialect, body, self._rules)
-            self._tell(call, request.ignored)
             asked = request.generating
             chosen = await self._models.choose(asked.model, asked.user, call.grant)
             model = chosen.model
@@ -107,7 +114,6 @@ class Reading:
         )
         read = await self._readers.read(order, model.boot, tenant=_key(call))
         assert isinstance(read, Read)
-        self._tell(call, read.ignored)
         return Submissible(model, read.submission)
 
     async def answer(self, kind: Answerable, call: Call) -> bytes:

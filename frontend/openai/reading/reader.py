@@ -58,7 +58,7 @@ class Request(NamedTuple):
     repeated: bytes
     """Fields of the request that the answer repeats, as JSON."""
     ignored: tuple[str, ...]
-    """Names of the body's fields that no table knows."""
+    """Names of what the body has that was passed over."""
     extra_fields: str
     """Those that classifiers are given, as a JSON object."""
 
@@ -129,10 +129,14 @@ class Reader:
         except RequestError as error:
             request.dialect.name(error)
             raise
-        if not (request.repeated or request.extra_fields):
+        if not (request.repeated or request.extra_fields or request.ignored or asked.passed_over):
             return asked
+        hints = map(request.dialect.name_of, asked.passed_over)
         return msgspec.structs.replace(
-            asked, repeated=request.repeated, extra_fields=request.extra_fields
+            asked,
+            repeated=request.repeated,
+            extra_fields=request.extra_fields,
+            passed_over=tuple(dict.fromkeys((*request.ignored, *hints))),
         )
 
     def read(self, order: Order) -> Read | Answered:
@@ -153,7 +157,7 @@ class Reader:
             salt=order.salt,
             lora_adapter=order.lora_adapter,
         )
-        return Read(submission, request.ignored)
+        return Read(submission)
 
     def _tokenize(self, order: Order) -> Answered:
         request, ignored, _ = _TOKENIZE.decode(order.body, self._rules)

@@ -63,8 +63,6 @@ class Read(msgspec.Struct, frozen=True, tag=True):
     """A request that is to be generated."""
 
     submission: Asked
-    ignored: tuple[str, ...] = ()
-    """Names of fields that nobody knows."""
 
 
 class Answered(msgspec.Struct, frozen=True, tag=True):

@@ -8,10 +8,10 @@ import msgspec
 
 from frontend.openai.formats import TextFormat
 from frontend.openai.responses.requests import (
-    FunctionTool,
-    NamedFunction,
+    ChosenTools,
     ReasoningOptions,
     ResponseRequest,
+    ResponseTool,
     TextOptions,
 )
 from frontend.openai.tools import Choice
@@ -51,12 +51,23 @@ class OutputCall(msgspec.Struct, tag_field="type", tag="function_call", kw_only=
     id: str
     call_id: str
     name: str
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+    """The one that the tool is in, if any."""
     arguments: str
     """JSON, as the model wrote it; cut off where the answer was."""
     status: ItemStatus
 
 
-OutputItem: TypeAlias = OutputMessage | OutputReasoning | OutputCall
+class OutputCustomCall(msgspec.Struct, tag_field="type", tag="custom_tool_call", kw_only=True):
+    id: str
+    call_id: str
+    name: str
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+    input: str
+    status: ItemStatus
+
+
+OutputItem: TypeAlias = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall
 
 
 class InputTokensDetails(msgspec.Struct, kw_only=True):
@@ -98,8 +109,8 @@ class Repeated(msgspec.Struct, kw_only=True):
     reasoning: ReasoningOptions
     temperature: float
     text: TextOptions
-    tool_choice: Choice | NamedFunction
-    tools: list[FunctionTool]
+    tool_choice: Choice | ChosenTools
+    tools: list[ResponseTool]
     top_p: float
     user: str | None
 

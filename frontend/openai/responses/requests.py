@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from frontend.openai.conversation import ChatMessage, TextPart
 from frontend.openai.decoding import Body
-from frontend.openai.foreign import OF_FLAT_TOOLS, OF_ITEMS, OF_PARTS, OF_RESPONSES
+from frontend.openai.foreign import (
+    BUILT_IN_CALLS,
+    BUILT_IN_TOOLS,
+    OF_FLAT_TOOLS,
+    OF_ITEMS,
+    OF_PARTS,
+    OF_REASONING,
+    OF_RESPONSES,
+    OF_TEXT,
+)
 from frontend.openai.formats import (
     JsonObjectFormat,
     JsonSchema,
@@ -22,9 +32,13 @@ from frontend.openai.requests import (
     MetadataKey,
     MetadataText,
     ReasoningEffort,
+    ServiceTier,
 )
 from frontend.openai.strangers import Kind
 from frontend.openai.tools import (
+    LONGEST_NAME,
+    AllowedTool,
+    AllowedTools,
     CalledFunction,
     CallId,
     Choice,
@@ -39,8 +53,23 @@ from tandem.errors import InvalidRequestError
 from tandem.sampling import MaxTokens, Temperature, TopP
 
 T = TypeVar("T")
+CUSTOM_INPUT: Final = "input"
+"""The one argument of the function that a custom tool is shown as."""
+_CUSTOM_PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {CUSTOM_INPUT: {"type": "string"}},
+    "required": [CUSTOM_INPUT],
+    "additionalProperties": False,
+}
 ItemRole: TypeAlias = Literal["user", "assistant", "system", "developer"]
-ItemType: TypeAlias = Literal["message", "function_call", "function_call_output", "reasoning"]
+ItemType: TypeAlias = Literal[
+    "message",
+    "function_call",
+    "function_call_output",
+    "custom_tool_call",
+    "custom_tool_call_output",
+    "reasoning",
+]
 
 
 class ItemText(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -72,23 +101,46 @@ class InputItem(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What was thought, where nobody here can read it."""
     call_id: CallId | None = None
     name: FunctionName | None = None
+    namespace: FunctionName | None = None
+    """The one that the called tool is in."""
     arguments: str | None = None
+    input: str | None = None
+    """What a custom tool was given."""
     output: Text | None = None
 
 
-class FunctionTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    type: Literal["function"]
+class ResponseTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A function, a custom tool, which takes one text, or a namespace of them. Which fields it has
+    depends on its type.
+    """
+
+    type: Literal["function", "custom", "namespace"]
     name: FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    format: dict[str, Any] | None = None
+    """What the text of a custom tool is like: the model is told, and not forced."""
+    tools: list[ResponseTool] | None = None
+    """Those of a namespace."""
 
 
-class NamedFunction(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """This tool, and no other, is called."""
-
-    type: Literal["function"]
+class NamedTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    type: Literal["function", "custom"]
     name: FunctionName
+    namespace: FunctionName | None = None
+
+
+class ChosenTools(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """This tool, and no other, is called; or calls are kept to some of the tools. Which fields it
+    has depends on its type.
+    """
+
+    type: Literal["function", "custom", "allowed_tools"]
+    name: FunctionName | None = None
+    namespace: FunctionName | None = None
+    mode: Literal["auto", "required"] | None = None
+    tools: Annotated[list[NamedTool], Meta(min_length=1)] | None = None
 
 
 class FlatJsonSchemaFormat(
@@ -99,23 +151,18 @@ class FlatJsonSchemaFormat(
 
 class TextOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     format: TextFormat | JsonObjectFormat | FlatJsonSchemaFormat | None = None
-    verbosity: Literal["medium"] | None = None
 
 
 class ReasoningOptions(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     effort: ReasoningEffort | None = None
-    summary: Literal["auto"] | None = None
-    """None are made: the reasoning itself is in the answer."""
-    generate_summary: Literal["auto"] | None = None
-    """The older name of `summary`."""
 
 
 class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str
     input: str | Annotated[list[InputItem], Meta(min_length=1)]
     instructions: str | None = None
-    tools: list[FunctionTool] | None = None
-    tool_choice: Choice | NamedFunction | None = None
+    tools: list[ResponseTool] | None = None
+    tool_choice: Choice | ChosenTools | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
@@ -128,6 +175,7 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     user: str | None = None
     """Requests of one user for a name of several models go to one of them."""
     prompt_cache_key: str | None = None
+    service_tier: ServiceTier | None = None
 
 
 class _AnyItemText(ItemText, forbid_unknown_fields=False, kw_only=True):
@@ -140,13 +188,23 @@ class _AnyItem(InputItem, forbid_unknown_fields=False, kw_only=True):
     output: str | list[_AnyItemText] | None = None  # type: ignore[assignment]
 
 
-class _AnyFunctionTool(FunctionTool, forbid_unknown_fields=False, kw_only=True):
+class _AnyResponseTool(ResponseTool, forbid_unknown_fields=False, kw_only=True):
+    tools: list[_AnyResponseTool] | None = None  # type: ignore[assignment]
+
+
+class _AnyTextOptions(TextOptions, forbid_unknown_fields=False, kw_only=True):
+    pass
+
+
+class _AnyReasoningOptions(ReasoningOptions, forbid_unknown_fields=False, kw_only=True):
     pass
 
 
 class _AnyResponseRequest(ResponseRequest, forbid_unknown_fields=False, kw_only=True):
     input: str | Annotated[list[_AnyItem], Meta(min_length=1)]  # type: ignore[assignment]
-    tools: list[_AnyFunctionTool] | None = None  # type: ignore[assignment]
+    tools: list[_AnyResponseTool] | None = None  # type: ignore[assignment]
+    text: _AnyTextOptions | None = None
+    reasoning: _AnyReasoningOptions | None = None
 
 
 _PARTS = Kind.of(ItemText, OF_PARTS)
@@ -154,8 +212,22 @@ BODY = Body.of(
     ResponseRequest,
     _AnyResponseRequest,
     OF_RESPONSES,
-    input=Kind.of(InputItem, OF_ITEMS, content=_PARTS, summary=_PARTS, output=_PARTS),
-    tools=Kind.of(FunctionTool, OF_FLAT_TOOLS),
+    input=Kind.of(
+        InputItem,
+        OF_ITEMS,
+        BUILT_IN_CALLS,
+        content=_PARTS,
+        summary=_PARTS,
+        output=_PARTS,
+    ),
+    tools=Kind.of(
+        ResponseTool,
+        OF_FLAT_TOOLS,
+        BUILT_IN_TOOLS,
+        tools=Kind.of(ResponseTool, OF_FLAT_TOOLS, BUILT_IN_TOOLS),
+    ),
+    text=Kind.of(TextOptions, OF_TEXT),
+    reasoning=Kind.of(ReasoningOptions, OF_REASONING),
 )
 NAMES = {
     "messages": "input",
@@ -172,7 +244,7 @@ def chat(request: ResponseRequest) -> ChatRequest:
     return ChatRequest(
         model=request.model,
         messages=_messages(request),
-        tools=None if request.tools is None else [_tool(tool) for tool in request.tools],
+        tools=None if request.tools is None else list(flattened(request.tools)),
         tool_choice=_choice(request.tool_choice),
         parallel_tool_calls=request.parallel_tool_calls,
         response_format=_format(request.text),
@@ -184,6 +256,7 @@ def chat(request: ResponseRequest) -> ChatRequest:
         stream=request.stream,
         user=request.user,
         prompt_cache_key=request.prompt_cache_key,
+        service_tier=request.service_tier,
     )
 
 
@@ -213,21 +286,26 @@ def _add(messages: list[ChatMessage], item: InputItem, path: str) -> None:
             thought = _text(item.content) or _text(item.summary)
             messages.append(ChatMessage(role="assistant", reasoning_content=thought))
         case "function_call":
-            call = MadeCall(
-                id=_needed(item.call_id, f"{path}.call_id"),
-                function=CalledFunction(
-                    name=_needed(item.name, f"{path}.name"),
-                    arguments=_needed(item.arguments, f"{path}.arguments"),
-                ),
-            )
-            if last is None:
-                last = ChatMessage(role="assistant")
-                messages.append(last)
-            last.tool_calls = [*(last.tool_calls or ()), call]
-        case "function_call_output":
+            _add_call(messages, item, path, _needed(item.arguments, f"{path}.arguments"))
+        case "custom_tool_call":
+            text = _needed(item.input, f"{path}.input")
+            _add_call(messages, item, path, {CUSTOM_INPUT: text})
+        case "function_call_output" | "custom_tool_call_output":
             id = _needed(item.call_id, f"{path}.call_id")
             output = _parts(item.output, f"{path}.output")
             messages.append(ChatMessage(role="tool", tool_call_id=id, content=output))
+
+
+def _add_call(
+    messages: list[ChatMessage], item: InputItem, path: str, arguments: str | dict[str, Any]
+) -> None:
+    name = joined_name(item.namespace, _needed(item.name, f"{path}.name"))
+    function = CalledFunction(name=name, arguments=arguments)
+    call = MadeCall(id=_needed(item.call_id, f"{path}.call_id"), function=function)
+    if not messages or messages[-1].role != "assistant":
+        messages.append(ChatMessage(role="assistant"))
+    last = messages[-1]
+    last.tool_calls = [*(last.tool_calls or ()), call]
 
 
 def _only_thought(message: ChatMessage) -> bool:
@@ -257,20 +335,65 @@ def _text(content: Text | None) -> str:
     return parts if isinstance(parts, str) else "\n".join(part.text for part in parts)
 
 
-def _tool(tool: FunctionTool) -> Tool:
+def flattened(tools: Sequence[ResponseTool]) -> Iterator[Tool]:
+    """The functions that the model is shown. Raises InvalidRequestError."""
+    for place, tool in enumerate(tools):
+        if tool.type != "namespace":
+            yield _tool(tool, None)
+            continue
+        for inner, each in enumerate(tool.tools or ()):
+            if each.type == "namespace":
+                path = f"tools[{place}].tools[{inner}].type"
+                raise InvalidRequestError("A namespace has no other inside", param=path)
+            yield _tool(each, tool if inner == 0 else None, tool.name)
+
+
+def _tool(tool: ResponseTool, described: ResponseTool | None, namespace: str | None = None) -> Tool:
+    """`described`: the namespace, whose description comes before that of its first tool."""
+    texts = [each.description for each in (described, tool) if each and each.description]
+    parameters = tool.parameters
+    if tool.type == "custom":
+        parameters = _CUSTOM_PARAMETERS
+        if wanted := (tool.format or {}).get("definition"):
+            texts.append(f"The {CUSTOM_INPUT} follows this grammar:\n{wanted}")
     function = FunctionDefinition(
-        name=tool.name,
-        description=tool.description,
-        parameters=tool.parameters,
+        name=joined_name(namespace, tool.name),
+        description="\n\n".join(texts) or None,
+        parameters=parameters,
         strict=tool.strict,
     )
     return Tool(type="function", function=function)
 
 
-def _choice(choice: Choice | NamedFunction | None) -> Choice | ToolChoice | None:
-    if not isinstance(choice, NamedFunction):
+def joined_name(namespace: str | None, name: str) -> str:
+    """What the model knows a tool of a namespace by. Raises InvalidRequestError."""
+    joined = f"{namespace.removesuffix('__')}__{name}" if namespace else name
+    if len(joined) > LONGEST_NAME:
+        raise InvalidRequestError(
+            f"The name of a tool, with its namespace, has at most {LONGEST_NAME} characters",
+            param="tools",
+        )
+    return joined
+
+
+def _choice(choice: Choice | ChosenTools | None) -> Choice | ToolChoice | None:
+    if not isinstance(choice, ChosenTools):
         return choice
-    return ToolChoice(type="function", function=FunctionChoice(name=choice.name))
+    if choice.type == "allowed_tools":
+        allowed = AllowedTools(
+            mode=_needed(choice.mode, "tool_choice.mode"),
+            tools=[
+                AllowedTool(type="function", function=_named(each.namespace, each.name))
+                for each in _needed(choice.tools, "tool_choice.tools")
+            ],
+        )
+        return ToolChoice(type="allowed_tools", allowed_tools=allowed)
+    name = _needed(choice.name, "tool_choice.name")
+    return ToolChoice(type="function", function=_named(choice.namespace, name))
+
+
+def _named(namespace: str | None, name: str) -> FunctionChoice:
+    return FunctionChoice(name=joined_name(namespace, name))
 
 
 def _format(text: TextOptions | None) -> ResponseFormat | None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,7 @@ from frontend.openai.responses.answers import (
     InputTokensDetails,
     ItemStatus,
     OutputCall,
+    OutputCustomCall,
     OutputItem,
     OutputMessage,
     OutputReasoning,
@@ -37,6 +38,7 @@ from frontend.openai.responses.answers import (
     ResponseUsage,
     Status,
 )
+from frontend.openai.responses.requests import CUSTOM_INPUT, ResponseTool, joined_name
 from frontend.openai.writers import Parsed
 from tandem.errors import InternalError, TandemError
 from tandem.upstream.request_state import Finish, Row
@@ -50,6 +52,18 @@ _DELTAS = {
 }
 
 
+class _CustomArguments(msgspec.Struct):
+    input: str = msgspec.field(name=CUSTOM_INPUT)
+
+
+class _Called(NamedTuple):
+    """How a client knows the tool that is called."""
+
+    name: str
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+    custom: bool = False
+
+
 class _Answer:
     """What streams and bodies have in common."""
 
@@ -58,6 +72,15 @@ class _Answer:
         self._created_at = int(time.time())
         self.blocks = Blocks(asked, hold)
         self._finish: Finish | None = None
+        self._said = msgspec.json.decode(asked.repeated, type=Repeated)
+        self._called = dict(_tools(self._said.tools))
+
+    def is_custom(self, block: Block) -> bool:
+        """Whether it is a call of a custom tool."""
+        return block.kind == "call" and self._tool(block).custom
+
+    def _tool(self, block: Block) -> _Called:
+        return self._called.get(block.name) or _Called(block.name)
 
     def end(self, ending: Finish) -> None:
         self._finish = ending
@@ -92,9 +115,8 @@ class _Answer:
         return self.response("failed", error=failure, output=items)
 
     def response(self, status: Status, *, output: list[OutputItem], **fields: Any) -> Response:
-        said = msgspec.json.decode(self._asked.repeated, type=Repeated)
         return Response(
-            **msgspec.structs.asdict(said),
+            **msgspec.structs.asdict(self._said),
             id=f"resp_{self._asked.id}",
             created_at=self._created_at,
             status=status,
@@ -113,9 +135,17 @@ class _Answer:
             case "reasoning":
                 return OutputReasoning(id=id, status=status, content=[ReasoningText(text=text)])
             case "call":
-                return OutputCall(
-                    id=id, call_id=block.call_id, name=block.name, arguments=text, status=status
-                )
+                tool = self._tool(block)
+                call: dict[str, Any] = {
+                    "id": id,
+                    "call_id": block.call_id,
+                    "name": tool.name,
+                    "namespace": tool.namespace,
+                    "status": status,
+                }
+                if tool.custom:
+                    return OutputCustomCall(**call, input=_custom_input(text))
+                return OutputCall(**call, arguments=text)
 
     def item_id(self, block: Block) -> str:
         return f"{_PREFIXES[block.kind]}_{self._asked.id}_{block.index}"
@@ -184,7 +214,7 @@ class ResponseEvents:
 
     def _begin(self, block: Block) -> bytes:
         item = self._answer.item(block, "in_progress")
-        if isinstance(item, OutputCall):
+        if isinstance(item, OutputCall | OutputCustomCall):
             return self._item_event("added", item, block)
         (part,) = item.content
         item.content = []
@@ -198,12 +228,18 @@ class ResponseEvents:
                 return self._on(block, type, content_index=0, delta=text, logprobs=[])
             case "reasoning":
                 return self._on(block, type, content_index=0, delta=text)
+            case "call" if self._answer.is_custom(block):
+                return b""  # JSON of it is no text yet
             case "call":
                 return self._on(block, type, delta=text)
 
     def _end(self, block: Block, status: ItemStatus) -> bytes:
         item = self._answer.item(block, status)
         match item:
+            case OutputCustomCall(input=text):
+                type = "response.custom_tool_call_input"
+                done = self._on(block, f"{type}.delta", delta=text)
+                done += self._on(block, f"{type}.done", input=text)
             case OutputCall(name=name, arguments=arguments):
                 type = "response.function_call_arguments.done"
                 done = self._on(block, type, name=name, arguments=arguments)
@@ -238,6 +274,26 @@ class ResponseEvents:
 def response_body(asked: Asked) -> BlockBody:
     """Collects rows and writes them as one body."""
     return BlockBody(_Answer(asked, counted_already))
+
+
+def _tools(tools: Sequence[ResponseTool]) -> Iterator[tuple[str, _Called]]:
+    """By the names that the model knows them by."""
+    for tool in tools:
+        if tool.type == "custom":
+            yield tool.name, _Called(tool.name, custom=True)
+        for each in tool.tools or ():
+            called = _Called(each.name, tool.name, custom=each.type == "custom")
+            yield joined_name(tool.name, each.name), called
+
+
+def _custom_input(arguments: str) -> str:
+    """The text of a custom tool's call, as far as the model wrote it; what is no such object is the
+    text itself.
+    """
+    try:
+        return msgspec.json.decode(arguments, type=_CustomArguments).input
+    except msgspec.DecodeError:
+        return arguments
 
 
 def _usage(usage: Usage) -> ResponseUsage:

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 from tandem.text.tokenizer import Tokenizer
-from tandem.v1 import common_pb2
+from tandem.v1 import common_pb2, router_pb2
 
 FIXTURES = [HealthCheck.function_scoped_fixture]
 JSON = st.recursive(
@@ -32,6 +32,7 @@ class Script:
         self.error: common_pb2.Error | None = None
         self.withheld = self.blocked = ""
         self.tasks: list[common_pb2.Task] = []
+        self.submits: list[router_pb2.Submit] = []
 
     def says(
         self,
@@ -47,6 +48,7 @@ class Script:
 
     async def __call__(self, reply: Reply) -> None:
         self.tasks.append(reply.task)
+        self.submits.append(reply.submit)
         for text in self.rows:
             reply.text(text)
             await reply.flush()

@@ -106,7 +106,7 @@ def test_the_description_says_where_unknown_fields_pass() -> None:
         "MadeCall",
         "CalledFunction",
     }
-    objects |= {"InputItem", "ItemText", "FunctionTool", "Turn", "ContentBlock", "ClientTool"}
+    objects |= {"InputItem", "ItemText", "ResponseTool", "Turn", "ContentBlock", "ClientTool"}
     bodies = {"ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest"}
     bodies |= {"ResponseRequest", "MessageRequest", "CountRequest"}
     assert closed("refuse") - closed("warn") == bodies | objects

@@ -12,6 +12,18 @@ from harness import CHAT, Start
 from frontend.openai.reading.bodies import SMALL_BYTES
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, session_number
 
+AGENTS = (
+    "X-Claude-Code-Session-Id",
+    "session-id",
+    "session_id",
+    "thread-id",
+    "x-session-id",
+    "x-dynamo-session-id",
+    "x-session-token",
+    "x-smg-routing-key",
+)
+"""Headers by which agents, and what stands before them, name a session."""
+
 
 class Submits:
     """What reaches the router."""
@@ -47,6 +59,9 @@ async def test_a_router_is_told_the_blocks_of_each_prompt(start: Start, size: in
         ({"user": "a"}, {}, "a"),
         ({"user": "a", "prompt_cache_key": "b"}, {}, "b"),
         ({"user": "a", "prompt_cache_key": "b"}, {"x-session-id": "c"}, "c"),
+        *(({"user": "a"}, {name: "c"}, "c") for name in AGENTS),
+        ({}, {"x-session-id": "child", "x-parent-session-id": "parent"}, "parent"),
+        ({}, {"x-dynamo-session-id": "child", "x-dynamo-parent-session-id": "parent"}, "parent"),
     ],
 )
 async def test_a_router_is_told_a_number_for_the_session_that_a_client_names(

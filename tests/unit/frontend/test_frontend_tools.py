@@ -380,15 +380,38 @@ async def test_a_call_after_reasoning_is_both(thinker: Harness, stream: bool) ->
     assert not message["content"]
 
 
-async def test_a_model_that_does_not_reason_says_so(hermes: Harness, thinker: Harness) -> None:
+async def test_a_bad_escape_in_arguments_is_what_the_model_meant(hermes: Harness) -> None:
+    SCRIPT.says(
+        '<tool_call>\n{"name": "weather", "arguments": {"place": "/a/\\$USER/b"}}\n</tool_call>'
+    )
+    (choice,) = (await hermes.chat(tools=[WEATHER])).json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    (call,) = choice["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"place": "/a/\\$USER/b"}
+
+
+@BOTH_WAYS
+async def test_a_call_that_breaks_in_its_arguments_is_not_called_done(
+    hermes: Harness, stream: bool
+) -> None:
+    SCRIPT.says('<tool_call>\n{"name": "weather", "arguments": {"place": nonsense}}\n</tool_call>')
+    answer = await hermes.chat(tools=[WEATHER], stream=stream)
+    assert '"finish_reason":"stop"' in answer.text
+    assert '"finish_reason":"tool_calls"' not in answer.text
+
+
+async def test_a_model_that_does_not_reason_says_what_it_cannot_follow(
+    hermes: Harness, thinker: Harness
+) -> None:
     SCRIPT.says("Well.")
+    header = "x-tandem-ignored-fields"
     for effort in ("none", "minimal"):
-        assert (await hermes.chat(reasoning_effort=effort)).status_code == 200
-    refused = await hermes.chat(reasoning_effort="high")
-    assert error_of(refused) == (400, "unsupported_parameter", "reasoning_effort")
-    assert (await thinker.chat(reasoning_effort="high")).status_code == 200
-    refused = await hermes.chat(thinking_token_budget=5)
-    assert error_of(refused) == (400, "unsupported_parameter", "thinking_token_budget")
+        assert header not in (await hermes.chat(reasoning_effort=effort)).headers
+    hints: dict[str, Any] = {"reasoning_effort": "high", "thinking_token_budget": 5}
+    for field, value in hints.items():
+        answer = await hermes.chat(**{field: value})
+        assert (answer.status_code, answer.headers[header]) == (200, field)
+    assert header not in (await thinker.chat(reasoning_effort="high")).headers
 
 
 async def test_log_probabilities_come_with_every_token_of_a_call(model_path: Path) -> None:

@@ -1,0 +1,306 @@
+"""What agents send beside their prompts: declarations, hints and offers are dropped and named, the
+tools and instructions reach the model, and calls come back as the agent knows its tools.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+from harness import MODEL, Harness, error_of, serving
+from spoken import Script, offer
+
+from tandem.text.tokenizer import Tokenizer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+HEADER = "x-tandem-ignored-fields"
+PATH = {"type": "object", "properties": {"path": {"type": "string"}}}
+READ = {"type": "function", "name": "read", "parameters": PATH}
+FILES = {
+    "type": "namespace",
+    "name": "files",
+    "description": "Files of the project.",
+    "tools": [READ | {"name": "write"}, {"type": "custom", "name": "patch"}],
+}
+PATCH = {
+    "type": "custom",
+    "name": "apply_patch",
+    "description": "Changes files.",
+    "format": {"type": "grammar", "syntax": "lark", "definition": "start: begin hunk end"},
+}
+USER = {"role": "user", "content": "Go on."}
+CLAUDE = {
+    "model": MODEL,
+    "max_tokens": 50,
+    "messages": [USER],
+    "system": [
+        {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1.197.1c0; cch=a1;"},
+        {"type": "text", "text": "You are an agent.", "cache_control": {"type": "ephemeral"}},
+    ],
+    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+    "output_config": {"effort": "high"},
+    "thinking": {"type": "adaptive"},
+    "metadata": {"user_id": "user_a_account__session_b"},
+}
+CODEX = {
+    "model": MODEL,
+    "instructions": "You are an agent.",
+    "input": [
+        {"type": "message", "role": "developer", "content": "Never delete files."},
+        {"type": "message", "role": "developer", "content": "The sandbox is read-only."},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Go on."}]},
+    ],
+    "tools": [READ, FILES, {"type": "web_search", "external_web_access": False}],
+    "tool_choice": "auto",
+    "parallel_tool_calls": True,
+    "reasoning": {"effort": "medium", "summary": "detailed"},
+    "text": {"verbosity": "low"},
+    "include": ["reasoning.encrypted_content"],
+    "prompt_cache_key": "thread",
+    "client_metadata": {"x-codex-installation-id": "i"},
+    "store": False,
+}
+SCRIPT = Script()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def served(model_path: Path) -> AsyncIterator[Harness]:
+    """A model that does not think, and calls tools."""
+    async with serving(model_path, SCRIPT, {"model_family": "hermes"}) as harness:
+        await offer(harness, "json_schema", "tagged")
+        yield harness
+
+
+async def ask(served: Harness, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+    return await served.http.post(path, json=body, headers=headers)
+
+
+def dropped(response: httpx.Response) -> set[str]:
+    assert response.status_code == 200, response.text
+    return {*response.headers.get(HEADER, "").split(", ")} - {""}
+
+
+@pytest.fixture
+def prompt(model_path: Path) -> Any:
+    """The last that the model was shown."""
+    tokenizer = Tokenizer.load(model_path)
+    return lambda: tokenizer.decode(SCRIPT.tasks[-1].prompt_token_ids)
+
+
+def called(name: str, arguments: dict[str, Any]) -> str:
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{call}\n</tool_call>"
+
+
+# --- Claude Code ---
+
+
+@pytest.mark.promise("S5-622")
+async def test_claude_codes_request_is_answered_and_its_hints_are_named(
+    served: Harness, prompt: Any
+) -> None:
+    SCRIPT.says("Well.")
+    answer = await ask(served, "/v1/messages?beta=true", CLAUDE)
+    assert dropped(answer) == {
+        "context_management",
+        "output_config.effort",
+        "system[].cache_control",
+        "x-anthropic-billing-header",
+    }
+    assert "You are an agent." in prompt()
+    assert "billing" not in prompt()
+
+
+@pytest.mark.promise("S5-622")
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"context_management": {"edits": []}}, set()),
+        (
+            {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+            {"context_management"},
+        ),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, {"thinking.budget_tokens"}),
+        ({"mcp_servers": []}, set()),
+        ({"mcp_servers": [{"type": "url", "url": "http://a", "name": "b"}]}, {"mcp_servers"}),
+        ({"container": "c"}, {"container"}),
+        ({"service_tier": "priority"}, set()),
+        (
+            {"tools": [{"type": "web_search_20250305", "name": "web_search", "max_uses": 5}]},
+            {"tools[web_search]"},
+        ),
+        ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, {"tools[bash]"}),
+        ({"tools": [{"type": "mcp_toolset", "mcp_server_name": "a"}]}, {"tools[mcp_toolset]"}),
+    ],
+)
+async def test_what_is_only_offered_is_dropped_and_named(
+    served: Harness, fields: dict[str, Any], named: set[str]
+) -> None:
+    SCRIPT.says("Well.")
+    body = {"model": MODEL, "max_tokens": 50, "messages": [USER]} | fields
+    assert dropped(await ask(served, "/v1/messages", body)) == named
+    if "service_tier" not in fields:
+        count = {name: value for name, value in body.items() if name != "max_tokens"}
+        counted = await ask(served, "/v1/messages/count_tokens", count)
+        assert dropped(counted) == named - {"thinking.budget_tokens"}
+
+
+@pytest.mark.promise("S5-622")
+async def test_a_tool_that_is_left_out_cannot_be_forced(served: Harness) -> None:
+    body = {"model": MODEL, "max_tokens": 50, "messages": [USER]}
+    tools = [{"type": "web_search_20250305", "name": "web_search"}]
+    choice = {"type": "tool", "name": "web_search"}
+    refused = await ask(served, "/v1/messages", body | {"tools": tools, "tool_choice": choice})
+    assert refused.status_code == 400
+    assert "tool_choice" in refused.json()["error"]["message"]
+
+
+# --- Codex ---
+
+
+@pytest.mark.promise("S5-623")
+async def test_codexs_request_is_answered_and_its_hints_are_named(
+    served: Harness, prompt: Any
+) -> None:
+    SCRIPT.says("Well.")
+    answer = await ask(served, "/v1/responses", CODEX)
+    assert dropped(answer) == {
+        "client_metadata",
+        "reasoning.effort",
+        "reasoning.summary",
+        "text.verbosity",
+        "tools[web_search]",
+    }
+    for told in ("You are an agent.", "Never delete files.", "The sandbox is read-only."):
+        assert told in prompt()
+    for name in ("read", "files__write", "files__patch"):
+        assert f'"name": "{name}"' in prompt()
+    assert [tool["type"] for tool in answer.json()["tools"]] == ["function", "namespace"]
+
+
+@pytest.mark.promise("S5-623")
+@pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+async def test_a_call_of_a_tool_in_a_namespace_comes_back_as_the_client_knows_it(
+    served: Harness, prompt: Any, stream: bool
+) -> None:
+    SCRIPT.says(called("files__write", {"path": "a"}))
+    (item,) = output_of(await ask(served, "/v1/responses", CODEX | {"stream": stream}))
+    assert (item["type"], item["namespace"], item["name"]) == ("function_call", "files", "write")
+    result = {"type": "function_call_output", "call_id": item["call_id"], "output": "done"}
+    SCRIPT.says("Well.")
+    again = CODEX | {"input": [*CODEX["input"], item, result]}  # type: ignore[misc]
+    assert "Well." in (await ask(served, "/v1/responses", again)).text
+    assert called("files__write", {"path": "a"}) in prompt()
+
+
+@pytest.mark.promise("S5-623")
+@pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+async def test_a_custom_tool_is_called_with_its_text(
+    served: Harness, prompt: Any, stream: bool
+) -> None:
+    text = '*** Begin Patch\n+ a "b"\n'
+    SCRIPT.says(called("apply_patch", {"input": text}))
+    body = CODEX | {"tools": [PATCH], "stream": stream}
+    answer = await ask(served, "/v1/responses", body)
+    (item,) = output_of(answer)
+    assert (item["type"], item["name"], item["input"]) == ("custom_tool_call", "apply_patch", text)
+    assert "start: begin hunk end" in prompt()
+    if stream:
+        for event in ("delta", "done"):
+            assert f"event: response.custom_tool_call_input.{event}\n" in answer.text
+    result = {"type": "custom_tool_call_output", "call_id": item["call_id"], "output": "done"}
+    SCRIPT.says("Well.")
+    again = body | {"input": [USER, item, result], "stream": False}
+    assert "Well." in (await ask(served, "/v1/responses", again)).text
+    assert called("apply_patch", {"input": text}) in prompt()
+
+
+def output_of(answer: httpx.Response) -> list[dict[str, Any]]:
+    assert answer.status_code == 200, answer.text
+    if answer.headers["content-type"].startswith("application/json"):
+        found: list[dict[str, Any]] = answer.json()["output"]
+        return found
+    last = answer.text.removesuffix("\n\n").rpartition("\ndata: ")[2]
+    done: list[dict[str, Any]] = json.loads(last)["response"]["output"]
+    return done
+
+
+@pytest.mark.promise("S5-623")
+async def test_what_a_namespace_may_not_be_is_refused_by_name(served: Harness) -> None:
+    nested = FILES | {"tools": [FILES]}
+    refused = await ask(served, "/v1/responses", CODEX | {"tools": [nested]})
+    assert error_of(refused) == (400, "invalid_request", "tools[0].tools[0].type")
+    long = FILES | {"name": "x" * 127}
+    refused = await ask(served, "/v1/responses", CODEX | {"tools": [long]})
+    assert error_of(refused) == (400, "invalid_request", "tools")
+
+
+@pytest.mark.promise("S5-624")
+@pytest.mark.parametrize("mode", ["auto", "required"])
+async def test_calls_are_kept_to_the_tools_that_are_allowed(
+    served: Harness, prompt: Any, mode: str
+) -> None:
+    """The prompt names the others too: the prefix stays the same."""
+    allowed = {"type": "function", "name": "read"}
+    choice = {"type": "allowed_tools", "mode": mode, "tools": [allowed]}
+    tools = [READ, READ | {"name": "write"}]
+    SCRIPT.says(called("write", {"path": "a"}))
+    body = CODEX | {"tools": tools, "tool_choice": choice}
+    answer = await ask(served, "/v1/responses", body)
+    assert {item["type"] for item in output_of(answer)} == {"message"}
+    assert '"name": "write"' in prompt()
+    if mode == "required":
+        (form,) = SCRIPT.tasks[-1].logits.processors
+        begins = [call["begin"] for call in json.loads(form.args_json)["calls"]]
+        assert len(begins) == 1
+        assert "read" in begins[0]
+    unknown = choice | {"tools": [allowed | {"name": "other"}]}
+    refused = await ask(served, "/v1/responses", body | {"tool_choice": unknown})
+    assert error_of(refused)[::2] == (400, "tool_choice")
+
+
+@pytest.mark.promise("S5-624")
+async def test_chats_too_keep_calls_to_the_tools_that_are_allowed(served: Harness) -> None:
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": PATH}}
+        for name in ("read", "write")
+    ]
+    kept = {"type": "function", "function": {"name": "read"}}
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [kept]}}
+    for name, calls in (("read", 1), ("write", 0)):
+        SCRIPT.says(called(name, {"path": "a"}))
+        answer = await served.chat(tools=tools, tool_choice=choice)
+        assert len(answer.json()["choices"][0]["message"].get("tool_calls") or ()) == calls
+    custom = [*tools, {"type": "custom", "custom": {"name": "f"}}]
+    assert dropped(await served.chat(tools=custom)) == {"tools[custom]"}
+
+
+# --- what every client may send ---
+
+
+@pytest.mark.promise("S5-625")
+async def test_a_tier_is_a_class_of_the_queue(served: Harness) -> None:
+    for tier, priority in (("flex", -50), ("default", 0), ("auto", 0), ("priority", 50)):
+        SCRIPT.says("Well.")
+        assert (await served.chat(service_tier=tier)).status_code == 200
+        assert SCRIPT.submits[-1].priority == priority
+    assert (await served.chat(service_tier="flex", priority=3)).status_code == 200
+    assert SCRIPT.submits[-1].priority == 3
+
+
+@pytest.mark.promise("S5-625")
+async def test_a_requests_own_salt_keeps_its_prefixes_apart(served: Harness) -> None:
+    salts = []
+    for fields in ({}, {"cache_salt": "a"}, {"cache_salt": "b"}, {"extra_key": "a"}):
+        SCRIPT.says("Well.")
+        assert (await served.chat(**fields)).status_code == 200
+        salts.append(SCRIPT.tasks[-1].cache_salt)
+    assert len({*salts}) == 4
+    assert max(map(len, salts)) <= 64
+    long = await served.chat(cache_salt="x" * 257)
+    assert error_of(long) == (400, "invalid_request", "cache_salt")
