@@ -114,7 +114,7 @@ class Chats:
             )
 
     def _without_preamble(self, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
-        """Prompts that differ in it alone share their prefix then."""
+        """The messages without a line that clients change, so that their prompts share a prefix."""
         preamble = messages[0].preamble(self._config.volatile_preambles)
         if not preamble:
             return messages
@@ -122,7 +122,9 @@ class Chats:
             self._told = True
             log.info("a line that clients change is left out of prompts: %s", preamble)
         first = messages[0].without_first_line()
-        return [first, *messages[1:]] if first.content else messages[1:]
+        if first.content or len(messages) == 1:
+            return [first, *messages[1:]]
+        return messages[1:]
 
     def passed_over(self, request: ChatRequest) -> tuple[str, ...]:
         """Names of what the prompt and the answer are made without."""

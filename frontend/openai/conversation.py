@@ -56,6 +56,7 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return next((each for each in known if self.text.startswith(each)), "")
 
     def without_first_line(self) -> ChatMessage:
+        """The message from its second line on; its content is a text then."""
         _, _, rest = self.text.partition("\n")
         return msgspec.structs.replace(self, content=rest.lstrip("\n"))
 

@@ -27,7 +27,7 @@ class Decoded(NamedTuple, Generic[T]):
 
     request: T
     ignored: tuple[str, ...] = ()
-    """Names of what the body has that was passed over."""
+    """Names of the body's fields, and of tools, that were passed over."""
     extra_fields: str = ""
     """What classifiers are given, as a JSON object; empty: nothing."""
 

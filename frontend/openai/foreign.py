@@ -56,7 +56,7 @@ _EDITS = _hint(
 )
 _VERBOSITY = _hint("models have no such setting", ('"medium"',))
 _MODEL_NOT_SHOWN = _hint("the model is not shown it")
-_BY_THE_CLIENT = _hint("nothing is kept of it")
+_NOTHING_KEPT = _hint("nothing is kept of it")
 
 _BOTH: dict[str, Foreign] = {
     # OpenAI's
@@ -236,7 +236,7 @@ OF_RESPONSES: Mapping[str, Foreign] = (
         "prompt": Foreign("no prompts are stored here; see `instructions` and `input`"),
         "truncation": _hint("prompts are never cut", ('"disabled"',)),
         "context_management": _EDITS,
-        "client_metadata": _BY_THE_CLIENT,
+        "client_metadata": _NOTHING_KEPT,
         "include": Foreign(
             "an answer has all that there is of it, and no log-probabilities",
             ("[]", '["reasoning.encrypted_content"]'),
@@ -363,7 +363,7 @@ BUILT_IN_CALLS = frozenset(
 """Types of items that say what tools of another server did, without what they found: left out."""
 OF_CHAT_TOOLS = BUILT_IN_TOOLS | {"custom"}
 LEFT_OUT = OF_CHAT_TOOLS | BUILT_IN_CALLS
-"""All types that lists of some kind are read without."""
+"""Types of tools and items that some list is read without."""
 VALUES: Mapping[str, str] = {
     **dict.fromkeys(
         (

@@ -78,6 +78,10 @@ class Preprocessor:
         """The prompt of a chat."""
         return self._chats.text(messages, fields, tools)
 
+    def passed_over(self, request: ChatRequest) -> tuple[str, ...]:
+        """Names of what a chat's prompt and answer are made without, as chats call it."""
+        return self._chats.passed_over(request)
+
     def submission(
         self,
         request: ChatRequest | CompletionRequest,
@@ -311,11 +315,11 @@ def _check_allowed(request: GenerationFields, grant: Grant) -> None:
 
 
 def _priority(request: GenerationFields, grant: Grant | None) -> int:
-    """A tier asks for no more than its key is allowed."""
+    """The priority that a request asks for; a tier asks for no more than its key is allowed."""
     if request.priority is not None:
         return request.priority
     asked = TIER_PRIORITIES.get(request.service_tier or "", 0)
-    return asked if grant is None else min(asked, grant.max_priority)
+    return asked if grant is None or asked <= 0 else min(asked, grant.max_priority)
 
 
 def _salt(request: GenerationFields, salt: str) -> str:

@@ -17,16 +17,18 @@ _GAP = "\n\n"
 
 
 class SystemMessages(NamedTuple):
-    """What a template does with messages of the roles `system` and `developer`."""
+    """What a template does with messages of the roles `system` and `developer`; by default, takes
+    them as they are.
+    """
 
     developer: bool = True
     """`developer` is a role of its own."""
     system: bool = True
-    """A system message is shown, before all others."""
+    """An instruction before all other messages is shown."""
     several: bool = True
-    """So are more of them, next to each other."""
+    """Several instructions in a row are shown."""
     later: bool = True
-    """So is one between the turns."""
+    """An instruction between the turns is shown."""
 
     @staticmethod
     def of(source: str, renders: Sequence[Render]) -> SystemMessages:
@@ -35,6 +37,8 @@ class SystemMessages(NamedTuple):
         def shown(*roles: str) -> bool:
             return all(_shown(render, roles) for render in renders)
 
+        if not shown("user"):
+            return SystemMessages()  # nothing can be found out: its errors tell what it takes
         system = shown("system", "user")
         developer = "developer" in source and shown("developer", "user")
         roles = (*(("system",) if system else ()), *(("developer",) if developer else ()))

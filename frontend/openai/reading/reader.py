@@ -58,7 +58,7 @@ class Request(NamedTuple):
     repeated: bytes
     """Fields of the request that the answer repeats, as JSON."""
     ignored: tuple[str, ...]
-    """Names of what the body has that was passed over."""
+    """Names of the body's fields, and of tools, that were passed over."""
     extra_fields: str
     """Those that classifiers are given, as a JSON object."""
 
@@ -183,7 +183,8 @@ class Reader:
             MESSAGES.name(error)
             raise
         count = TokenCount(input_tokens=len(self.tokenizer.encode(text, add_special_tokens=False)))
-        return Answered(msgspec.json.encode(count), ignored)
+        hints = map(MESSAGES.name_of, self._preprocessor.passed_over(asked))
+        return Answered(msgspec.json.encode(count), (*ignored, *hints))
 
     def _detokenize(self, body: bytes) -> Answered:
         request, ignored, _ = _DETOKENIZE.decode(body, self._rules)

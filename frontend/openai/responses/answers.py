@@ -47,24 +47,23 @@ class OutputReasoning(msgspec.Struct, tag_field="type", tag="reasoning", kw_only
     content: list[ReasoningText]
 
 
-class OutputCall(msgspec.Struct, tag_field="type", tag="function_call", kw_only=True):
+class _Call(msgspec.Struct, kw_only=True):
     id: str
     call_id: str
     name: str
     namespace: str | msgspec.UnsetType = msgspec.UNSET
     """The one that the tool is in, if any."""
+    status: ItemStatus
+
+
+class OutputCall(_Call, tag_field="type", tag="function_call", kw_only=True):
     arguments: str
     """JSON, as the model wrote it; cut off where the answer was."""
-    status: ItemStatus
 
 
-class OutputCustomCall(msgspec.Struct, tag_field="type", tag="custom_tool_call", kw_only=True):
-    id: str
-    call_id: str
-    name: str
-    namespace: str | msgspec.UnsetType = msgspec.UNSET
+class OutputCustomCall(_Call, tag_field="type", tag="custom_tool_call", kw_only=True):
     input: str
-    status: ItemStatus
+    """The text that the custom tool is given."""
 
 
 OutputItem: TypeAlias = OutputMessage | OutputReasoning | OutputCall | OutputCustomCall

@@ -126,7 +126,8 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             again = self._transport.is_closing()
             self._transport.close()
-            # The peer may never read it. A TLS transport that is closed twice says nothing of it.
+            # The peer may never read what waits. Of a TLS transport that is closed twice nobody can
+            # ask how much waits.
             if not again and self._waiting_bytes():
                 loop = asyncio.get_running_loop()
                 loop.call_later(_CLOSE_SECONDS, self._transport.abort)

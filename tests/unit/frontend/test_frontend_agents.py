@@ -147,7 +147,7 @@ async def test_what_is_only_offered_is_dropped_and_named(
     if "service_tier" not in fields:
         count = {name: value for name, value in body.items() if name != "max_tokens"}
         counted = await ask(served, "/v1/messages/count_tokens", count)
-        assert dropped(counted) == named - {"thinking.budget_tokens"}
+        assert dropped(counted) == named
 
 
 @pytest.mark.promise("S5-622")
@@ -158,6 +158,15 @@ async def test_a_tool_that_is_left_out_cannot_be_forced(served: Harness) -> None
     refused = await ask(served, "/v1/messages", body | {"tools": tools, "tool_choice": choice})
     assert refused.status_code == 400
     assert "tool_choice" in refused.json()["error"]["message"]
+
+
+@pytest.mark.promise("S5-622")
+async def test_a_prompt_of_a_preamble_alone_is_an_empty_one(served: Harness) -> None:
+    system = {"role": "system", "content": "x-anthropic-billing-header: a"}
+    refused = await served.chat(
+        messages=[system], continue_final_message=True, add_generation_prompt=False
+    )
+    assert error_of(refused)[::2] == (400, "continue_final_message")
 
 
 # --- Codex ---

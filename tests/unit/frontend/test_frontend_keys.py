@@ -221,6 +221,25 @@ async def test_what_a_key_is_not_allowed_is_refused(start: Start, path: Path, na
     assert (await ask(frontend, "acme", **allowed)).status_code == 200
 
 
+@pytest.mark.promise("S6-153", "S5-625")
+async def test_a_tier_asks_for_what_the_key_is_allowed_and_nothing_else_is_lowered(
+    start: Start, path: Path
+) -> None:
+    given: list[int] = []
+
+    async def note(reply: fake_router.Reply) -> None:
+        given.append(reply.submit.priority)
+        await say_hello(reply)
+
+    keys = line("acme", max_priority=5) + line("last", max_priority=-60)
+    frontend = await start(note, api_keys_file=str(write(path, keys)))
+    assert (await ask(frontend, "acme", service_tier="priority")).status_code == 200
+    assert (await ask(frontend, "last", service_tier="priority")).status_code == 200
+    assert given == [5, -60]
+    for fields in ({}, {"service_tier": "flex"}):
+        assert (await ask(frontend, "last", **fields)).status_code == 403
+
+
 @pytest.mark.promise("S6-153")
 async def test_a_key_of_other_models_gets_nothing(start: Start, path: Path) -> None:
     keys = line("other", models=["m2"]) + line("none", models=[]) + line("mine", models=[MODEL])

@@ -149,6 +149,14 @@ def test_developer_is_system_where_the_template_does_not_name_it(family: str) ->
 
 
 @pytest.mark.promise("S5-626")
+def test_a_template_of_which_nothing_can_be_found_out_gets_the_messages_as_they_are() -> None:
+    strict = "{% if not mood %}{{ raise_exception('No mood.') }}{% endif %}" + CHATML
+    said = [ChatMessage(role=role, content=f"<{role}>") for role in ("developer", "user")]
+    prompt = ChatTemplate(strict, {}).render(said, options={"mood": "good"})
+    assert prompt.startswith("<|im_start|>developer\n<developer>")
+
+
+@pytest.mark.promise("S5-626")
 def test_what_a_template_takes_stays_where_it_is() -> None:
     roles = CHATS["later"]
     said = [ChatMessage(role=role, content=f"<{place}>") for place, role in enumerate(roles)]
