@@ -14,13 +14,10 @@ from frontend.openai import shapes
 from frontend.openai.answers import Report, Usage
 from frontend.openai.asked import Asked
 from frontend.openai.decoding import Body
-from frontend.openai.foreign import OF_CHATS, OF_COMPLETIONS
 from frontend.openai.parsed import ParsedBody, ParsedEvents
 from frontend.openai.requests import (
-    MESSAGE_KIND,
-    TOOL_KIND,
-    AnyChatRequest,
-    AnyCompletionRequest,
+    CHAT_BODY,
+    COMPLETION_BODY,
     ChatRequest,
     CompletionRequest,
 )
@@ -147,7 +144,7 @@ def _body(shape: Shape) -> Callable[[Tokenizer, Asked], Collector]:
 CHAT = Dialect(
     kind="chat",
     operation="chat",
-    requests=Body.of(ChatRequest, AnyChatRequest, OF_CHATS, messages=MESSAGE_KIND, tools=TOOL_KIND),
+    requests=CHAT_BODY,
     generating=_itself,
     repeated=nothing,
     names={},
@@ -157,7 +154,7 @@ CHAT = Dialect(
 COMPLETION = Dialect(
     kind="completion",
     operation="text_completion",
-    requests=Body.of(CompletionRequest, AnyCompletionRequest, OF_COMPLETIONS),
+    requests=COMPLETION_BODY,
     generating=_itself,
     repeated=nothing,
     names={},

@@ -7,22 +7,12 @@ from typing import Any
 
 import msgspec
 
-from frontend.openai import answers, conversation, requests, tools
+from frontend.openai import answers, requests
+from frontend.openai.decoding import Body
+from frontend.openai.messages import requests as message_requests
 from frontend.openai.messages.answers import MessageError, TokenCount, WholeMessage
-from frontend.openai.messages.requests import (
-    ClientTool,
-    ContentBlock,
-    CountRequest,
-    MessageRequest,
-    Turn,
-)
+from frontend.openai.responses import requests as response_requests
 from frontend.openai.responses.answers import Response
-from frontend.openai.responses.requests import (
-    InputItem,
-    ItemText,
-    ResponseRequest,
-    ResponseTool,
-)
 from frontend.openai.strangers import FieldRules
 from tandem.metrics import tandem_version
 
@@ -36,39 +26,39 @@ _EVENT = {
     "required": ["data"],
 }
 
-_POSTS: tuple[tuple[str, str, Any, Any], ...] = (
+_POSTS: tuple[tuple[str, str, Body[Any], Any], ...] = (
     (
         "/v1/chat/completions",
         "Answer a chat, as one body or as server-sent events",
-        requests.ChatRequest,
+        requests.CHAT_BODY,
         answers.ChatCompletion,
     ),
     (
         "/v1/completions",
         "Continue prompts, as one body or as server-sent events",
-        requests.CompletionRequest,
+        requests.COMPLETION_BODY,
         answers.Completion,
     ),
     (
         "/v1/responses",
         "Answer items of a conversation, as one body or as server-sent events",
-        ResponseRequest,
+        response_requests.BODY,
         Response,
     ),
     (
         "/v1/messages",
         "Answer the turns of a conversation, as one body or as server-sent events",
-        MessageRequest,
+        message_requests.BODY,
         WholeMessage,
     ),
     (
         "/v1/messages/count_tokens",
         "How many tokens the prompt of such a request has",
-        CountRequest,
+        message_requests.COUNT_BODY,
         TokenCount,
     ),
-    ("/tokenize", "Text or a chat to token ids", requests.TokenizeRequest, answers.Tokens),
-    ("/detokenize", "Token ids to text", requests.DetokenizeRequest, answers.Text),
+    ("/tokenize", "Text or a chat to token ids", requests.TOKENIZE_BODY, answers.Tokens),
+    ("/detokenize", "Token ids to text", requests.DETOKENIZE_BODY, answers.Text),
 )
 _GETS: tuple[tuple[str, str, Any], ...] = (
     ("/", "What is here; a browser is sent to a page", dict[str, Any]),
@@ -87,31 +77,6 @@ _GETS: tuple[tuple[str, str, Any], ...] = (
     ("/docs", "This description as a page", str),
 )
 
-
-_OPEN = (
-    requests.ChatRequest,
-    conversation.ChatMessage,
-    conversation.TextPart,
-    tools.Tool,
-    tools.FunctionDefinition,
-    tools.MadeCall,
-    tools.CalledFunction,
-    requests.CompletionRequest,
-    requests.TokenizeRequest,
-    requests.DetokenizeRequest,
-    ResponseRequest,
-    InputItem,
-    ItemText,
-    ResponseTool,
-    MessageRequest,
-    CountRequest,
-    Turn,
-    ContentBlock,
-    ClientTool,
-)
-"""Types whose unknown fields the server may ignore."""
-
-
 _EXTRA = {"description": "Given to the deployment's classifiers: it names this field."}
 _DEFAULT = FieldRules()
 
@@ -124,19 +89,21 @@ def document(rules: FieldRules) -> bytes:
 
 def index() -> dict[str, str]:
     """What is at each path, in a sentence."""
-    return {path: summary for path, summary, *_ in (*_POSTS, *_GETS)}
+    posts = {path: summary for path, summary, _, _ in _POSTS}
+    return posts | {path: summary for path, summary, _ in _GETS}
 
 
 @functools.cache
 def describe(rules: FieldRules = _DEFAULT) -> dict[str, Any]:
     """The same as an object."""
-    types = [kind for _, _, *pair in _POSTS for kind in pair]
+    types = [kind for _, _, body, answer in _POSTS for kind in (body.kind.struct, answer)]
     types += [kind for _, _, kind in _GETS] + [answers.ErrorBody, MessageError]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    for kind in _OPEN if rules.unknown == "warn" else ():
-        del components[kind.__name__]["additionalProperties"]
     for _, _, body, _ in _POSTS:
-        components[body.__name__]["properties"] |= dict.fromkeys(sorted(rules.extra), _EXTRA)
+        described = components[body.kind.struct.__name__]["properties"]
+        described |= dict.fromkeys(sorted(rules.extra), _EXTRA)
+        for open in body.kind.structs() if rules.unknown == "warn" else ():
+            components[open.__name__].pop("additionalProperties", None)
     schema = dict(zip(map(repr, types), schemas, strict=True))
     error, message_error = schema[repr(answers.ErrorBody)], schema[repr(MessageError)]
     paths: dict[str, Any] = {}
@@ -145,9 +112,9 @@ def describe(rules: FieldRules = _DEFAULT) -> dict[str, Any]:
         operation = _operation(summary, schema[repr(answer)], failure, secured=True)
         operation["requestBody"] = {
             "required": True,
-            "content": {_JSON: {"schema": schema[repr(body)]}},
+            "content": {_JSON: {"schema": schema[repr(body.kind.struct)]}},
         }
-        if "stream" in body.__struct_fields__:
+        if "stream" in body.kind.fields:
             operation["responses"]["200"]["content"]["text/event-stream"] = {"schema": _EVENT}
         paths[path] = {"post": operation}
     for path, summary, answer in _GETS:

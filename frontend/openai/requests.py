@@ -15,13 +15,17 @@ import msgspec
 from msgspec import Meta
 
 from frontend.openai.conversation import ChatMessage, TextPart
+from frontend.openai.decoding import Body
 from frontend.openai.foreign import (
     OF_CALLED,
     OF_CALLS,
     OF_CHAT_TOOLS,
+    OF_CHATS,
+    OF_COMPLETIONS,
     OF_FUNCTIONS,
     OF_MESSAGES,
     OF_PARTS,
+    OF_TOKENS,
     OF_TOOLS,
 )
 from frontend.openai.formats import FormFields
@@ -228,36 +232,38 @@ class _AnyTool(Tool, forbid_unknown_fields=False, kw_only=True):
     function: _AnyFunction
 
 
-class AnyChatRequest(ChatRequest, forbid_unknown_fields=False, kw_only=True):
+class _AnyChatRequest(ChatRequest, forbid_unknown_fields=False, kw_only=True):
     messages: Annotated[list[_AnyMessage], Meta(min_length=1)]  # type: ignore[assignment]
     tools: list[_AnyTool] | None = None  # type: ignore[assignment]
 
 
-class AnyCompletionRequest(CompletionRequest, forbid_unknown_fields=False, kw_only=True):
+class _AnyCompletionRequest(CompletionRequest, forbid_unknown_fields=False, kw_only=True):
     pass
 
 
-class AnyTokenizeRequest(TokenizeRequest, forbid_unknown_fields=False, kw_only=True):
+class _AnyTokenizeRequest(TokenizeRequest, forbid_unknown_fields=False, kw_only=True):
     messages: Annotated[list[_AnyMessage], Meta(min_length=1)] | None = None  # type: ignore[assignment]
     tools: list[_AnyTool] | None = None  # type: ignore[assignment]
 
 
-class AnyDetokenizeRequest(DetokenizeRequest, forbid_unknown_fields=False, kw_only=True):
+class _AnyDetokenizeRequest(DetokenizeRequest, forbid_unknown_fields=False, kw_only=True):
     pass
 
 
 _CALLED = Kind.of(CalledFunction, OF_CALLED)
-MESSAGE_KIND = Kind.of(
-    ChatMessage,
-    OF_MESSAGES,
-    content=Kind.of(TextPart, OF_PARTS),
-    tool_calls=Kind.of(MadeCall, OF_CALLS, function=_CALLED),
-    function_call=_CALLED,
-)
-TOOL_KIND = Kind.of(
-    Tool,
-    OF_TOOLS,
-    OF_CHAT_TOOLS,
-    function=Kind.of(FunctionDefinition, OF_FUNCTIONS),
-)
-"""Objects inside of a body in which there may be fields that nobody knows."""
+_INNER = {
+    "messages": Kind.of(
+        ChatMessage,
+        OF_MESSAGES,
+        content=Kind.of(TextPart, OF_PARTS),
+        tool_calls=Kind.of(MadeCall, OF_CALLS, function=_CALLED),
+        function_call=_CALLED,
+    ),
+    "tools": Kind.of(
+        Tool, OF_TOOLS, OF_CHAT_TOOLS, function=Kind.of(FunctionDefinition, OF_FUNCTIONS)
+    ),
+}
+CHAT_BODY = Body.of(ChatRequest, _AnyChatRequest, OF_CHATS, **_INNER)
+COMPLETION_BODY = Body.of(CompletionRequest, _AnyCompletionRequest, OF_COMPLETIONS)
+TOKENIZE_BODY = Body.of(TokenizeRequest, _AnyTokenizeRequest, OF_TOKENS, **_INNER)
+DETOKENIZE_BODY = Body.of(DetokenizeRequest, _AnyDetokenizeRequest, {})

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -56,6 +56,8 @@ _items = msgspec.json.Decoder(list[msgspec.Raw])
 class Kind(NamedTuple):
     """An object of a body: the fields that it may have, and those that are known beside them."""
 
+    struct: type[msgspec.Struct]
+    """What it is read as."""
     fields: frozenset[str]
     foreign: Mapping[str, Foreign]
     names: frozenset[str]
@@ -76,7 +78,13 @@ class Kind(NamedTuple):
         **inner: Kind,
     ) -> Kind:
         fields = frozenset(struct.__struct_fields__)
-        return Kind(fields, foreign, fields.union(foreign), inner, left_out)
+        return Kind(struct, fields, foreign, fields.union(foreign), inner, left_out)
+
+    def structs(self) -> Iterator[type[msgspec.Struct]]:
+        """What it and the objects in it are read as: all that may have fields that nobody knows."""
+        yield self.struct
+        for inner in self.inner.values():
+            yield from inner.structs()
 
 
 class Strangers:

@@ -12,9 +12,7 @@ import msgspec
 from frontend.config import FrontendConfig
 from frontend.openai import answers, chat_template
 from frontend.openai.asked import Asked
-from frontend.openai.decoding import Body
 from frontend.openai.dialects import CHAT, COMPLETION, Dialect, DialectKind, Generating
-from frontend.openai.foreign import OF_TOKENS
 from frontend.openai.limits import Limits
 from frontend.openai.messages.answers import TokenCount
 from frontend.openai.messages.dialect import MESSAGES
@@ -22,12 +20,8 @@ from frontend.openai.messages.requests import COUNT_BODY, prompt
 from frontend.openai.preprocessor import Preprocessor
 from frontend.openai.reading.wire import Answered, Order, Read
 from frontend.openai.requests import (
-    MESSAGE_KIND,
-    TOOL_KIND,
-    AnyDetokenizeRequest,
-    AnyTokenizeRequest,
-    DetokenizeRequest,
-    TokenizeRequest,
+    DETOKENIZE_BODY,
+    TOKENIZE_BODY,
 )
 from frontend.openai.responses.dialect import RESPONSES
 from frontend.openai.strangers import FieldRules
@@ -39,12 +33,6 @@ from tandem.keys.grant import Grant
 from tandem.v1 import router_pb2
 
 log = logging.getLogger(__name__)
-
-_TOKENIZE = Body.of(
-    TokenizeRequest, AnyTokenizeRequest, OF_TOKENS, messages=MESSAGE_KIND, tools=TOOL_KIND
-)
-_DETOKENIZE = Body.of(DetokenizeRequest, AnyDetokenizeRequest, {})
-
 
 _SPOKEN = (CHAT, COMPLETION, RESPONSES, MESSAGES)
 _DIALECTS: Mapping[DialectKind, Dialect] = {each.kind: each for each in _SPOKEN}
@@ -160,7 +148,7 @@ class Reader:
         return Read(submission)
 
     def _tokenize(self, order: Order) -> Answered:
-        request, ignored, _ = _TOKENIZE.decode(order.body, self._rules)
+        request, ignored, _ = TOKENIZE_BODY.decode(order.body, self._rules)
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
         if request.messages is not None:
@@ -187,7 +175,7 @@ class Reader:
         return Answered(msgspec.json.encode(count), (*ignored, *hints))
 
     def _detokenize(self, body: bytes) -> Answered:
-        request, ignored, _ = _DETOKENIZE.decode(body, self._rules)
+        request, ignored, _ = DETOKENIZE_BODY.decode(body, self._rules)
         if request.tokens and max(request.tokens) >= self.tokenizer.vocabulary:
             raise InvalidRequestError(
                 f"Token ids must be below {self.tokenizer.vocabulary}", param="tokens"
