@@ -9,7 +9,7 @@ from typing import Any
 
 from frontend.openai.asked import Parsing
 from frontend.openai.formats import Form
-from frontend.openai.parsing.families import FAMILIES, Family
+from frontend.openai.parsing.families import Family
 from frontend.openai.parsing.formats import Envelope
 from frontend.openai.tools import AskedTools, FunctionDefinition
 from tandem.logits.spec import LogitsProcessorEntry
@@ -33,7 +33,7 @@ def form_with_calls(
     """
     if tools is None or parsing is None or tools.choice == "none":
         return form
-    family = FAMILIES[parsing.family]
+    family = parsing.writes
     if tools.choice == "required":
         field = "function_call" if tools.older else "tool_choice"
         return _tagged(tools, family, parsing, ends, field=field)

@@ -28,6 +28,7 @@ from frontend.openai.requests import (
     GenerationFields,
     TemplateFields,
 )
+from frontend.openai.thought import Thought
 from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.tools import AskedTools, asked_tools
 from tandem.errors import (
@@ -95,11 +96,12 @@ class Preprocessor:
         if grant is not None:
             _check_allowed(request, grant)
         cache = _Cache("" if self._config.share_prefix_cache else salt, lora_adapter)
-        parsing, tools = None, None
+        parsing, tools, thought = None, None, None
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
             text = self.chat_text(request.messages, request, tools)
-            parsing = self._chats.parsing(request, tools, text)
+            thought = self._chats.thought(request, text)
+            parsing = self._chats.parsing(request, tools, thought)
             prompts = [self._chat_prompt(request, text, limits, cache)]
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             of_prompt = request.prompt_logprobs
@@ -114,6 +116,7 @@ class Preprocessor:
             prompts,
             self._sampling(request, limits, prompts, logprobs=logprobs, of_prompt=of_prompt),
             parsing,
+            thought,
             id=id,
             trace_id=trace_id,
             grant=grant,
@@ -228,6 +231,7 @@ class Preprocessor:
         prompts: Sequence[Prompt],
         sampling: common_pb2.SamplingParams,
         parsing: Parsing | None,
+        thought: Thought | None,
         *,
         id: str,
         trace_id: str,
@@ -240,7 +244,7 @@ class Preprocessor:
             form,
             limits,
             self._config,
-            reasoning_end=self._chats.reasoning_end,
+            thought=thought,
         )
         contradictions.check(
             processors.spec,

@@ -14,6 +14,7 @@ from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.parsing.parser import Parser
 from frontend.openai.parsing.parts import CallArguments, CallStart
 from frontend.openai.requests import ChatRequest
+from frontend.openai.thought import thought_of
 from frontend.openai.tools import asked_tools
 from tandem.logits.forms.tagged import Call
 from tandem.logits.ready.tagged import Tagged
@@ -51,7 +52,12 @@ def form_of(
         family=family,
         most_held=1000,
         reasoning=True,
-        opened=opened,
+        thought=thought_of(
+            FAMILIES[family].thinking,
+            FAMILIES[family].thinking.begin if opened else "",
+            options={},
+            variables=(),
+        ),
         tools=tools.schemas(),
         forced=forced,
     )
