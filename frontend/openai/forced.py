@@ -11,7 +11,9 @@ from frontend.openai.asked import Parsing
 from frontend.openai.formats import Form
 from frontend.openai.parsing.families import Family
 from frontend.openai.parsing.formats import Envelope
+from frontend.openai.thought import Thought
 from frontend.openai.tools import AskedTools, FunctionDefinition
+from tandem.errors import UnsupportedError
 from tandem.logits.spec import LogitsProcessorEntry
 
 PROCESSOR = "tagged"
@@ -49,6 +51,26 @@ def form_with_calls(
         field = "functions" if tools.older else "tools"
         return _tagged(tools, family, parsing, ends, field=field, marker=marker)
     return None
+
+
+def behind_thought(form: Form | None, thought: Thought | None) -> Form | None:
+    """The form of what follows the thought that the prompt has opened. Raises UnsupportedError for
+    one that has to be the whole answer.
+    """
+    if form is None or thought is None or not thought.opened or form.processor.name == PROCESSOR:
+        return form
+    args = dict(form.processor.args)
+    match form.processor.name:
+        case "json_schema":
+            args = {"answer": args["schema"]}
+        case "ebnf":
+            raise UnsupportedError(
+                "A grammar is not offered behind the model's reasoning", param=form.field
+            )
+    return Form(
+        form.field,
+        LogitsProcessorEntry(PROCESSOR, {"calls": [], "before": thought.end} | args),
+    )
 
 
 def _tagged(

@@ -15,7 +15,7 @@ from frontend.openai.asked import Asked, Parsing
 from frontend.openai.chat_template import ChatTemplate
 from frontend.openai.chats import Chats
 from frontend.openai.conversation import ChatMessage
-from frontend.openai.forced import form_with_calls
+from frontend.openai.forced import behind_thought, form_with_calls
 from frontend.openai.formats import Form, form_of
 from frontend.openai.limits import Limits
 from frontend.openai.processors import processors_of
@@ -109,9 +109,10 @@ class Preprocessor:
             prompts = self._completion_prompts(request, limits, cache)
             logprobs = request.logprobs
             of_prompt = _of_prompt(request)
+        form = form_with_calls(tools, parsing, form_of(request), ends=self._ends)
         return self._submission(
             request,
-            form_with_calls(tools, parsing, form_of(request), ends=self._ends),
+            behind_thought(form, thought),
             limits,
             prompts,
             self._sampling(request, limits, prompts, logprobs=logprobs, of_prompt=of_prompt),
