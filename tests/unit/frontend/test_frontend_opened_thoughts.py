@@ -1,0 +1,234 @@
+"""What clients get of a model whose prompt ends within its thought, in all dialects."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import pytest_asyncio
+from fake_router import Reply
+from harness import CHAT, MODEL, Harness, error_of, events, serving
+from spoken import offer
+
+from tandem.engine import model_files
+from tandem.logits import Model, TokenHistory
+from tandem.logits.registry import Registry
+from tandem.logits.spec import SpecReader
+from tandem.logits.state import RequestLogits
+from tandem.text.tokenizer import Tokenizer
+from tandem.v1 import common_pb2
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+ASSISTANT = "'<|im_start|>assistant\\n'"
+OPENING = "'<|im_start|>assistant\\n<think>\\n'"
+SWITCHED = (
+    "'<|im_start|>assistant\\n'"
+    " + ('<think>\\n\\n</think>\\n\\n' if enable_thinking is false else '<think>\\n')"
+)
+POSSIBLE = ASSISTANT + " + ('<think>\\n\\n</think>\\n\\n' if enable_thinking is false else '')"
+QWEN35 = "{# <tool_call><function= #}"
+THOUGHT, JSON = "Is it {1}?\n", '{"a": 1}'
+SCHEMA = {
+    "type": "object",
+    "properties": {"a": {"type": "integer"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+FORMS: dict[str, tuple[dict[str, Any], str]] = {
+    "response_format": (
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "x", "schema": SCHEMA},
+            }
+        },
+        JSON,
+    ),
+    "json_object": ({"response_format": {"type": "json_object"}}, JSON),
+    "guided_json": ({"guided_json": SCHEMA}, JSON),
+    "guided_choice": ({"guided_choice": ["yes", "no"]}, "no"),
+    "guided_regex": ({"guided_regex": "[a-c]+/[0-9]"}, "cab/7"),
+    "structured_outputs": ({"structured_outputs": {"choice": ["left", "right"]}}, "right"),
+}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+
+
+class Obedient:
+    """A model that thinks, where the logits processors of its task let it, and then answers."""
+
+    def __init__(self, model_path: Path) -> None:
+        self._tokenizer = Tokenizer.load(model_path)
+        self._registry = Registry.builtin()
+        self._model = Model(**model_files.processor_facts(model_path))
+        self.answer = ""
+        self.tasks: list[common_pb2.Task] = []
+
+    async def __call__(self, reply: Reply) -> None:
+        self.tasks.append(reply.task)
+        whole = f"{THOUGHT}</think>{self.answer}"
+        text = whole if self._may(reply.task, whole) else self.answer
+        for output in range(reply.submit.n):
+            for character in text:
+                reply.text(character, output=output)
+            reply.finish(output=output, completion_tokens=len(text))
+        await reply.flush()
+
+    def _may(self, task: common_pb2.Task, text: str) -> bool:
+        spec = SpecReader().read(task.logits)
+        if spec is None:
+            return True
+        token_ids = self._tokenizer.encode(text, special_tokens=False)
+        state = RequestLogits.create(self._registry, spec, self._model)
+        for place, token in enumerate([*token_ids, self._model.eos_token_id]):
+            row = numpy.zeros(self._model.vocabulary, dtype=numpy.float32)
+            assert state.apply(TokenHistory([5], token_ids[:place]), row) is None
+            if not numpy.isfinite(row[token]):
+                return False
+        return True
+
+
+def templated(model_path: Path, folder: Path, generation_prompt: str, *, extra: str = "") -> Path:
+    """The model with another end of its prompts. `extra`: what else its template has. The folder's
+    name is the model's.
+    """
+    shutil.copytree(model_path, folder)
+    path = folder / "tokenizer_config.json"
+    texts = json.loads(path.read_text())
+    template = texts["chat_template"]
+    assert template.count(f"{{{{ {ASSISTANT} }}}}") == 1
+    texts["chat_template"] = extra + template.replace(
+        f"{{{{ {ASSISTANT} }}}}", f"{{{{ {generation_prompt} }}}}"
+    )
+    path.write_text(json.dumps(texts))
+    return folder
+
+
+class Thinker:
+    """A served model that thinks."""
+
+    def __init__(self, model: Obedient, frontend: Harness) -> None:
+        self.model, self.frontend = model, frontend
+
+    async def chat(self, answer: str, *, stream: bool, **fields: Any) -> list[dict[str, str]]:
+        """The choices' messages."""
+        self.model.answer = answer
+        response = await self.frontend.chat(stream=stream, **fields)
+        assert response.status_code == 200, response.text
+        if not stream:
+            return [choice["message"] for choice in response.json()["choices"]]
+        messages: dict[int, dict[str, str]] = {}
+        for choice in (each for chunk in events(response.text) for each in chunk["choices"]):
+            message = messages.setdefault(choice["index"], {})
+            for name in ("content", "reasoning_content"):
+                if text := choice["delta"].get(name):
+                    message[name] = message.get(name, "") + text
+        return [messages[index] for index in sorted(messages)]
+
+
+@asynccontextmanager
+async def thinking(model_path: Path) -> AsyncIterator[Thinker]:
+    model = Obedient(model_path)
+    async with serving(model_path, model, {}) as frontend:
+        await offer(frontend, "tagged", "json_schema", "choice", "regex", "ebnf", "thinking_budget")
+        yield Thinker(model, frontend)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def opened(
+    model_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Thinker]:
+    folder = tmp_path_factory.mktemp("models") / MODEL
+    async with thinking(templated(model_path, folder, SWITCHED)) as thinker:
+        yield thinker
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("field", FORMS)
+async def test_a_chat_thinks_first_and_then_answers_in_its_form(
+    opened: Thinker, field: str, stream: bool
+) -> None:
+    fields, answer = FORMS[field]
+    messages = await opened.chat(answer, stream=stream, n=2, **fields)
+    for message in messages:
+        assert (message["reasoning_content"], message["content"]) == (THOUGHT, answer)
+    assert len(messages) == 2
+
+
+@BOTH_WAYS
+async def test_where_the_request_closes_the_thought_the_form_is_the_whole_answer(
+    opened: Thinker, stream: bool
+) -> None:
+    fields, answer = FORMS["response_format"]
+    off = {"chat_template_kwargs": {"enable_thinking": False}}
+    (message,) = await opened.chat(answer, stream=stream, **fields, **off)
+    assert (message.get("reasoning_content"), message["content"]) == (None, answer)
+
+
+@BOTH_WAYS
+async def test_a_response_thinks_first_and_then_answers_in_its_form(
+    opened: Thinker, stream: bool
+) -> None:
+    opened.model.answer = JSON
+    text = {"format": {"type": "json_schema", "name": "x", "schema": SCHEMA}}
+    body = {"model": MODEL, "input": "Hello", "text": text, "stream": stream}
+    response = await opened.frontend.http.post("/v1/responses", json=body)
+    assert response.status_code == 200, response.text
+    answer = response.json() if not stream else _data(response.text)[-1]["response"]
+    shown = [(item["type"], item["content"][0]["text"]) for item in answer["output"]]
+    assert shown == [("reasoning", THOUGHT), ("message", JSON)]
+
+
+@BOTH_WAYS
+async def test_a_message_thinks_first_and_then_answers_in_its_form(
+    opened: Thinker, stream: bool
+) -> None:
+    opened.model.answer = JSON
+    body = {
+        "model": MODEL,
+        "max_tokens": 99,
+        "messages": CHAT["messages"],
+        "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
+        "stream": stream,
+    }
+    response = await opened.frontend.http.post("/v1/messages", json=body)
+    assert response.status_code == 200, response.text
+    if not stream:
+        blocks = response.json()["content"]
+        shown = ["".join(each.get("thinking", "") for each in blocks), blocks[-1]["text"]]
+    else:
+        deltas = [each["delta"] for each in _data(response.text) if "delta" in each]
+        kinds = ("thinking", "text")
+        shown = ["".join(each.get(kind, "") for each in deltas) for kind in kinds]
+    assert shown == [THOUGHT, JSON]
+
+
+def _data(text: str) -> list[dict[str, Any]]:
+    """Of a stream's events."""
+    lines = [line for line in text.split("\n") if line.startswith("data: ")]
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+@pytest.mark.parametrize("field", ["guided_grammar", "ebnf"])
+async def test_a_grammar_behind_a_thought_is_refused_by_its_field(
+    opened: Thinker, field: str
+) -> None:
+    refused = await opened.frontend.chat(**{field: 'root ::= "a"'})
+    assert error_of(refused) == (400, "unsupported_parameter", field)
+
+
+@pytest.mark.parametrize("extra", ["", QWEN35], ids=["plain", "qwen3_coder"])
+async def test_a_template_that_opens_a_thought_has_it_told_from_content(
+    model_path: Path, tmp_path: Path, extra: str
+) -> None:
+    folder = templated(model_path, tmp_path / MODEL, OPENING, extra=extra)
+    async with thinking(folder) as thinker:
+        for stream in (False, True):
+            (message,) = await thinker.chat("Well.", stream=stream)
+            assert (message["reasoning_content"], message["content"]) == (THOUGHT, "Well.")
