@@ -10,6 +10,7 @@ import msgspec
 from frontend.openai.parsing.families import FAMILIES, Family
 from frontend.openai.thought import Thought
 from tandem.upstream.submission import Submission
+from tandem.v1 import common_pb2
 
 
 class Parsing(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +45,18 @@ class Parsing(msgspec.Struct, frozen=True, kw_only=True):
     def opened(self) -> bool:
         """The prompt ended within the reasoning."""
         return self.thought is not None and self.thought.opened
+
+    def thought_marks(self) -> common_pb2.Thought | None:
+        """By what workers know which text is reasoning; None: all of it is content."""
+        family = self.writes
+        if not self.reasoning or family.thinking is None:
+            return None
+        return common_pb2.Thought(
+            begin=family.thinking.begin,
+            end=family.thinking.end,
+            opened=self.opened,
+            silent=family.silent,
+        )
 
 
 class Asked(Submission, frozen=True, kw_only=True):

@@ -240,6 +240,8 @@ class Preprocessor:
         cache: _Cache,
     ) -> Asked:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
+        if sampling.stop and parsing and (marks := parsing.thought_marks()):
+            sampling.thought.CopyFrom(marks)
         processors = processors_of(
             request,
             form,

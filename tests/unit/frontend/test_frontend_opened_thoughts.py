@@ -21,8 +21,10 @@ from tandem.logits import Model, TokenHistory
 from tandem.logits.registry import Registry
 from tandem.logits.spec import SpecReader
 from tandem.logits.state import RequestLogits
+from tandem.text.stop_strings import Token
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
+from tandem.worker.intake import stop_strings
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
@@ -61,7 +63,9 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 
 
 class Obedient:
-    """A model that thinks, where the logits processors of its task let it, and then answers."""
+    """A model that thinks, where the logits processors of its task let it, and then answers; its
+    worker looks for stop strings.
+    """
 
     def __init__(self, model_path: Path) -> None:
         self._tokenizer = Tokenizer.load(model_path)
@@ -74,10 +78,11 @@ class Obedient:
         self.tasks.append(reply.task)
         whole = f"{THOUGHT}</think>{self.answer}"
         text = whole if self._may(reply.task, whole) else self.answer
+        text, met = _stopped(reply.task.sampling, text)
         for output in range(reply.submit.n):
             for character in text:
                 reply.text(character, output=output)
-            reply.finish(output=output, completion_tokens=len(text))
+            reply.finish(output=output, completion_tokens=len(text), stop_reason=met)
         await reply.flush()
 
     def _may(self, task: common_pb2.Task, text: str) -> bool:
@@ -92,6 +97,17 @@ class Obedient:
             if not numpy.isfinite(row[token]):
                 return False
         return True
+
+
+def _stopped(sampling: common_pb2.SamplingParams, text: str) -> tuple[str, str]:
+    """As a worker cuts it, and at which stop string."""
+    if not sampling.stop:
+        return text, ""
+    stops = stop_strings(sampling)
+    shown = stops.push(Token(1, None, len(text)), text)
+    if stops.matched is None:
+        shown += stops.push(None, "")
+    return shown + stops.flush(), stops.matched or ""
 
 
 def templated(model_path: Path, folder: Path, generation_prompt: str, *, extra: str = "") -> Path:
@@ -232,3 +248,39 @@ async def test_a_template_that_opens_a_thought_has_it_told_from_content(
         for stream in (False, True):
             (message,) = await thinker.chat("Well.", stream=stream)
             assert (message["reasoning_content"], message["content"]) == (THOUGHT, "Well.")
+
+
+@BOTH_WAYS
+async def test_a_stop_string_in_a_thought_ends_nothing(opened: Thinker, stream: bool) -> None:
+    fields = {"stop": ["{1}", "\n", "STOP"], "n": 2}
+    for message in await opened.chat("\n\nWell STOP", stream=stream, **fields):
+        assert (message["reasoning_content"], message["content"].lstrip()) == (THOUGHT, "Well ")
+
+
+@BOTH_WAYS
+async def test_a_stop_string_counts_where_the_thought_is_not_told_from_content(
+    opened: Thinker, stream: bool
+) -> None:
+    fields = {"stop": "{1}", "separate_reasoning": False}
+    (message,) = await opened.chat("Well", stream=stream, **fields)
+    assert message["content"] == THOUGHT[: THOUGHT.index("{1}")]
+
+
+async def test_a_stop_sequence_of_a_message_counts_in_its_text_alone(opened: Thinker) -> None:
+    opened.model.answer = "Well STOP"
+    body = {
+        "model": MODEL,
+        "max_tokens": 99,
+        "messages": CHAT["messages"],
+        "stop_sequences": ["Is it", "STOP"],
+    }
+    answer = (await opened.frontend.http.post("/v1/messages", json=body)).json()
+    assert [each.get("text") for each in answer["content"]][-1] == "Well "
+    assert (answer["stop_reason"], answer["stop_sequence"]) == ("stop_sequence", "STOP")
+
+
+async def test_a_completion_has_no_thought_in_which_stop_strings_do_not_count(
+    opened: Thinker,
+) -> None:
+    await opened.frontend.complete(stop="x")
+    assert not opened.model.tasks[-1].sampling.HasField("thought")

@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from frontend.openai.asked import Parsing
 from frontend.openai.forced import behind_thought
 from frontend.openai.formats import Form
 from frontend.openai.parsed import Answer
 from frontend.openai.parsing.families import FAMILIES, detect
+from frontend.openai.parsing.parser import Parser
 from frontend.openai.parsing.parts import Content, Reasoning
 from frontend.openai.thought import Thought, thought_of
 from tandem.errors import UnsupportedError
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem.text.stop_strings import StopStrings, Token
+from tandem.text.thoughts import Marks
 
 SIGNS = {
     "qwen3_coder": "<tool_call><function=",
@@ -91,3 +96,35 @@ def test_a_grammar_behind_a_thought_is_refused_by_its_field() -> None:
     with pytest.raises(UnsupportedError) as caught:
         behind_thought(form, thought(OPENED))
     assert caught.value.param == "guided_grammar"
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    opened=st.booleans(),
+    pieces=st.lists(st.sampled_from(["<think>", "</think>", "<thi", "nk>", "a", "b", " ", "\n"])),
+    stop=st.sampled_from(["a", "ab", "b\n", "\n", "\na", "<", "</think>"]),
+)
+def test_workers_and_the_parser_agree_on_what_is_content(
+    opened: bool, pieces: list[str], stop: str
+) -> None:
+    text = "".join(pieces)
+    stops = StopStrings([stop], thoughts=Marks("<think>", "</think>", opened))
+    shown = ""
+    for place, each in enumerate(text):
+        if stops.matched is None:
+            shown += stops.push(Token(place, None, stops.token_end(each, incomplete=False)), each)
+    if stops.matched is None:
+        shown += stops.push(None, "")
+    shown += stops.flush()
+    whole, cut = content_of(text, opened=opened), content_of(shown, opened=opened)
+    if opened or text.lstrip().startswith("<think>"):  # space behind a thought is no answer yet
+        whole, cut = whole.lstrip(), cut.lstrip()
+    before, found, _ = whole.partition(stop)
+    assert (cut, stops.matched or "") == (before, found)
+
+
+def content_of(text: str, *, opened: bool) -> str:
+    family = FAMILIES["think"]
+    parser = Parser(family, reasoning=True, opened=opened, tools=None, most_held=99)
+    parts = [*parser.push(text), *parser.flush()]
+    return "".join(part.text for part in parts if isinstance(part, Content))
