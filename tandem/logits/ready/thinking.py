@@ -12,6 +12,8 @@ from tandem.logits.ready.types import Count, Text, TokenIds, tokens_of
 
 _LONGEST_BEGINNING = 64
 """Tokens of an answer among which its reasoning may begin."""
+_LONGEST_CHARACTER = 16
+"""Tokens for which a character that the budget falls into is waited for: few have more than 4."""
 
 
 class ThinkingBudget(MaskingProcessor):
@@ -21,7 +23,8 @@ class ThinkingBudget(MaskingProcessor):
 
     The reasoning is taken to begin with the answer, or in the prompt. Where the marker of its
     beginning is given, it begins behind that one, and an answer that does not begin with it is left
-    alone. A marker of the end that the model has begun by itself is completed, not repeated.
+    alone. A marker of the end that the model has begun by itself is completed, not repeated. One
+    does not begin within a character, which a form's grammar would not let go on otherwise.
     """
 
     needs: ClassVar[frozenset[Need]] = frozenset({Need.HISTORY, Need.VOCABULARY})
@@ -63,7 +66,14 @@ class ThinkingBudget(MaskingProcessor):
         thought = generated[began:]
         ended = _end_of(self._end, thought) or self._spelled(thought)
         self._ended_at = began + ended if ended else 0
-        return None if ended else self._masks[_begun(self._end, thought)]
+        if ended or (len(thought) < self._budget + _LONGEST_CHARACTER and self._cut(thought)):
+            return None
+        return self._masks[_begun(self._end, thought)]
+
+    def _cut(self, thought: list[int]) -> bool:
+        """Whether it ends within a character."""
+        assert self._model is not None
+        return self._model.decode(thought[-_LONGEST_CHARACTER:]).endswith("\ufffd")
 
     def _began(self, generated: list[int]) -> int | None:
         """At which position the reasoning begins; None: the answer has begun with none."""

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from frontend.openai.asked import Parsing
-from frontend.openai.forced import form_with_calls
+from frontend.openai.forced import behind_thought, form_with_calls
 from frontend.openai.formats import Form
 from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.parsing.parser import Parser
@@ -61,7 +61,8 @@ def form_of(
         tools=tools.schemas(),
         forced=forced,
     )
-    return form_with_calls(tools, parsing, form, ends=ends), parsing
+    made = form_with_calls(tools, parsing, form, ends=ends)
+    return behind_thought(made, parsing.thought), parsing
 
 
 def written(args: dict[str, Any], *calls: tuple[int, str]) -> str:
