@@ -162,7 +162,7 @@ class _Grammar:
         if tags.pattern is not None:
             return _regex(tags.pattern)
         if tags.choices is not None:
-            return _any(map(_quoted, tags.choices))
+            return _any(map(self._written, tags.choices))
         answer = tags.answer
         if answer is not None and not tags.calls:
             return _json(answer)
