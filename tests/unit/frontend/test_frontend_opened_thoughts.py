@@ -59,12 +59,13 @@ FORMS: dict[str, tuple[dict[str, Any], str]] = {
     "guided_regex": ({"guided_regex": "[a-c]+/[0-9]"}, "cab/7"),
     "structured_outputs": ({"structured_outputs": {"choice": ["left", "right"]}}, "right"),
 }
+CALL = f'<tool_call>\n{{"name": "look", "arguments": {JSON}}}\n</tool_call>'
 TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
 
 
 class Obedient:
-    """A model that thinks, where the logits processors of its task let it, and then answers; its
-    worker looks for stop strings.
+    """A model that thinks, where the logits processors of its task let it, or else ends its thought
+    at once if they let it, and answers; its worker looks for stop strings.
     """
 
     def __init__(self, model_path: Path) -> None:
@@ -76,8 +77,9 @@ class Obedient:
 
     async def __call__(self, reply: Reply) -> None:
         self.tasks.append(reply.task)
-        whole = f"{THOUGHT}</think>{self.answer}"
-        text = whole if self._may(reply.task, whole) else self.answer
+        behind = f"</think>{self.answer}"
+        would = (THOUGHT + behind, behind)
+        text = next((each for each in would if self._may(reply.task, each)), self.answer)
         text, met = _stopped(reply.task.sampling, text)
         for output in range(reply.submit.n):
             for character in text:
@@ -132,14 +134,14 @@ class Thinker:
     def __init__(self, model: Obedient, frontend: Harness) -> None:
         self.model, self.frontend = model, frontend
 
-    async def chat(self, answer: str, *, stream: bool, **fields: Any) -> list[dict[str, str]]:
+    async def chat(self, answer: str, *, stream: bool, **fields: Any) -> list[dict[str, Any]]:
         """The choices' messages."""
         self.model.answer = answer
         response = await self.frontend.chat(stream=stream, **fields)
         assert response.status_code == 200, response.text
         if not stream:
             return [choice["message"] for choice in response.json()["choices"]]
-        messages: dict[int, dict[str, str]] = {}
+        messages: dict[int, dict[str, Any]] = {}
         for choice in (each for chunk in events(response.text) for each in chunk["choices"]):
             message = messages.setdefault(choice["index"], {})
             for name in ("content", "reasoning_content"):
@@ -165,6 +167,7 @@ async def opened(
         yield thinker
 
 
+@pytest.mark.promise("S1-302")
 @BOTH_WAYS
 @pytest.mark.parametrize("field", FORMS)
 async def test_a_chat_thinks_first_and_then_answers_in_its_form(
@@ -187,6 +190,7 @@ async def test_where_the_request_closes_the_thought_the_form_is_the_whole_answer
     assert (message.get("reasoning_content"), message["content"]) == (None, answer)
 
 
+@pytest.mark.promise("S1-302")
 @BOTH_WAYS
 async def test_a_response_thinks_first_and_then_answers_in_its_form(
     opened: Thinker, stream: bool
@@ -201,6 +205,7 @@ async def test_a_response_thinks_first_and_then_answers_in_its_form(
     assert shown == [("reasoning", THOUGHT), ("message", JSON)]
 
 
+@pytest.mark.promise("S1-302")
 @BOTH_WAYS
 async def test_a_message_thinks_first_and_then_answers_in_its_form(
     opened: Thinker, stream: bool
@@ -239,6 +244,7 @@ async def test_a_grammar_behind_a_thought_is_refused_by_its_field(
     assert error_of(refused) == (400, "unsupported_parameter", field)
 
 
+@pytest.mark.promise("S1-305")
 @pytest.mark.parametrize("extra", ["", QWEN35], ids=["plain", "qwen3_coder"])
 async def test_a_template_that_opens_a_thought_has_it_told_from_content(
     model_path: Path, tmp_path: Path, extra: str
@@ -250,6 +256,7 @@ async def test_a_template_that_opens_a_thought_has_it_told_from_content(
             assert (message["reasoning_content"], message["content"]) == (THOUGHT, "Well.")
 
 
+@pytest.mark.promise("S1-304")
 @BOTH_WAYS
 async def test_a_stop_string_in_a_thought_ends_nothing(opened: Thinker, stream: bool) -> None:
     fields = {"stop": ["{1}", "\n", "STOP"], "n": 2}
@@ -284,3 +291,50 @@ async def test_a_completion_has_no_thought_in_which_stop_strings_do_not_count(
 ) -> None:
     await opened.frontend.complete(stop="x")
     assert not opened.model.tasks[-1].sampling.HasField("thought")
+
+
+OFF = {"chat_template_kwargs": {"enable_thinking": False}}
+ENDS = {"budget": 200, "end_text": "</think>"}
+BEGINS = ENDS | {"begin_text": "<think>"}
+
+
+@pytest.mark.promise("S1-303")
+@pytest.mark.parametrize(
+    ("generation_prompt", "fields", "budgets"),
+    [
+        (SWITCHED, {}, [ENDS]),
+        (SWITCHED, OFF, []),
+        (SWITCHED, {"reasoning_effort": "none"}, []),
+        (POSSIBLE, {}, [BEGINS]),
+        (POSSIBLE, OFF, []),
+        (POSSIBLE, {"reasoning_effort": "none"}, []),
+    ],
+)
+async def test_a_budget_is_asked_for_where_the_answer_may_think(
+    model_path: Path,
+    tmp_path: Path,
+    generation_prompt: str,
+    fields: dict[str, Any],
+    budgets: list[dict[str, Any]],
+) -> None:
+    folder = templated(model_path, tmp_path / MODEL, generation_prompt)
+    async with thinking(folder) as thinker:
+        await thinker.chat("Well", stream=False, thinking_token_budget=200, **fields)
+        spec = SpecReader().read(thinker.model.tasks[-1].logits)
+    assert [each.args for each in (spec.named() if spec else ())] == budgets
+
+
+@pytest.mark.promise("S1-303")
+@pytest.mark.parametrize("field", [*FORMS, "tool_choice"])
+@pytest.mark.parametrize("budget", [0, 200])
+async def test_a_budget_beside_a_form_or_a_call_behind_the_thought_is_no_contradiction(
+    opened: Thinker, field: str, budget: int
+) -> None:
+    called = {"tools": [TOOL], "tool_choice": "required"}
+    fields, answer = FORMS.get(field, (called, CALL))
+    (message,) = await opened.chat(answer, stream=False, thinking_token_budget=budget, **fields)
+    assert ("reasoning_content" in message) == (budget > 0)
+    if field == "tool_choice":
+        assert [each["function"]["arguments"] for each in message["tool_calls"]] == [JSON]
+    else:
+        assert message["content"] == answer

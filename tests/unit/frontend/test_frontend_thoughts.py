@@ -45,6 +45,7 @@ def thought(prompt: str, **options: Any) -> Thought:
     return found
 
 
+@pytest.mark.promise("S1-305")
 @pytest.mark.parametrize("name", SIGNS)
 def test_a_family_that_was_found_with_a_thought_keeps_it(name: str) -> None:
     family = detect(SIGNS[name] + "</think>", (), ())
@@ -98,6 +99,7 @@ def test_a_grammar_behind_a_thought_is_refused_by_its_field() -> None:
     assert caught.value.param == "guided_grammar"
 
 
+@pytest.mark.promise("S1-304")
 @settings(deadline=None, max_examples=300)
 @given(
     opened=st.booleans(),

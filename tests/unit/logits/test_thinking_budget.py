@@ -68,7 +68,6 @@ def test_a_thought_that_ends_by_itself_is_ended_once(given: Given) -> None:
     assert written(given, text) == text
 
 
-@pytest.mark.promise("S1-302")
 @pytest.mark.parametrize("budget", [0, 1, 2, 5, 9])
 @pytest.mark.parametrize("form", BEHIND)
 def test_a_budget_beside_a_form_behind_the_thought_leaves_a_token_at_each_step(
