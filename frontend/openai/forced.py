@@ -59,7 +59,7 @@ def behind_thought(form: Form | None, thought: Thought | None) -> Form | None:
     """
     if form is None or thought is None or not thought.opened:
         return form
-    args: dict[str, Any] = {"calls": []} | form.processor.args
+    args: dict[str, Any] = {"calls": [], **form.processor.args}
     match form.processor.name:
         case "json_schema":
             args["answer"] = args.pop("schema")
