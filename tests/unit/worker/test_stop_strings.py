@@ -138,7 +138,9 @@ def test_space_behind_a_thought_is_no_content_that_a_stop_string_could_end() -> 
 
 
 def test_space_alone_is_an_answer_that_a_stop_string_ends() -> None:
-    assert shown(" " * 200 + "\n", "  ", marks=THINK) == ("", "  ")
+    strings = StopStrings(["\n"], thoughts=THINK)
+    shown = strings.push(Token(0, None, 101), " " * 100 + "\n")
+    assert (shown, strings.matched) == (" " * 100, "\n")
 
 
 def test_a_stop_string_spans_no_thought() -> None:
