@@ -25,6 +25,7 @@ from frontend.openai.parsed import ParsedEvents
 from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.parsing.parser import Parser
 from frontend.openai.shapes import CHAT
+from frontend.openai.thought import thought_of
 from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.writers import EventWriter
 from tandem.upstream.submission import Prompt
@@ -104,7 +105,12 @@ def parsing(case: Case) -> Parsing:
         family=case.family,
         most_held=MOST_HELD,
         reasoning=True,
-        opened=case.opened,
+        thought=thought_of(
+            FAMILIES[case.family].thinking,
+            "<think>" if case.opened else "",
+            options={},
+            variables=(),
+        ),
         tools={"f": {}},
     )
 

@@ -338,6 +338,30 @@ PROMISES: tuple[Promise, ...] = (
         "token on; tags that are special tokens come as those.",
         ours=True,
     ),
+    Promise(
+        "S1-302",
+        "Given a prompt that opened a thought, when the answer is to have a form, then the model "
+        "thinks first and the form begins behind the thought's end, in all dialects.",
+        ours=True,
+    ),
+    Promise(
+        "S1-303",
+        "Given a budget of a thought, then it counts in the thought alone, changes no answer that "
+        "does not think, and leaves a token at each step beside forms and calls that follow it.",
+        ours=True,
+    ),
+    Promise(
+        "S1-304",
+        "Given stop strings, when one is met in a thought, then the answer goes on; they count in "
+        "content alone, from prefill's token on and where an output goes on elsewhere.",
+        ours=True,
+    ),
+    Promise(
+        "S1-305",
+        "Given a model whose chat template shows a thought, or only opens one, then its thoughts "
+        "are told from content, whichever family writes its calls.",
+        ours=True,
+    ),
     # --- S2: Executor API (seed 002) ---
     Promise(
         "S2-056",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from frontend.openai.parsing.families import FAMILIES, Family
+from frontend.openai.thought import Thought
 from tandem.upstream.submission import Submission
+from tandem.v1 import common_pb2
 
 
 class Parsing(msgspec.Struct, frozen=True, kw_only=True):
@@ -17,8 +21,8 @@ class Parsing(msgspec.Struct, frozen=True, kw_only=True):
     """Characters that may be held back until it is clear whether they are a call."""
     reasoning: bool = False
     """Reasoning is told from the answer."""
-    opened: bool = False
-    """The prompt ended within the reasoning."""
+    thought: Thought | None = None
+    """Where the model's reasoning begins and ends; None: it does not reason."""
     shows_reasoning: bool = True
     tools: dict[str, dict[str, Any]] | None = None
     """The schemas of the parameters of those that may be called; None: what looks like a call is
@@ -29,6 +33,30 @@ class Parsing(msgspec.Struct, frozen=True, kw_only=True):
     """The first call alone is shown."""
     older: bool = False
     """A call is answered as OpenAI's older `function_call`."""
+
+    @property
+    def writes(self) -> Family:
+        """How the answer is written: the family, with the reasoning that this model has."""
+        if self.thought is None:
+            return replace(FAMILIES[self.family], thinking=None)
+        return self.thought.family(self.family)
+
+    @property
+    def opened(self) -> bool:
+        """The prompt ended within the reasoning."""
+        return self.thought is not None and self.thought.opened
+
+    def thought_marks(self) -> common_pb2.Thought | None:
+        """By what workers know which text is reasoning; None: all of it is content."""
+        family = self.writes
+        if not self.reasoning or family.thinking is None:
+            return None
+        return common_pb2.Thought(
+            begin=family.thinking.begin,
+            end=family.thinking.end,
+            opened=self.opened,
+            silent=family.silent,
+        )
 
 
 class Asked(Submission, frozen=True, kw_only=True):

@@ -12,15 +12,12 @@ from frontend.openai.chat_template import ChatTemplate
 from frontend.openai.conversation import ChatMessage
 from frontend.openai.forced import writes_json
 from frontend.openai.parsing.families import Family
-from frontend.openai.parsing.formats import Thinking
 from frontend.openai.requests import NO_BUDGET, ChatRequest, TemplateFields
+from frontend.openai.thought import SWITCHES, Thought, thought_of
 from frontend.openai.tools import AskedTools
 from tandem.errors import InvalidRequestError, UnsupportedError
 
 log = logging.getLogger(__name__)
-
-_THINKING = ("enable_thinking", "thinking")
-"""What templates call the switch of models that may also answer at once."""
 
 
 class Chats:
@@ -64,11 +61,9 @@ class Chats:
         return _up_to(messages[-1], template.render(messages, tools=shown, options=options))
 
     def parsing(
-        self, request: ChatRequest, tools: AskedTools | None, prompt: str
+        self, request: ChatRequest, tools: AskedTools | None, thought: Thought | None
     ) -> Parsing | None:
-        """How the answer is taken apart that follows the prompt; None: its text is the answer.
-        Raises UnsupportedError.
-        """
+        """How the answer is taken apart; None: its text is the answer. Raises UnsupportedError."""
         family = self._family
         called = tools is not None and tools.choice != "none"
         must = tools is not None and tools.choice == "required"
@@ -83,7 +78,7 @@ class Chats:
             family=family.name,
             most_held=self._config.max_call_characters,
             reasoning=reasoning,
-            opened=_opened(family.thinking, prompt),
+            thought=thought,
             shows_reasoning=request.include_reasoning is not False,
             tools=tools.schemas() if tools is not None and called else None,
             forced=must and not writes_json(family),
@@ -91,11 +86,13 @@ class Chats:
             older=tools is not None and tools.older,
         )
 
-    @property
-    def reasoning_end(self) -> str:
-        """The text that ends the model's reasoning; empty: it has none."""
+    def thought(self, fields: TemplateFields, prompt: str) -> Thought | None:
+        """Where a thought begins and ends in the answer that follows the prompt; None: the model
+        does not think.
+        """
         thinking = self._family.thinking if self._family else None
-        return thinking.end if thinking else ""
+        known = self._template.variables if self._template else frozenset()
+        return thought_of(thinking, prompt, options=_options(fields), variables=known)
 
     def _check_tools(self, template: ChatTemplate, tools: AskedTools) -> None:
         param = "functions" if tools.older else "tools"
@@ -133,11 +130,11 @@ class Chats:
 
     def _unheeded(self, request: ChatRequest) -> tuple[str, ...]:
         """Fields of reasoning that a model which does not reason cannot follow."""
-        if self.reasoning_end:
+        if self._family is not None and self._family.thinking is not None:
             return ()
         known = self._template.variables if self._template else frozenset()
         effort = request.reasoning_effort not in (None, "none", "minimal")
-        heeded = not known.isdisjoint(("reasoning_effort", *_THINKING))
+        heeded = not known.isdisjoint(("reasoning_effort", *SWITCHES))
         budget = request.thinking_token_budget not in (None, NO_BUDGET)
         return (
             *(("reasoning_effort",) if effort and not heeded else ()),
@@ -151,18 +148,11 @@ def _options(fields: TemplateFields) -> dict[str, Any]:
     if isinstance(fields, ChatRequest) and (effort := fields.reasoning_effort):
         options["reasoning_effort"] = effort
         if effort == "none":
-            options |= dict.fromkeys(_THINKING, False)
+            options |= dict.fromkeys(SWITCHES, False)
     options |= fields.chat_template_kwargs or {}
     if fields.add_generation_prompt is not None:
         options["add_generation_prompt"] = fields.add_generation_prompt
     return options
-
-
-def _opened(thinking: Thinking | None, prompt: str) -> bool:
-    """Whether the prompt ends where the model thinks."""
-    if thinking is None:
-        return False
-    return prompt.rstrip().endswith(thinking.begin.rstrip())
 
 
 def _up_to(last: ChatMessage, prompt: str) -> str:

@@ -9,9 +9,11 @@ from typing import Any
 
 from frontend.openai.asked import Parsing
 from frontend.openai.formats import Form
-from frontend.openai.parsing.families import FAMILIES, Family
+from frontend.openai.parsing.families import Family
 from frontend.openai.parsing.formats import Envelope
+from frontend.openai.thought import Thought
 from frontend.openai.tools import AskedTools, FunctionDefinition
+from tandem.errors import UnsupportedError
 from tandem.logits.spec import LogitsProcessorEntry
 
 PROCESSOR = "tagged"
@@ -33,10 +35,10 @@ def form_with_calls(
     """
     if tools is None or parsing is None or tools.choice == "none":
         return form
-    family = FAMILIES[parsing.family]
+    family = parsing.writes
     if tools.choice == "required":
         field = "function_call" if tools.older else "tool_choice"
-        return _tagged(tools, family, parsing, ends, field=field)
+        return _tagged(tools, family, ends, field=field)
     marker = _marker(family, tools.callable[0].name)
     if not marker:  # nothing would tell calls from other JSON
         return form
@@ -44,17 +46,33 @@ def form_with_calls(
         schema = form.processor.args.get("schema")
         if schema is None:
             return form
-        return _tagged(tools, family, parsing, ends, field=form.field, answer=schema)
+        return _tagged(tools, family, ends, field=form.field, answer=schema)
     if any(function.strict for function in tools.callable):
         field = "functions" if tools.older else "tools"
-        return _tagged(tools, family, parsing, ends, field=field, marker=marker)
+        return _tagged(tools, family, ends, field=field, marker=marker)
     return None
+
+
+def behind_thought(form: Form | None, thought: Thought | None) -> Form | None:
+    """The form of what follows the thought that the prompt has opened. Raises UnsupportedError for
+    one that has to be the whole answer.
+    """
+    if form is None or thought is None or not thought.opened:
+        return form
+    args: dict[str, Any] = {"calls": [], **form.processor.args}
+    match form.processor.name:
+        case "json_schema":
+            args["answer"] = args.pop("schema")
+        case "ebnf":
+            raise UnsupportedError(
+                "A grammar is not offered behind the model's reasoning", param=form.field
+            )
+    return Form(form.field, LogitsProcessorEntry(PROCESSOR, args | {"before": thought.end}))
 
 
 def _tagged(
     tools: AskedTools,
     family: Family,
-    parsing: Parsing,
     ends: Sequence[str],
     *,
     field: str,
@@ -79,8 +97,6 @@ def _tagged(
         args["triggers"] = [marker]
     if answer is not None:
         args["answer"] = answer
-    if parsing.opened and family.thinking is not None:
-        args["before"] = family.thinking.end
     return Form(field, LogitsProcessorEntry(PROCESSOR, args))
 
 

@@ -12,7 +12,6 @@ import msgspec
 from frontend.openai import answers
 from frontend.openai.answers import ChatFinishReason
 from frontend.openai.asked import Asked, Parsing
-from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.parsing.parser import Parser
 from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from frontend.openai.shapes import Shape
@@ -27,7 +26,7 @@ class Answer:
     """One choice's answer, taken apart as it comes."""
 
     def __init__(self, parsing: Parsing) -> None:
-        family = FAMILIES[parsing.family]
+        family = parsing.writes
         self._parser = Parser(
             family.forced() if parsing.forced else family,
             reasoning=parsing.reasoning,

@@ -16,7 +16,7 @@ from frontend.openai.asked import Asked, Parsing
 from frontend.openai.chat_template import ChatTemplate
 from frontend.openai.chats import Chats
 from frontend.openai.conversation import ChatMessage
-from frontend.openai.forced import form_with_calls
+from frontend.openai.forced import behind_thought, form_with_calls
 from frontend.openai.formats import Form, form_of
 from frontend.openai.limits import Limits
 from frontend.openai.processors import processors_of
@@ -30,6 +30,7 @@ from frontend.openai.requests import (
     GenerationFields,
     TemplateFields,
 )
+from frontend.openai.thought import Thought
 from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.tools import AskedTools, asked_tools
 from tandem.errors import (
@@ -102,11 +103,12 @@ class Preprocessor:
             _check_allowed(request, grant)
         shared = "" if self._config.share_prefix_cache else salt
         cache = _Cache(_salt(request, shared), lora_adapter)
-        parsing, tools = None, None
+        parsing, tools, thought = None, None, None
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
             text = self.chat_text(request.messages, request, tools)
-            parsing = self._chats.parsing(request, tools, text)
+            thought = self._chats.thought(request, text)
+            parsing = self._chats.parsing(request, tools, thought)
             prompts = [self._chat_prompt(request, text, limits, cache)]
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             of_prompt = request.prompt_logprobs
@@ -114,13 +116,15 @@ class Preprocessor:
             prompts = self._completion_prompts(request, limits, cache)
             logprobs = request.logprobs
             of_prompt = _of_prompt(request)
+        form = form_with_calls(tools, parsing, form_of(request), ends=self._ends)
         return self._submission(
             request,
-            form_with_calls(tools, parsing, form_of(request), ends=self._ends),
+            behind_thought(form, thought),
             limits,
             prompts,
             self._sampling(request, limits, prompts, logprobs=logprobs, of_prompt=of_prompt),
             parsing,
+            thought,
             id=id,
             trace_id=trace_id,
             grant=grant,
@@ -235,6 +239,7 @@ class Preprocessor:
         prompts: Sequence[Prompt],
         sampling: common_pb2.SamplingParams,
         parsing: Parsing | None,
+        thought: Thought | None,
         *,
         id: str,
         trace_id: str,
@@ -242,12 +247,14 @@ class Preprocessor:
         cache: _Cache,
     ) -> Asked:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
+        if sampling.stop and parsing and (marks := parsing.thought_marks()):
+            sampling.thought.CopyFrom(marks)
         processors = processors_of(
             request,
             form,
             limits,
             self._config,
-            reasoning_end=self._chats.reasoning_end,
+            thought=thought,
         )
         contradictions.check(
             processors.spec,

@@ -5,12 +5,13 @@ fields that are one by another name.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from frontend.config import FrontendConfig
 from frontend.openai.formats import Form, check_arguments
 from frontend.openai.limits import Limits
 from frontend.openai.requests import ChatRequest, GenerationFields, LogitsProcessorChoice
+from frontend.openai.thought import Thought
 from tandem.errors import InvalidRequestError, UnsupportedError
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
 
@@ -29,10 +30,10 @@ def processors_of(
     limits: Limits,
     config: FrontendConfig,
     *,
-    reasoning_end: str,
+    thought: Thought | None,
 ) -> Processors:
-    """The form first, as grammars must be. `reasoning_end`: the text that ends the model's
-    reasoning; empty: it has none. Raises InvalidRequestError and UnsupportedError.
+    """The form first, as grammars must be. `thought`: the answer's; None: the model has
+    none. Raises InvalidRequestError and UnsupportedError.
     """
     own: list[LogitsProcessorEntry] = []
     if choices := request.logits_processors:
@@ -46,7 +47,7 @@ def processors_of(
     found += [Form(f"{PARAM}[{place}]", entry) for place, entry in enumerate(own)]
     if own:
         _check_size(PARAM, [each.processor for each in found], config)
-    for each in _named_otherwise(request, reasoning_end):
+    for each in _named_otherwise(request, thought):
         if each.processor.name not in limits.logits_processors:
             raise UnsupportedError("This deployment's workers do not offer it", param=each.field)
         found.append(each)
@@ -56,15 +57,19 @@ def processors_of(
     return Processors(spec, tuple(each.field for each in found))
 
 
-def _named_otherwise(request: GenerationFields, reasoning_end: str) -> Iterator[Form]:
+def _named_otherwise(request: GenerationFields, thought: Thought | None) -> Iterator[Form]:
     if count := request.min_tokens:
         yield Form("min_tokens", LogitsProcessorEntry("min_new_tokens", {"count": count}))
     if not isinstance(request, ChatRequest):
         return
     budget = request.thinking_token_budget
-    if budget is not None and budget >= 0 and reasoning_end:
+    if budget is None or budget < 0:
+        return
+    if thought is not None and thought.state != "off":
         field = "thinking_token_budget"
-        args = {"budget": budget, "end_text": reasoning_end}
+        args: dict[str, Any] = {"budget": budget, "end_text": thought.end}
+        if not thought.opened:
+            args["begin_text"] = thought.begin
         yield Form(field, LogitsProcessorEntry("thinking_budget", args))
 
 

@@ -32,6 +32,7 @@ from tandem.logits.spec import (
 )
 from tandem.text.stop_strings import StopStrings
 from tandem.text.stop_words import StopWords, StopWordTable
+from tandem.text.thoughts import Marks
 from tandem.text.tokenizer import Tokenizer
 from tandem.token_limits import check_token_ids, context_error
 from tandem.v1 import common_pb2, worker_pb2
@@ -288,7 +289,7 @@ class Intake:
         reads_text = task.want_text or (judged and self._reads_text()) or bool(stop)
         return Output(
             detokenizer=self._tokenizer.detokenizer(shown) if reads_text else None,
-            stops=StopStrings(stop, least=least) if stop else None,
+            stops=stop_strings(task.sampling, least=least) if stop else None,
             words=None if read.stop_words is None else StopWords(read.stop_words, least=least),
             stop_token_ids=frozenset(task.sampling.stop_token_ids),
         )
@@ -304,6 +305,15 @@ def _parse(data: bytes) -> common_pb2.Task:
         return common_pb2.Task.FromString(data)
     except DecodeError as error:
         raise InvalidRequestError("the task is no tandem.v1.Task") from error
+
+
+def stop_strings(sampling: common_pb2.SamplingParams, *, least: int = 0) -> StopStrings:
+    """Those of a task that has some. `least`: see StopStrings."""
+    thoughts = None
+    if sampling.HasField("thought"):
+        thought = sampling.thought
+        thoughts = Marks(thought.begin, thought.end, thought.opened, tuple(thought.silent))
+    return StopStrings(sampling.stop, least=least, thoughts=thoughts)
 
 
 def _stop_tokens(sampling: common_pb2.SamplingParams) -> list[int]:

@@ -15,6 +15,8 @@ from tandem.v1 import common_pb2, worker_pb2
 
 MOST_STOPS = 64
 MOST_STOP_CHARACTERS = 64 * 1024
+MOST_MARK_CHARACTERS = 256
+MOST_SILENT_TEXTS = 16
 MOST_STOP_TOKEN_IDS = 1024
 MOST_STOP_WORDS_TOKENS = 1024
 """All stop words together have no more."""
@@ -63,10 +65,20 @@ def _check_sampling(sampling: common_pb2.SamplingParams, limits: worker_pb2.Limi
     if sampling.stop:
         _at_most(MOST_STOPS, len(sampling.stop), "stop")
         _at_most(MOST_STOP_CHARACTERS, sum(map(len, sampling.stop)), "stop")
+    if sampling.HasField("thought"):
+        _check_thought(sampling.thought)
     if sampling.stop_words:
         lengths = [len(word.token_id) for word in sampling.stop_words]
         _at_most(MOST_STOP_WORD_TOKENS, max(lengths), "stop_words")
         _at_most(MOST_STOP_WORDS_TOKENS, sum(lengths), "stop_words")
+
+
+def _check_thought(thought: common_pb2.Thought) -> None:
+    _at_most(MOST_SILENT_TEXTS, len(thought.silent), "thought")
+    for mark in (thought.begin, thought.end, *thought.silent):
+        if not mark:
+            raise InvalidRequestError("thought: a mark must not be empty", param="thought")
+        _at_most(MOST_MARK_CHARACTERS, len(mark), "thought")
 
 
 def _check_regeneration(again: common_pb2.Regeneration, context_length: int) -> None:

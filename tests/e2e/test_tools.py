@@ -154,8 +154,15 @@ def test_fields_that_are_logits_processors_pass_a_router_that_allows_none(
     least = openai.chat.completions.create(**fields, **ends, extra_body={"min_tokens": 40})
     assert least.usage is not None
     assert least.usage.completion_tokens == 41
-    budget = {"thinking_token_budget": 10}
+    opened = {"continue_final_message": True, "add_generation_prompt": False}
+    fields["messages"] = [USER, {"role": "assistant", "content": "<think>"}]
     thought = openai.chat.completions.create(
-        **fields, extra_body=budget, logit_bias={str(end): -100}
+        **fields,
+        extra_body=opened | {"thinking_token_budget": 10},
+        logit_bias={str(end): -100},
     )
-    assert "</think>" in (thought.choices[0].message.content or "")
+    assert thought.usage is not None
+    details = thought.usage.completion_tokens_details
+    assert details is not None
+    assert 0 < (details.reasoning_tokens or 0) < 30
+    assert thought.choices[0].message.content

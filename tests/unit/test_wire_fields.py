@@ -67,6 +67,7 @@ SAMPLING = common_pb2.SamplingParams(
     logprobs=1,
     prompt_logprobs=1,
     stop_words=[common_pb2.StopWord(token_id=[1])],
+    thought=common_pb2.Thought(begin="b", end="e", opened=True, silent=["s"]),
 )
 TASK = common_pb2.Task(
     trace_id=TRACE,

@@ -321,8 +321,8 @@ _KNOWN = (
     ),
     Family("pythonic", None, (Pythonic(),)),
     Family("json_array", None, (_JSON_ARRAY,)),
-    Family("think", _THINK, signs=("</think>",)),
-    Family("magistral", Thinking("[THINK]", "[/THINK]"), signs=("[/THINK]",)),
+    Family("think", _THINK, signs=("think>",)),
+    Family("magistral", Thinking("[THINK]", "[/THINK]"), signs=("THINK]",)),
 )
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _KNOWN}
@@ -345,9 +345,12 @@ def detect(
 
 
 def _thinking_in(text: str, family: Family) -> Thinking | None:
-    """The markers of reasoning that the model has: the family's, or those of another."""
+    """The markers of reasoning that the model has: the family's, or those of another. Templates
+    write the beginning alone, or take all up to the end out of earlier answers, or both.
+    """
     all_known = (family.thinking, _THINK, FAMILIES["magistral"].thinking)
-    return next((each for each in all_known if each is not None and each.end in text), None)
+    known = [each for each in all_known if each is not None]
+    return next((each for each in known if each.begin in text or each.end in text), None)
 
 
 def _texts(value: object) -> Iterator[str]:

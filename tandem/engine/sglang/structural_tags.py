@@ -50,6 +50,12 @@ class _Formats:
 
     def _calls_alone(self) -> Format:
         answer = self._tags.answer
+        if self._tags.pattern is not None:
+            return {"type": "regex", "pattern": self._tags.pattern}
+        if self._tags.choices is not None:
+            return _any(map(_text, self._tags.choices))
+        if answer is not None and not self._tags.calls:
+            return self._json(answer, "answer")
         calls = _sequence(self._any_call(self._tags.begin), self._further())
         return calls if answer is None else _any([calls, self._json(answer, "answer")])
 

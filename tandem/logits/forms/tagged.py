@@ -58,6 +58,8 @@ class Tags(msgspec.Struct, frozen=True, kw_only=True):
     end: str
     before: str
     answer: dict[str, Any] | None
+    pattern: str | None = None
+    choices: Sequence[str] | None = msgspec.field(default=None, name="texts")
 
     @staticmethod
     def of(source: str) -> Tags:
@@ -156,8 +158,15 @@ class _Grammar:
         return "\n".join([f"start: {start}", *self._rules, ""])
 
     def _calls_alone(self) -> str:
-        answer = self._tags.answer
-        first = self._any_call(self._tags.openings(), [] if answer is None else [answer])
+        tags = self._tags
+        if tags.pattern is not None:
+            return _regex(tags.pattern)
+        if tags.choices is not None:
+            return _any(map(self._written, tags.choices))
+        answer = tags.answer
+        if answer is not None and not tags.calls:
+            return _json(answer)
+        first = self._any_call(tags.openings(), [] if answer is None else [answer])
         calls = f"{first} {self._further()}"
         return calls if answer is None else f"{calls} | {_json(answer)}"
 
@@ -260,6 +269,12 @@ def _beginnings(schema: Mapping[str, Any]) -> str:
 
 def _quoted(text: str) -> str:
     return json.dumps(text)
+
+
+def _regex(pattern: str) -> str:
+    """Between slashes: those in it, and the ends of lines, are escaped."""
+    escaped = re.sub(r"\\.|/", lambda m: m[0] if m[0] != "/" else r"\/", pattern, flags=re.DOTALL)
+    return f"/{escaped.replace(chr(10), chr(92) + 'n').replace(chr(13), chr(92) + 'r')}/"
 
 
 def _json(schema: Mapping[str, Any]) -> str:

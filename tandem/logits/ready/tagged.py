@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from tandem.logits.forms import compiler
-from tandem.logits.forms.limits import MAX_SCHEMA
+from tandem.logits.forms.limits import MAX_SCHEMA, check_text
 from tandem.logits.forms.tagged import Call, Tags, Written
 from tandem.logits.model import Model
 from tandem.logits.ready.grammar import GrammarProcessor
@@ -25,7 +25,8 @@ class Tagged(GrammarProcessor):
     With `triggers` they stand in free text, if there are any: free text goes on until a trigger,
     and from there one of the calls that begin with it must follow. Calls with nothing around them
     have free text between them, and the separator means nothing. Without triggers there is no free
-    text: the answer is calls, at least one, or else JSON of the schema `answer`.
+    text: the answer is calls, at least one, or else JSON of the schema `answer`. Without calls the
+    answer is what `answer`, `pattern` or `texts` says.
 
     Special tokens of the tokenizer that a text holds must come as those tokens. JSON is on one
     line, as from json_schema.
@@ -35,7 +36,7 @@ class Tagged(GrammarProcessor):
 
     def __init__(
         self,
-        calls: Annotated[list[Call], Meta(min_length=1, max_length=MAX_ITEMS)],
+        calls: Annotated[list[Call], Meta(max_length=MAX_ITEMS)],
         triggers: Annotated[list[Text], Meta(max_length=_MAX_TRIGGERS)] | None = None,
         several: bool = True,
         separator: Written = "",
@@ -43,12 +44,22 @@ class Tagged(GrammarProcessor):
         end: Written = "",
         before: Written = "",
         answer: Annotated[dict[str, Any], Meta(max_length=MAX_SCHEMA)] | None = None,
+        pattern: Text | None = None,
+        texts: Annotated[list[Text], Meta(min_length=1, max_length=MAX_ITEMS)] | None = None,
     ) -> None:
         """`several`: more than one call may come. `before`: a text that ends some free text, with
-        which the answer begins, such as a model's reasoning; all else follows it.
+        which the answer begins, such as a model's reasoning; all else follows it. `pattern`,
+        `texts`: as of the processors `regex` and `choice`, where no calls are given.
         """
-        if triggers and answer is not None:
+        forms = [each for each in (answer, pattern, texts) if each is not None]
+        if triggers and forms:
             raise ValueError("with triggers the answer may be any text: give no schema for it")
+        if not calls and len(forms) != 1:
+            raise ValueError("without calls, give one of answer, pattern and texts")
+        if calls and (pattern is not None or texts is not None):
+            raise ValueError("beside calls, only a schema can say what the answer is")
+        if pattern is not None:
+            check_text(pattern, quoted=False)
         openings = [begin + call.begin for call in calls]
         if triggers:
             _check_triggers(triggers, openings)
@@ -61,6 +72,8 @@ class Tagged(GrammarProcessor):
             end=end,
             before=before,
             answer=answer,
+            pattern=pattern,
+            choices=texts,
         )
         try:
             source = msgspec.json.encode(tags).decode()

@@ -12,7 +12,7 @@ from frontend.config import FrontendConfig
 from frontend.openai.chat_template import ChatTemplate
 from frontend.openai.chats import Chats
 from frontend.openai.conversation import ChatMessage
-from frontend.openai.forced import form_with_calls
+from frontend.openai.forced import behind_thought, form_with_calls
 from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.requests import ChatRequest
 from frontend.openai.tools import CalledFunction, MadeCall, asked_tools
@@ -135,10 +135,12 @@ def test_a_prompt_may_end_within_the_reasoning(end: str, opened: bool) -> None:
     asked = request()
     template = ChatTemplate("{{ messages[0].content }}" + end, {})
     chats = Chats(CONFIG, template, FAMILIES["qwen3"])
-    parsing = chats.parsing(asked, None, chats.text(asked.messages, asked, None))
+    parsing = chats.parsing(
+        asked, None, chats.thought(asked, chats.text(asked.messages, asked, None))
+    )
     assert parsing is not None
     assert (parsing.reasoning, parsing.opened) == (True, opened)
-    assert Chats(CONFIG, template, FAMILIES["hermes"]).parsing(asked, None, "x") is None
+    assert Chats(CONFIG, template, FAMILIES["hermes"]).parsing(asked, None, None) is None
 
 
 @pytest.mark.promise("S6-314")
@@ -147,10 +149,12 @@ def test_a_call_that_must_come_waits_for_reasoning_that_is_not_told_from_it() ->
     tools = asked_tools(asked)
     template = ChatTemplate("{{ tools | length }}<think>\n", {})
     chats = Chats(CONFIG, template, FAMILIES["qwen3"])
-    parsing = chats.parsing(asked, tools, chats.text(asked.messages, asked, tools))
+    parsing = chats.parsing(
+        asked, tools, chats.thought(asked, chats.text(asked.messages, asked, tools))
+    )
     assert parsing is not None
     assert (parsing.reasoning, parsing.opened) == (False, True)
-    form = form_with_calls(tools, parsing, None, ends=())
+    form = behind_thought(form_with_calls(tools, parsing, None, ends=()), parsing.thought)
     assert form is not None
     assert form.processor.args["before"] == "</think>"
 

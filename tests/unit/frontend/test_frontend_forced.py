@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from frontend.openai.asked import Parsing
-from frontend.openai.forced import form_with_calls
+from frontend.openai.forced import behind_thought, form_with_calls
 from frontend.openai.formats import Form
 from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.parsing.parser import Parser
 from frontend.openai.parsing.parts import CallArguments, CallStart
 from frontend.openai.requests import ChatRequest
+from frontend.openai.thought import thought_of
 from frontend.openai.tools import asked_tools
 from tandem.logits.forms.tagged import Call
 from tandem.logits.ready.tagged import Tagged
@@ -51,11 +52,17 @@ def form_of(
         family=family,
         most_held=1000,
         reasoning=True,
-        opened=opened,
+        thought=thought_of(
+            FAMILIES[family].thinking,
+            FAMILIES[family].thinking.begin if opened else "",
+            options={},
+            variables=(),
+        ),
         tools=tools.schemas(),
         forced=forced,
     )
-    return form_with_calls(tools, parsing, form, ends=ends), parsing
+    made = form_with_calls(tools, parsing, form, ends=ends)
+    return behind_thought(made, parsing.thought), parsing
 
 
 def written(args: dict[str, Any], *calls: tuple[int, str]) -> str:

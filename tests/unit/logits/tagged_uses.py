@@ -70,6 +70,21 @@ USES: dict[str, tuple[Args, list[Answer], list[Answer]]] = {
         ["", "Well", f"a{GET}", f"{GET}a", GET + ALL, GET.replace("x", "y"), SPELLED],
     ),
     "one call must come": (HERMES | {"several": False}, [GET, ALL], ["", f"{GET}\n{ALL}"]),
+    "a pattern follows": (
+        {"calls": [], "pattern": "[ab]{1,2}/\\d|x", **THINKS},
+        ["Hm.</think>\nab/7", "</think>\nx"],
+        ["ab/7", "</think>\n", "</think>\nab/", "</think>\nx/7", "</think>\nxx"],
+    ),
+    "one of some texts follows": (
+        {"calls": [], "texts": ["yes", "yes, no", 'a "b"\n', "[TOOL_CALLS]x"], **THINKS},
+        ["Hm.</think>\nyes", "</think>\nyes, no", '</think>\na "b"\n', "</think>\n[TOOL_CALLS]x"],
+        ["yes", "</think>\n", "</think>\nyes,", "</think>\nyesyes"],
+    ),
+    "JSON follows": (
+        {"calls": [], "answer": schema("x"), **THINKS},
+        [f"Hm. {Y}</think>\n{X}"],
+        [X, f"</think>\n{Y}", f"</think>\n{X}{X}", "</think>\n"],
+    ),
     "calls may come": (
         AUTO,
         ["", "Well", "<tool", GET, f"Well, {GET} and\n{ALL}.", SPELLED, f"a<|im_start|>b{GET}"],

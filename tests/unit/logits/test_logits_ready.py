@@ -153,7 +153,7 @@ def test_kinds_mixed_in_one_batch_keep_to_their_own_rows(library: Library) -> No
         (("ebnf", {"grammar": "root = a"}), "'ebnf'"),
         (("json_schema", {"schema": {"type": "objec"}}), "Invalid type"),
         (("json_schema", {"schema": "object"}), "argument 'schema'"),
-        (("tagged", {"calls": []}), "argument 'calls'"),
+        (("tagged", {"calls": []}), "without calls"),
         (("tagged", {"calls": [{"begin": "f"}]}), "`schema`"),
         (("tagged", {"calls": [{"schema": {"type": "objec"}}]}), "Invalid type"),
         (("tagged", {"calls": [{"schema": {}, "last": ""}]}), "`last`"),

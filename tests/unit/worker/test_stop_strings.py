@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_model import bytes_of, held_from, reference, run
+from worker_harness import Bench, delta, ids_of
 
+from tandem.engine.base import Ending
+from tandem.hooks.contract import Phase
+from tandem.text.stop_strings import StopStrings, Token
+from tandem.text.thoughts import Marks
 from tandem.text.tokenizer import Tokenizer
+from tandem.v1 import common_pb2
 
 LETTERS = st.text("abc é☃", max_size=24)
 STOPS = st.lists(st.text("abc é☃", min_size=1, max_size=4), min_size=1, max_size=3)
@@ -70,3 +78,110 @@ def test_the_hook_sees_text_that_is_already_cut(tokenizer: Tokenizer) -> None:
 def test_held_text_is_the_longest_possible_beginning() -> None:
     assert held_from("xxaba", ["abab", "ba!"]) == 2
     assert held_from("xx", ["ab"]) == 2
+
+
+# --- thoughts ---
+
+THINK = Marks("<think>", "</think>", silent=("<answer>",))
+OPENED = THINK._replace(opened=True)
+
+
+def shown(text: str, *stops: str, marks: Marks, least: int = 0) -> tuple[str, str | None]:
+    """What is shown of a text whose characters come one by one, and the stop string that was met:
+    the same as where they come at once.
+    """
+    found = []
+    for pieces in (list(text), [text]):
+        strings = StopStrings(stops, least=least if len(pieces) > 1 else 0, thoughts=marks)
+        out = ""
+        for place, piece in enumerate(pieces):
+            if strings.matched is None:
+                end = strings.token_end(piece, incomplete=False)
+                out += strings.push(Token(place, None, end), piece)
+        if strings.matched is None:
+            out += strings.push(None, "")
+        if strings.matched is None:
+            out += strings.flush()
+        found.append((out, strings.matched))
+    assert least or found[0] == found[1]
+    return found[0]
+
+
+@pytest.mark.promise("S1-304")
+@pytest.mark.parametrize(
+    ("marks", "text", "kept"),
+    [
+        (OPENED, "a.b</think>c", "a.b</think>c"),
+        (OPENED, "a.b</think>c.d", "a.b</think>c"),
+        (OPENED, "a.b", "a.b"),
+        (OPENED, "a.</thin.", "a.</thin."),
+        (THINK, "<think>a.b</think>c.d", "<think>a.b</think>c"),
+        (THINK, " \n<think>a.b</think>c.d", " \n<think>a.b</think>c"),
+        (THINK, "a.b", "a"),
+        (THINK, "<thin.", "<thin"),
+        (THINK, "a <think>b.c</think>", "a <think>b"),
+        (THINK, "<think>a.</think>\n<think>b.</think>c.d", "<think>a.</think>\n<think>b.</think>c"),
+        (THINK, "<answer><think>a.</think>b.", "<answer><think>a.</think>b"),
+        (THINK, "a<answer>\n<think>b.</think>c.", "a<answer>\n<think>b.</think>c"),
+        (THINK, "<think>a.</think>b</think>.", "<think>a.</think>b</think>"),
+    ],
+)
+def test_a_stop_string_counts_outside_of_thoughts_alone(marks: Marks, text: str, kept: str) -> None:
+    assert shown(text, ".", marks=marks) == (kept, None if kept == text else ".")
+
+
+@pytest.mark.promise("S1-304")
+def test_space_behind_a_thought_is_no_content_that_a_stop_string_could_end() -> None:
+    text = "Hm.\n\n</think>\n\nWell.\n\nNext"
+    assert shown(text, "\n\n", marks=OPENED) == ("Hm.\n\n</think>\n\nWell.", "\n\n")
+    assert shown("\n\nWell", "\n\n", marks=THINK) == ("", "\n\n")
+
+
+def test_space_alone_is_an_answer_that_a_stop_string_ends() -> None:
+    strings = StopStrings(["\n"], thoughts=THINK)
+    shown = strings.push(Token(0, None, 101), " " * 100 + "\n")
+    assert (shown, strings.matched) == (" " * 100, "\n")
+
+
+def test_a_stop_string_spans_no_thought() -> None:
+    assert shown("</th</think>ink>", "</think>", marks=OPENED) == ("</th</think>ink>", None)
+    assert shown("x<think>ab</think>", "xb", marks=OPENED) == ("x<think>ab</think>", None)
+
+
+def test_min_tokens_count_while_a_thought_is_still_possible() -> None:
+    found = [shown("<t.x.y.", ".", marks=THINK, least=each)[0] for each in range(8)]
+    assert found == ["<t", "<t", "<t", "<t.x", "<t.x", "<t.x.y", "<t.x.y", "<t.x.y."]
+
+
+@pytest.mark.promise("S1-304")
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_hooks_see_the_first_token_of_a_thought_in_both_phases_whatever_stops_behind_it(
+    tokenizer: Tokenizer, phase: Phase
+) -> None:
+    bench = Bench(tokenizer, phase=phase)
+    thought = common_pb2.Thought(begin="<think>", end="</think>", opened=True)
+    first = ids_of(tokenizer, "\n")
+    requests = [bench.start(1, stop=["\n"], thought=thought), bench.start(2, stop=["\n"])]
+    bench.step(*(delta(request, first, Ending.LENGTH) for request in requests))
+    bench.settle()
+    seen = ["".join(call.text_diff for call in bench.hook.of(request)) for request in requests]
+    assert seen == ["\n", ""]
+
+
+@pytest.mark.promise("S1-304")
+@pytest.mark.parametrize("resumed", [0, 2, 4])
+def test_an_answer_ends_at_its_stop_string_and_not_in_its_thought_where_it_goes_on_elsewhere(
+    tokenizer: Tokenizer, resumed: int
+) -> None:
+    ids = ids_of(tokenizer, "Stop? No.</think>\n\nWe STOP here")
+    steps = [ids[:1], ids[1:4], ids[4:7], ids[7:9], ids[9:]]
+    made = [common_pb2.TokenLogprobs(token_id=step) for step in steps[:resumed]]
+    task: dict[str, Any] = {"resume": common_pb2.Resumption(step=made)} if made else {}
+    bench = Bench(tokenizer)
+    thought = common_pb2.Thought(begin="<think>", end="</think>", opened=True)
+    request = bench.start(stop=["Stop", "STOP", "\n"], thought=thought, task=task)
+    for step in steps[resumed:]:
+        bench.step(delta(request, step, Ending.LENGTH if step is steps[-1] else None))
+    said = bench.settle()
+    assert said.text(101) == "Stop? No.</think>\n\nWe "
+    assert [each.stop_reason for each in said.finishes(101)] == ["STOP"]

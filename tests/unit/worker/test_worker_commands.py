@@ -38,6 +38,8 @@ def test_the_fields_of_a_task_cost_their_own_leg(tokenizer: Tokenizer) -> None:
     top = {"top_count": 1, "top_token_id": [4], "top_logprob": [-1.0]}
     task.resume.step.add(token_id=[4], logprob=[-1], **top)
     task.sampling.stop.append("s")
+    thought = common_pb2.Thought(begin="b", end="e", opened=True, silent=["s"])
+    task.sampling.thought.CopyFrom(thought)
     task.sampling.stop_token_ids.append(1)
     task.sampling.stop_words.add(token_id=[1, 2])
     task.sampling.logit_bias[1] = 1.0

@@ -134,6 +134,8 @@ def _commands() -> Sequence[bytes]:
                     7,
                     stop_words=[{"token_id": [20, 21]}, {"token_id": [22]}],
                     stop_token_ids=[23],
+                    stop=["ab"],
+                    thought={"begin": "<t>", "end": "</t>", "opened": True, "silent": ["s"]},
                     task={
                         "embedding_bias": {
                             "token_ids": b"\x05\0\0\0\x06\0\0\0",

@@ -1,0 +1,132 @@
+"""Where a thought begins and ends: what is read, forced and counted is by one and the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from frontend.openai.asked import Parsing
+from frontend.openai.forced import behind_thought
+from frontend.openai.formats import Form
+from frontend.openai.parsed import Answer
+from frontend.openai.parsing.families import FAMILIES, detect
+from frontend.openai.parsing.parser import Parser
+from frontend.openai.parsing.parts import Content, Reasoning
+from frontend.openai.thought import Thought, thought_of
+from tandem.errors import UnsupportedError
+from tandem.logits.spec import LogitsProcessorEntry
+from tandem.text.stop_strings import StopStrings, Token
+from tandem.text.thoughts import Marks
+
+SIGNS = {
+    "qwen3_coder": "<tool_call><function=",
+    "mistral": "[TOOL_CALLS]",
+    "mistral_args": "[TOOL_CALLS][ARGS]",
+    "llama3_json": '<|start_header_id|>"parameters"',
+    "llama4": "<|python_start|>",
+    "granite": "<|start_of_role|><|tool_call|>",
+    "phi4_mini": "<|tool|><|/tool|>",
+    "internlm": "<|action_start|><|plugin|>",
+    "jamba": "<tool_calls>",
+    "lfm2": "<|tool_list_start|>",
+}
+"""What a template of the family has, which says nothing of a thought by itself."""
+OPENED = "Hi<think>\n"
+CLOSED = "Hi<think>\n\n</think>\n\n"
+
+
+def thought(prompt: str, **options: Any) -> Thought:
+    thinking = FAMILIES["qwen3"].thinking
+    found = thought_of(thinking, prompt, options=options, variables=("enable_thinking",))
+    assert found is not None
+    return found
+
+
+@pytest.mark.promise("S1-305")
+@pytest.mark.parametrize("name", SIGNS)
+def test_a_family_that_was_found_with_a_thought_keeps_it(name: str) -> None:
+    family = detect(SIGNS[name] + "</think>", (), ())
+    assert family is not None
+    found = thought_of(family.thinking, OPENED, options={}, variables=())
+    answer = Answer(Parsing(family=family.name, most_held=99, reasoning=True, thought=found))
+    parts = [*answer.push("Hm.</think>Well.", 3), *answer.flush()]
+    assert parts == [Reasoning("Hm."), Content("Well.")]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "options", "state"),
+    [
+        (OPENED, {}, "opened"),
+        (OPENED, {"enable_thinking": False}, "opened"),
+        (CLOSED, {}, "off"),
+        ("Hi", {}, "possible"),
+        ("Hi", {"enable_thinking": False}, "off"),
+        ("Hi", {"thinking": False}, "possible"),
+    ],
+)
+def test_the_prompt_says_first_whether_the_answer_thinks(
+    prompt: str, options: dict[str, Any], state: str
+) -> None:
+    assert thought(prompt, **options).state == state
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "behind"),
+    [
+        ("json_schema", {"schema": {"type": "object"}}, {"answer": {"type": "object"}}),
+        ("regex", {"pattern": "a/b"}, {"pattern": "a/b"}),
+        ("choice", {"texts": ["a"]}, {"texts": ["a"]}),
+    ],
+)
+def test_a_form_begins_behind_the_thought_that_the_prompt_opened(
+    name: str, args: dict[str, Any], behind: dict[str, Any]
+) -> None:
+    form = Form("guided", LogitsProcessorEntry(name, args))
+    moved = behind_thought(form, thought(OPENED))
+    assert moved is not None
+    expected = {"calls": [], "before": "</think>"} | behind
+    assert (moved.processor.name, moved.processor.args) == ("tagged", expected)
+    assert behind_thought(form, thought(CLOSED)) == form
+
+
+def test_a_grammar_behind_a_thought_is_refused_by_its_field() -> None:
+    form = Form("guided_grammar", LogitsProcessorEntry("ebnf", {"grammar": 'root ::= "a"'}))
+    with pytest.raises(UnsupportedError) as caught:
+        behind_thought(form, thought(OPENED))
+    assert caught.value.param == "guided_grammar"
+
+
+@pytest.mark.promise("S1-304")
+@settings(deadline=None, max_examples=300)
+@given(
+    opened=st.booleans(),
+    pieces=st.lists(st.sampled_from(["<think>", "</think>", "<thi", "nk>", "a", "\n"]), min_size=2),
+    stop=st.sampled_from(["a", "aa", "\n", "\na", "<"]),
+)
+def test_workers_and_the_parser_agree_on_what_is_content(
+    opened: bool, pieces: list[str], stop: str
+) -> None:
+    text = "".join(pieces)
+    stops = StopStrings([stop], thoughts=Marks("<think>", "</think>", opened))
+    shown = ""
+    for place, each in enumerate(text):
+        if stops.matched is None:
+            shown += stops.push(Token(place, None, stops.token_end(each, incomplete=False)), each)
+    if stops.matched is None:
+        shown += stops.push(None, "")
+    shown += stops.flush()
+    whole, cut = content_of(text, opened=opened), content_of(shown, opened=opened)
+    if opened or text.lstrip().startswith("<think>"):  # space behind a thought is no answer yet
+        whole, cut = whole.lstrip(), cut.lstrip()
+    before, found, _ = whole.partition(stop)
+    assert (cut, stops.matched or "") == (before, found)
+
+
+def content_of(text: str, *, opened: bool) -> str:
+    family = FAMILIES["think"]
+    parser = Parser(family, reasoning=True, opened=opened, tools=None, most_held=99)
+    parts = [*parser.push(text), *parser.flush()]
+    return "".join(part.text for part in parts if isinstance(part, Content))
