@@ -9,6 +9,7 @@ client closes too or a bound is reached.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 _DROPPED_BYTES = 64 * 1024 * 1024
 _IDLE_SECONDS = 2.0
@@ -22,7 +23,8 @@ class LingeringClose:
         self._loop = loop
         self._left = _DROPPED_BYTES
         if transport.can_write_eof():  # not with TLS, where the answer's own length must do
-            transport.write_eof()
+            with contextlib.suppress(OSError):  # the client has reset it: reading on shows that
+                transport.write_eof()
         transport.resume_reading()
         self._timer = loop.call_later(_IDLE_SECONDS, transport.close)
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import struct
 from typing import Any
 
 import pytest
 from harness import COMPLETION, PATIENCE, Harness, Start, request_bytes, say_hello
 
+from frontend.http.closing import LingeringClose
 from frontend.http.connection import Connection
 from frontend.http.parsing import RequestParser
 
@@ -135,6 +137,35 @@ async def test_a_client_that_neither_sends_nor_closes_is_let_go(
     lost.clear()
     await asyncio.wait_for(lost.wait(), PATIENCE)
     writer.close()
+
+
+class Resting(asyncio.Protocol):
+    """A connection whose socket is not read."""
+
+    def __init__(self) -> None:
+        self.made: asyncio.Future[asyncio.Transport] = asyncio.get_running_loop().create_future()
+        self.lost = asyncio.Event()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        self.made.set_result(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
+
+
+async def test_a_client_that_reset_its_connection_unseen_is_let_go() -> None:
+    """While much of what a client sent waits unread, its going is not seen."""
+    loop, resting = asyncio.get_running_loop(), Resting()
+    async with await loop.create_server(lambda: resting, "127.0.0.1", 0) as server:
+        client = socket.create_connection(server.sockets[0].getsockname(), timeout=PATIENCE)
+        transport = await asyncio.wait_for(resting.made, PATIENCE)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        closing = LingeringClose(transport, loop)
+        await asyncio.wait_for(resting.lost.wait(), PATIENCE)
+        closing.over()
 
 
 @pytest.mark.promise("S6-139")
