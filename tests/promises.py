@@ -1906,6 +1906,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-372",
+        "Given a port of the API whose operator names neither `/metrics` nor `/ping`, then neither "
+        "is there, with a key or without; scrapes that come at once are written once.",
+        ours=True,
+    ),
+    Promise(
         "S6-151",
         "Given anything but a whole key, then the API stays closed; given keys without a key "
         "among them, then nothing starts.",
