@@ -1389,6 +1389,12 @@ PROMISES: tuple[Promise, ...] = (
     ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
+        "S5-633",
+        "Given a request of any service_tier and priority, then its answer names the tier that it "
+        "was really in.",
+        ours=True,
+    ),
+    Promise(
         "S6-134",
         "Given what a proxy may read in two ways, when clients share its connections, then each "
         "gets exactly its own answers.",
