@@ -1395,6 +1395,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-634",
+        "Given what a request has and its answer does without, then metrics count it by name, and "
+        "no client adds a name to them.",
+        ours=True,
+    ),
+    Promise(
         "S6-134",
         "Given what a proxy may read in two ways, when clients share its connections, then each "
         "gets exactly its own answers.",
