@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import NamedTuple
 
 from frontend.http import errors as http_errors
@@ -23,6 +23,7 @@ from frontend.openai.messages import errors as message_errors
 from frontend.openai.messages.dialect import MESSAGES
 from frontend.openai.responses.dialect import RESPONSES
 from frontend.playground import PATH, File
+from frontend.scrapes import Scrapes
 from frontend.tenants import Tenant, Tenants
 from tandem.complaints import Complaints
 from tandem.errors import (
@@ -43,6 +44,12 @@ log = logging.getLogger(__name__)
 
 RESPONSES_PATH = "/v1/responses"
 MESSAGES_PATH = "/v1/messages"
+_BESIDE = {
+    PATH: "A page to chat on",
+    "/metrics": "Metrics, as Prometheus reads them",
+    "/ping": "The same as /ready",
+}
+"""What the index says of paths that the operator may name, beside those of the API."""
 Handler = Callable[[Call], Awaitable[TandemError | None]]
 
 
@@ -74,11 +81,12 @@ class App:
         capacity: Capacity,
         complaints: Complaints,
         files: Mapping[str, File],
+        operator_paths: Collection[str] = (),
         spans: CallSpans | None = None,
         trust_traceparent: bool = False,
     ) -> None:
-        """`files`: static files by path. `spans`: spans of counted requests; None: no request is
-        traced.
+        """`files`: static files by path. `operator_paths`: those of operators that are served too.
+        `spans`: spans of counted requests; None: no request is traced.
         """
         self._metrics = metrics
         self._browsers = browsers
@@ -88,7 +96,6 @@ class App:
         self._trust_traceparent = trust_traceparent
         self._tenants = tenants
         get, post = "GET", "POST"
-        pages = {PATH: "A page to chat on"} if PATH in files else {}
         self._model = Route(get, endpoints.model, secured=True)
         self._routes = {
             "/v1/chat/completions": Route(
@@ -116,8 +123,7 @@ class App:
             "/version": Route(get, endpoints.version),
             "/openapi.json": Route(get, endpoints.openapi),
             DOCS: Route(get, endpoints.docs),
-            "/": Route(get, functools.partial(endpoints.index, pages)),
-            **{path: Route(get, file.serve) for path, file in files.items()},
+            **_beside(endpoints, metrics, files, operator_paths),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -236,6 +242,25 @@ class App:
                 peer=call.connection.peer,
                 reason=error.message,
             )
+
+
+def _beside(
+    endpoints: Endpoints,
+    metrics: Metrics,
+    files: Mapping[str, File],
+    operator_paths: Collection[str],
+) -> dict[str, Route]:
+    """The index, and what it lists beside the API."""
+    operators: dict[str, Handler] = {
+        "/metrics": Scrapes(metrics.registry).answer,
+        "/ping": endpoints.ready,
+    }
+    handlers = {path: operators[path] for path in operator_paths}
+    handlers |= {path: file.serve for path, file in files.items()}
+    pages = {path: says for path, says in _BESIDE.items() if path in handlers}
+    home = PATH if PATH in files else DOCS
+    handlers["/"] = functools.partial(endpoints.index, home, pages)
+    return {path: Route("GET", handler) for path, handler in handlers.items()}
 
 
 def _given_key(call: Call) -> bytes:

@@ -53,6 +53,7 @@ _POSITIVE = (
     "slo_itl_seconds",
 )
 _LEAST_KEEP_ALIVE_SECONDS = 0.01
+OPERATOR_PATHS = ("/metrics", "/ping")
 _NOT_NEGATIVE = (
     "drain_seconds",
     "router_wait_seconds",
@@ -136,6 +137,12 @@ class FrontendConfig:
         "Further host names that a server without api_keys on a loopback address answers to, such"
         " as those of a forwarded port, or `*`; it keeps pages of other sites out. Other servers"
         " answer to any name.",
+    )
+    operator_paths: tuple[str, ...] = setting(
+        (),
+        "Which of /metrics and /ping `listen` answers too, to anyone and without a key, for a"
+        " platform that asks there. /metrics tells of models, of traffic and of the names of keys;"
+        " /ping no more than /ready. Empty: neither.",
     )
     cors_origins: tuple[str, ...] = setting(
         (),
@@ -363,6 +370,11 @@ class FrontendConfig:
         sockets.check(self.listen, setting="listen")
         sockets.check(self.metrics_listen, setting="metrics_listen")
         self._check_models()
+        for path in self.operator_paths:
+            if path not in OPERATOR_PATHS:
+                raise ConfigError(
+                    f"operator_paths takes {' and '.join(OPERATOR_PATHS)}, not {path!r}"
+                )
         for origin in self.cors_origins:
             if not _ORIGIN.fullmatch(origin):
                 raise ConfigError(f"cors_origins takes https://HOST[:PORT], not {origin!r}")

@@ -198,6 +198,7 @@ def _build(
         capacity=Capacity(max_requests=config.max_open_requests, budget=budget),
         complaints=complaints,
         files=playground.files() if config.playground else {},
+        operator_paths=config.operator_paths,
         spans=_spans(config, tracer),
         trust_traceparent=config.trust_traceparent,
     )

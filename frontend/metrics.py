@@ -27,6 +27,7 @@ Endpoint = Literal[
 ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
 Fault = Literal["none", "client", "server"]
 SUCCESS = "success"
+OTHER_FIELD = "_other"
 _BELOW_REQUESTS = (
     errors.InvalidRequestError,
     http_errors.HeadTooLargeError,
@@ -79,11 +80,14 @@ class Metrics:
             registry=registry,
         )
         self.prompt_tokens = _counter("prompt_tokens", "Prompt tokens submitted.", registry)
-        self.ignored_fields = _counter(
-            "ignored_fields",
-            "Fields of requests that nobody knows and that were ignored.",
-            registry,
+        self._ignored_fields = Counter(
+            "tandem_frontend_ignored_fields",
+            "Fields and tools that requests had and answers do without, by name; `_other`: those"
+            " that are not in the tables of what is dropped.",
+            ["field"],
+            registry=registry,
         )
+        self._ignored_fields.labels(OTHER_FIELD)
         self._calls = _counter(
             "tool_calls", "Calls of tools that answers were found to hold.", registry
         )
@@ -105,6 +109,10 @@ class Metrics:
             self.slow_clients.inc()
         elif isinstance(error, errors.CancelledError):
             self.disconnects.inc()
+
+    def count_ignored(self, field: str) -> None:
+        """`field`: of a set that clients do not add to; or OTHER_FIELD."""
+        self._ignored_fields.labels(field).inc()
 
     def count_calls(self, calls: int, *, broken: int) -> None:
         """Those of one request's answer."""

@@ -59,6 +59,14 @@ def from_loop(loop: asyncio.AbstractEventLoop, read: Callable[[], T]) -> Callabl
     return ask
 
 
+def scrape(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """All metrics, in the format that the header `accept` asks for, and its content type. For a
+    thread: collectors may wait for the event loop, and TimeoutError is raised where that hangs.
+    """
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
 class Document(NamedTuple):
     """What a component says of itself: JSON, and whether it could."""
 
@@ -184,7 +192,7 @@ class Admin:
             if document is not None:
                 return _json(await self._ask(document))
             if probe is None:
-                return await self._loop.run_in_executor(self._renderer, self._render, headers)
+                return await self._loop.run_in_executor(self._renderer, self._scrape, headers)
             holds = await self._ask(probe)
         except TimeoutError:
             return _Answer(HTTPStatus.SERVICE_UNAVAILABLE, b"the event loop does not answer\n")
@@ -214,10 +222,9 @@ class Admin:
         async with asyncio.timeout(PROBE_SECONDS):
             return await asyncio.wrap_future(asked)
 
-    def _render(self, headers: Mapping[str, str]) -> _Answer:
+    def _scrape(self, headers: Mapping[str, str]) -> _Answer:
         """Raises TimeoutError where a collector asks a loop that hangs."""
-        encode, content_type = choose_encoder(headers.get("accept", ""))
-        body = encode(self._registry)
+        body, content_type = scrape(self._registry, headers.get("accept", ""))
         if not gzip_accepted(headers.get("accept-encoding", "")):
             return _Answer(HTTPStatus.OK, body, content_type)
         return _Answer(

@@ -106,6 +106,7 @@ NAMES: Final = frozenset(
         "namespace",
         "node_rank",
         "nodes",
+        "operator_paths",
         "otlp_endpoint",
         "pair_memory_seconds",
         "pair_wait_seconds",

@@ -1389,6 +1389,18 @@ PROMISES: tuple[Promise, ...] = (
     ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
+        "S5-633",
+        "Given a request of any service_tier and priority, then its answer names the tier that it "
+        "was really in.",
+        ours=True,
+    ),
+    Promise(
+        "S5-634",
+        "Given what a request has and its answer does without, then metrics count it by name, and "
+        "no client adds a name to them.",
+        ours=True,
+    ),
+    Promise(
         "S6-134",
         "Given what a proxy may read in two ways, when clients share its connections, then each "
         "gets exactly its own answers.",
@@ -1903,6 +1915,12 @@ PROMISES: tuple[Promise, ...] = (
         "S6-371",
         "Given whatever a model writes, then the playground shows it as text; the key is kept in "
         "its memory alone, and no other server is called.",
+        ours=True,
+    ),
+    Promise(
+        "S6-372",
+        "Given a port of the API whose operator names neither `/metrics` nor `/ping`, then neither "
+        "is there, with a key or without; scrapes that come at once are written once.",
         ours=True,
     ),
     Promise(

@@ -10,6 +10,7 @@ import msgspec
 
 from tandem.endings import FinishReason
 
+AnsweredTier: TypeAlias = Literal["default", "flex", "priority"]
 ChatFinishReason: TypeAlias = FinishReason | Literal["tool_calls", "function_call"]
 
 
@@ -163,6 +164,8 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     usage: Usage
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
     """Only where asked for."""
+    service_tier: AnsweredTier | msgspec.UnsetType = msgspec.UNSET
+    """The class of the queue that the request was really in; where its client named one."""
     tandem: Report | msgspec.UnsetType = msgspec.UNSET
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from frontend.openai.answers import AnsweredTier
 from frontend.openai.parsing.families import FAMILIES, Family
 from frontend.openai.thought import Thought
 from tandem.upstream.submission import Submission
@@ -70,11 +71,20 @@ class Asked(Submission, frozen=True, kw_only=True):
     """Names of fields and tools that the answer does without, as their client calls them."""
     repeated: bytes = b""
     """What its answer says again of it: members of an object, as JSON."""
+    says_tier: bool = False
+    """The client named a `service_tier`, so that a chat's answer names one."""
 
     @property
     def shown_model(self) -> str:
         """The model as its answers name it."""
         return self.alias or self.model
+
+    @property
+    def tier(self) -> AnsweredTier:
+        """The class of the queue that the request was really in, by its priority there."""
+        if self.priority:
+            return "priority" if self.priority > 0 else "flex"
+        return "default"
 
     @property
     def held_bytes(self) -> int:

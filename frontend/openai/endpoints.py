@@ -62,11 +62,10 @@ class Endpoints:
 
     # --- for who looks around ---
 
-    async def index(self, pages: Mapping[str, str], call: Call) -> None:
-        """`pages`: sentences about pages beside the API, by path."""
+    async def index(self, home: str, pages: Mapping[str, str], call: Call) -> None:
+        """`home`: where a browser goes. `pages`: sentences on what is beside the API, by path."""
         if b"text/html" in (call.header(b"accept") or b""):
-            page = next(iter(pages), DOCS)
-            await call.respond(307, b"", _HTML, [(b"location", page.encode())])
+            await call.respond(307, b"", _HTML, [(b"location", home.encode())])
             return
         paths = {**openapi.index(), **pages}
         body = {"name": "Tandem", "version": tandem_version(), "paths": paths}

@@ -389,3 +389,23 @@ VALUES: Mapping[str, str] = {
 """Types of messages' parts, of items, and of tools that must be called, that are refused, with the
 reason. Versions are left out here too.
 """
+
+
+_DROPPED = LEFT_OUT | {
+    name
+    for table in (
+        *(OF_CHATS, OF_COMPLETIONS, OF_TOKENS, OF_RESPONSES, OF_ITEMS, OF_FLAT_TOOLS, OF_MESSAGES),
+        *(OF_PARTS, OF_TOOLS, OF_FUNCTIONS, OF_CALLS, OF_CALLED, OF_COUNTS, OF_TURNS, OF_BLOCKS),
+        *(OF_CLIENT_TOOLS, OF_TEXT, OF_REASONING),
+    )
+    for name, each in table.items()
+    if each.dropped
+}
+
+
+def dropped_name(told: str) -> str | None:
+    """The field or type that these tables drop, of what an answer's head tells, such as
+    `messages[].cache_control` or `tools[web_search]`; None: they drop no such thing.
+    """
+    name = told.removesuffix("]").rpartition("[")[2].rpartition(".")[2]
+    return name if name in _DROPPED else None

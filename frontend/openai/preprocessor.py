@@ -291,6 +291,7 @@ class Preprocessor:
             withheld_reason=self._config.withheld_finish_reason,
             timeout_seconds=request.timeout or self._config.request_timeout_seconds,
             priority=_priority(request, grant),
+            says_tier=request.service_tier is not None,
             resume=self._config.resume if request.resume is None else request.resume,
             tenant="" if grant is None else grant.name,
             weight=1 if grant is None else grant.weight,

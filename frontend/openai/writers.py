@@ -71,6 +71,7 @@ class EventWriter:
                 "object": shape.chunk_object,
                 "created": int(time.time()),
                 "model": submission.shown_model,
+                **_tier(shape, submission),
             }
         )
         self._head = b"data: " + head[:-1]
@@ -266,6 +267,7 @@ class BodyWriter:
                 choices=[],
                 usage=usage,
                 **self._blank(self._shape.in_messages),
+                **_tier(self._shape, self._submission),
                 tandem=report or msgspec.UNSET,
             )
         )
@@ -346,6 +348,11 @@ def _around(whole: bytes, part: bytes) -> tuple[bytes, bytes]:
     head, found, tail = whole.partition(part)
     assert found
     return head, tail
+
+
+def _tier(shape: Shape, asked: Asked) -> dict[str, str]:
+    """A chat names its tier where its client named one, as OpenAI's do; completions never."""
+    return {"service_tier": asked.tier} if shape.in_messages and asked.says_tier else {}
 
 
 def _stop_reason(ending: Finish) -> str | int | None:

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from frontend.http.messages import Call
-from frontend.metrics import Metrics
+from frontend.metrics import OTHER_FIELD, Metrics
+from frontend.openai import foreign
 from frontend.openai.asked import Asked
 from frontend.openai.decoding import Body
 from frontend.openai.dialects import Dialect
@@ -145,7 +146,9 @@ class Reading:
     def _tell(self, call: Call, ignored: Sequence[str]) -> None:
         """Say in the answer's head what of its request was passed over."""
         if ignored:
-            self._metrics.ignored_fields.inc(len(ignored))
+            for told in ignored:
+                name = foreign.dropped_name(told)
+                self._metrics.count_ignored(name or OTHER_FIELD)
             call.headers = (*call.headers, (IGNORED_HEADER, ", ".join(ignored).encode()))
 
 

@@ -6,6 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from frontend.openai.answers import AnsweredTier
 from frontend.openai.formats import TextFormat
 from frontend.openai.responses.requests import (
     ChosenTools,
@@ -127,7 +128,8 @@ class Response(Repeated, kw_only=True):
     """None: the answer is not complete yet, or failed."""
     background: Literal[False] = False
     previous_response_id: None = None
-    service_tier: Literal["default"] = "default"
+    service_tier: AnsweredTier
+    """The class of the queue that the request was really in."""
     store: Literal[False] = False
     truncation: Literal["disabled"] = "disabled"
 

@@ -121,6 +121,7 @@ class _Answer:
             created_at=self._created_at,
             status=status,
             model=self._asked.shown_model,
+            service_tier=self._asked.tier,
             output=output,
             **fields,
         )

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from harness import MODEL, Harness, error_of, serving
+from harness import MODEL, Harness, error_of, events, serving
 from spoken import Script, offer
 
 from tandem.text.tokenizer import Tokenizer
@@ -300,6 +300,36 @@ async def test_a_tier_is_a_class_of_the_queue(served: Harness) -> None:
         assert SCRIPT.submits[-1].priority == priority
     assert (await served.chat(service_tier="flex", priority=3)).status_code == 200
     assert SCRIPT.submits[-1].priority == 3
+
+
+@pytest.mark.promise("S5-633")
+@pytest.mark.parametrize(
+    ("fields", "tier"),
+    [
+        ({"service_tier": "auto"}, "default"),
+        ({"service_tier": "flex"}, "flex"),
+        ({"service_tier": "priority"}, "priority"),
+        ({"service_tier": "flex", "priority": 3}, "priority"),
+        ({"service_tier": "priority", "priority": 0}, "default"),
+    ],
+)
+async def test_an_answer_names_the_tier_that_its_request_was_really_in(
+    served: Harness, fields: dict[str, Any], tier: str
+) -> None:
+    SCRIPT.says("Well.")
+    assert (await served.chat(**fields)).json()["service_tier"] == tier
+    SCRIPT.says("Well.")
+    chunks = events((await served.chat(**fields, stream=True)).text)
+    assert {chunk["service_tier"] for chunk in chunks} == {tier}
+    SCRIPT.says("Well.")
+    assert "service_tier" not in (await served.chat(priority=3)).json()
+    SCRIPT.says("Well.")
+    assert "service_tier" not in (await served.complete(**fields)).json()
+    if "priority" not in fields:
+        SCRIPT.says("Well.")
+        body = {"model": MODEL, "input": "Hi"} | fields
+        response = await served.http.post("/v1/responses", json=body)
+        assert response.json()["service_tier"] == tier
 
 
 @pytest.mark.promise("S5-625")

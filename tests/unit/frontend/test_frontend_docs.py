@@ -107,6 +107,7 @@ def test_the_description_says_where_unknown_fields_pass() -> None:
         "CalledFunction",
     }
     objects |= {"InputItem", "ItemText", "ResponseTool", "Turn", "ContentBlock", "ClientTool"}
+    objects |= {"ReasoningOptions", "TextOptions"}
     bodies = {"ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest"}
     bodies |= {"ResponseRequest", "MessageRequest", "CountRequest"}
     assert closed("refuse") - closed("warn") == bodies | objects

@@ -29,13 +29,30 @@ async def test_an_unknown_field_is_ignored_named_and_counted(start: Start, size:
     response = await frontend.chat(messages=messages, invented={"deep": [1, "x" * size]})
     assert response.status_code == 200
     assert response.headers[HEADER] == "invented, messages[].mood, messages[].content[].colour"
-    assert await frontend.metric("tandem_frontend_ignored_fields_total") == 3
+    assert await frontend.metric("tandem_frontend_ignored_fields_total", field="_other") == 3
     body = {"messages": [USER | {"mood": "x" * size}], "invented": 1}
     tokens = await frontend.http.post("/tokenize", json=body)
     assert tokens.headers[HEADER] == "invented, messages[].mood"
     streamed = await frontend.chat(invented=1, stream=True)
     assert streamed.headers[HEADER] == "invented"
     assert HEADER not in (await frontend.chat()).headers
+
+
+@pytest.mark.promise("S5-634")
+async def test_what_is_dropped_is_counted_by_names_that_clients_add_nothing_to(
+    start: Start,
+) -> None:
+    frontend = await start(say_hello)
+    web_search = {"type": "web_search_20250305", "name": "web_search"}
+    text = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+    for number in range(3):
+        fields = {f"invented_{number}": 1, "verbosity": "low"}
+        messages = [USER | {"content": [text]}]
+        assert (await frontend.chat(messages=messages, tools=[web_search], **fields)).is_success
+    name = "tandem_frontend_ignored_fields_total"
+    for field in ("_other", "verbosity", "cache_control", "web_search"):
+        assert await frontend.metric(name, field=field) == 3
+    assert await frontend.metric(name) == 12, "there are no other names"
 
 
 @pytest.mark.promise("S6-301")

@@ -12,7 +12,7 @@ from typing import Any
 import fake_router
 import httpx
 import pytest
-from harness import MODEL, Harness, Start, error_of, say_hello
+from harness import CHAT, MODEL, Harness, Start, error_of, say_hello
 from prometheus_client import CollectorRegistry
 
 from frontend import lifecycle, tenants
@@ -236,6 +236,9 @@ async def test_a_tier_asks_for_what_the_key_is_allowed_and_nothing_else_is_lower
     assert (await ask(frontend, "acme", service_tier="priority")).status_code == 200
     assert (await ask(frontend, "last", service_tier="priority")).status_code == 200
     assert given == [5, -60]
+    body = CHAT | {"service_tier": "priority"}
+    answer = await frontend.http.post("/v1/chat/completions", json=body, headers=bearer("last"))
+    assert answer.json()["service_tier"] == "flex", "the tier that it had, not what it asked for"
     for fields in ({}, {"service_tier": "flex"}):
         assert (await ask(frontend, "last", **fields)).status_code == 403
 
