@@ -1387,6 +1387,12 @@ PROMISES: tuple[Promise, ...] = (
         "whatever its chat template takes.",
         ours=True,
     ),
+    Promise(
+        "S5-640",
+        "Given routers that are killed one after the other, then each that comes learns all that "
+        "caches hold, however large they are, and prompts are sent where they are cached as before.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",
