@@ -112,7 +112,7 @@ class Router:
                 carry(action)
 
     def hear(self, worker: Worker) -> None:
-        """A worker reports."""
+        """Feed the core what a worker reports to this router."""
         self.feed(self._loads[worker.up.worker]())
 
     def kill(self) -> None:

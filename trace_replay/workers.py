@@ -32,7 +32,7 @@ class Around:
     """The most a second beside the regular ones."""
 
     def reports(self, worker: Worker, pool: Pool, log: PrefixLog | None) -> Reports:
-        """Those of a worker."""
+        """Make the reports of a worker, as a real one makes them."""
         return Reports(
             partial(self.tell, worker),
             slots=pool.slots,
