@@ -1387,6 +1387,18 @@ PROMISES: tuple[Promise, ...] = (
         "whatever its chat template takes.",
         ours=True,
     ),
+    Promise(
+        "S5-640",
+        "Given routers that are killed one after the other, then each that comes learns all that "
+        "caches hold, however large they are, and prompts go where they are cached as before.",
+        ours=True,
+    ),
+    Promise(
+        "S5-641",
+        "Given sessions by any of the headers of session_headers, then each goes on at the prefill "
+        "worker that it began at.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",

@@ -74,6 +74,7 @@ def _result(
         aggregated=not fleet.prefill.workers,
         policy=policy,
         hit_rate=run.hit_rate,
+        ideal_hit_rate=run.ideal_hit_rate,
         figures=Figures.of(run.answers, slo),
         by_length=by_length,
         ways={(way.value, why.value): count for (way, why), count in run.ways.items()},

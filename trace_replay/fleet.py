@@ -14,6 +14,9 @@ from trace_replay.times import Times
 
 MOST_WORKERS = 10_000
 """Workers of a role: each reports once a virtual second to each router."""
+RESTART_SECONDS = 5.0
+"""From a router's death until the one in its place takes requests."""
+LEAST_KILL_SECONDS = 2 * RESTART_SECONDS
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_WORKERS)]
 _Slots = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
@@ -44,6 +47,10 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     decode: Pool = Pool()
     aggregated: Pool = Pool()
     routers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    router_kill_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """So often one of the routers is killed, each in its turn. 0: never; else 10 or more, so that
+    the one in its place is there before the next is killed.
+    """
     early_reports_per_second: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 10.0
     """Each worker's, as its setting of that name."""
     disaggregate: Disaggregate = "auto"
@@ -56,6 +63,8 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def __post_init__(self) -> None:
         if bool(self.prefill.workers) is not bool(self.decode.workers):
             raise ValueError("prefill and decode make pairs: there are workers of both, or of none")
+        if 0 < self.router_kill_seconds < LEAST_KILL_SECONDS:
+            raise ValueError(f"`router_kill_seconds` is 0, or {LEAST_KILL_SECONDS:.0f} or more")
         if not (self.prefill.workers or self.aggregated.workers):
             raise ValueError("there are no workers")
 
@@ -69,6 +78,11 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     def workers(self) -> int:
         """How many workers there are, of all roles."""
         return self.prefill.workers + self.decode.workers + self.aggregated.workers
+
+    @property
+    def cache_tokens(self) -> int:
+        """What all caches of prompts hold together."""
+        return sum(each.workers * each.cache_tokens for each in (self.prefill, self.aggregated))
 
     @property
     def name(self) -> str:

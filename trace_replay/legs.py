@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from router.core.events import WorkerUp
+from router.core.events import WorkerLoad, WorkerUp
 from tandem.cli import trace
 from tandem.cli.trace import TracedRequest
 from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
@@ -82,6 +83,10 @@ class Worker(Protocol):
 
     def report(self) -> None:
         """Tell the routers what it has, as it does each second."""
+        ...
+
+    def loads(self) -> Callable[[], WorkerLoad]:
+        """For a router that has just come: gives at each call what that one is to know of it."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from tandem.engine.prefix_log import PrefixLog
-from tandem.prefix_blocks import Blocks
+from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
 
 
 class PrefixCache:
@@ -42,3 +42,23 @@ class PrefixCache:
         self.log.enter(kept)
         over = len(blocks) - self._capacity
         self.log.leave([blocks.popitem(last=False)[0] for _ in range(over)])
+
+
+class IdealCache:
+    """What the best choice of workers could find: one cache that has each prompt as it comes."""
+
+    def __init__(self, tokens: int) -> None:
+        """`tokens`: how many it holds."""
+        self._cache = PrefixCache(tokens // BLOCK_TOKENS)
+        self._prompt_tokens = self._cached_tokens = 0
+
+    def take(self, prompt: Blocks, tokens: int) -> None:
+        """A prompt of so many tokens comes."""
+        self._cached_tokens += min(self._cache.match(prompt) * BLOCK_TOKENS, tokens - 1)
+        self._prompt_tokens += tokens
+        self._cache.add(prompt)
+
+    @property
+    def hit_rate(self) -> float:
+        """The share of prompt tokens that it has had."""
+        return self._cached_tokens / self._prompt_tokens if self._prompt_tokens else 0.0

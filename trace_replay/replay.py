@@ -7,8 +7,8 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from router.core.events import WorkerLoad
 from router.core.values import Phase, Reason, Way
 from tandem.cli.bench.figures import TimedAnswer
 from tandem.cli.trace import TracedRequest
@@ -16,8 +16,9 @@ from tandem.errors import TandemError
 from tandem.wire import faces
 from trace_replay.agenda import Agenda
 from trace_replay.engine import Engine
-from trace_replay.fleet import FleetFile
+from trace_replay.fleet import RESTART_SECONDS, FleetFile
 from trace_replay.legs import Request, Worker, blocks_of
+from trace_replay.prefix_cache import IdealCache
 from trace_replay.router import LINK_SECONDS, Policies, Router, worker_up
 from trace_replay.workers import Around, DecodeWorker, PrefillWorker
 
@@ -35,6 +36,10 @@ class Replayed:
     cached_tokens: int
     """Those of them that their worker had."""
 
+    ideal_hit_rate: float
+    """What one cache would have had of all prompts, as large as those of all workers together, if
+    each prompt were in it as soon as it came.
+    """
     ways: Counter[tuple[Way, Reason]]
     """How many attempts went to a pair or to an aggregated worker, and why."""
 
@@ -67,23 +72,26 @@ class Replay:
         self._requests = [Request(line, (line.timestamp - begins) / 1000 / speed) for line in trace]
         self._open = len(trace)
         self._workers = self._build_workers()
-        rooms = itertools.count(1).__next__
-        self._routers = [
-            Router(
-                self._agenda,
-                fleet,
-                policies,
-                self._workers,
-                rooms=rooms,
-                ended=self._ended,
-            )
-            for _ in range(fleet.routers)
-        ]
+        self._ideal = IdealCache(fleet.cache_tokens)
+        self._ways: Counter[tuple[Way, Reason]] = Counter()
+        """Those of routers that were killed."""
+        self._new_router = partial(
+            Router,
+            self._agenda,
+            fleet,
+            policies,
+            self._workers,
+            rooms=itertools.count(1).__next__,
+            ended=self._ended,
+        )
+        self._routers = [self._new_router() for _ in range(fleet.routers)]
 
     def run(self) -> Replayed:
         """Until every request has ended."""
         for worker in self._workers.values():
             self._agenda.at(random.random() * REPORT_SECONDS, self._report, worker)
+        if self._fleet.router_kill_seconds:
+            self._agenda.after(self._fleet.router_kill_seconds, self._kill, 0)
         self._come(0)
         self._agenda.run(lambda: self._open)
         computed = [each for each in self._requests if each.first is not None]
@@ -91,7 +99,8 @@ class Replay:
             tuple(map(_timed, self._requests)),
             sum(each.prompt_tokens for each in computed),
             sum(each.cached_tokens for each in computed),
-            sum((each.ways for each in self._routers), Counter()),
+            self._ideal.hit_rate,
+            sum((each.ways for each in self._routers), self._ways),
         )
 
     def _build_workers(self) -> dict[str, Worker]:
@@ -123,14 +132,35 @@ class Replay:
         """A request reaches a router, once the frontend has read it; the next one will."""
         request = self._requests[index]
         request.blocks = blocks_of(request.line)
+        self._ideal.take(request.blocks, request.prompt_tokens)
         delay = self._overhead_seconds
         self._agenda.after(delay, self._submit, request, random.randrange(len(self._routers)))
         if index + 1 < len(self._requests):
             self._agenda.at(self._requests[index + 1].came, self._come, index + 1)
 
     def _submit(self, request: Request, router: int) -> None:
+        """To that router; while that one is away, to any other; or else wait for one."""
+        if not self._routers[router].alive:
+            alive = [place for place, each in enumerate(self._routers) if each.alive]
+            if not alive:
+                self._agenda.after(RESTART_SECONDS, self._submit, request, router)
+                return
+            router = random.choice(alive)
         request.router, request.tried = router, request.tried + 1
         self._routers[router].submit(request)
+
+    def _kill(self, place: int) -> None:
+        """A router dies, and later the next one."""
+        killed = self._routers[place]
+        self._ways += killed.ways
+        killed.kill()
+        self._agenda.after(RESTART_SECONDS, self._restart, place)
+        following = (place + 1) % len(self._routers)
+        self._agenda.after(self._fleet.router_kill_seconds, self._kill, following)
+
+    def _restart(self, place: int) -> None:
+        """One that knows nothing yet takes a killed router's place."""
+        self._routers[place] = self._new_router()
 
     def _ended(self, request: Request, error: TandemError | None, refused: bool) -> None:
         """A request that a router refused goes to the next, as frontends do it."""
@@ -142,9 +172,9 @@ class Replay:
         request.failure = error.code if error is not None else ""
         self._open -= 1
 
-    def _tell(self, load: WorkerLoad) -> None:
+    def _tell(self, worker: Worker) -> None:
         for router in self._routers:
-            router.feed(load)
+            router.hear(worker)
 
     def _report(self, worker: Worker) -> None:
         worker.report()

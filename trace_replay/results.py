@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from tandem.cli.bench.figures import Figures, percentiles
 
 HEAD = (
-    "workers", "policy", "hit rate", "TTFT p50", "p90", "ITL p50", "p90",
+    "workers", "policy", "hit rate", "ideal", "TTFT p50", "p90", "ITL p50", "p90",
     "failed", "within both", "goodput", "a worker",
 )  # fmt: skip
 HEAD_BY_LENGTH = ("TTFT of short p50", "p90", "of long p50", "p90")
@@ -27,6 +27,8 @@ class Result:
     """Whether every worker does both phases."""
     policy: str
     hit_rate: float
+    ideal_hit_rate: float
+    """What one cache in the place of all would have come to."""
     figures: Figures
     by_length: tuple[Sequence[float], ...] = ()
     """TTFT of short prompts and of long ones, sorted, in seconds; empty: nobody asked."""
@@ -54,6 +56,7 @@ class Result:
             self.fleet,
             self.policy,
             f"{self.hit_rate:.3f}",
+            f"{self.ideal_hit_rate:.3f}",
             *(_seconds(ttft.get(name)) for name in ("p50", "p90")),
             *(_milliseconds(itl.get(name)) for name in ("p50", "p90")),
             str(sum(self.figures.failed.values())),
@@ -81,6 +84,7 @@ class Result:
             "workers": self.fleet,
             "policy": self.policy,
             "hit_rate": self.hit_rate,
+            "ideal_hit_rate": self.ideal_hit_rate,
             "ways": [{"way": way, "reason": why, "count": n} for (way, why), n in ways],
             "ttft_seconds_by_length": [percentiles(each) for each in self.by_length],
             **self.figures.told(),

@@ -13,7 +13,7 @@ from router.core.machine import Core
 from router.core.values import Bounds, Fingerprint, Phase, Profile, Reason, Way
 from router.policies import PolicyFactory
 from tandem.endings import Outcome
-from tandem.errors import QueueFullError, TandemError
+from tandem.errors import QueueFullError, RouterLostError, TandemError
 from trace_replay.agenda import Agenda
 from trace_replay.fleet import FleetFile, Pool
 from trace_replay.legs import HandOver, Leg, Request, Worker
@@ -78,6 +78,7 @@ class Router:
             new_room=rooms,
             disaggregate=fleet.disaggregate,
         )
+        self.alive = True
         self._numbers = itertools.count(1)
         self._requests: dict[int, Request] = {}
         """The open ones, by their sequence's number."""
@@ -90,9 +91,11 @@ class Router:
             actions.CancelLeg: self._cancel_leg,
             actions.EndSequence: self._end_sequence,
         }
+        self._loads = {key: worker.loads() for key, worker in workers.items()}
         self.feed(events.FrontendUp(_FRONTEND))
         for worker in workers.values():
             self.feed(worker.up)
+            self.hear(worker)
 
     @property
     def ways(self) -> Counter[tuple[Way, Reason]]:
@@ -100,11 +103,27 @@ class Router:
         return self._core.snapshot().counts.ways
 
     def feed(self, event: events.Event) -> None:
-        """Tell the core, and do what it asks for."""
+        """Tell the core, and do what it asks for. One that was killed hears nothing."""
+        if not self.alive:
+            return
         for action in self._core.handle(self._agenda.now, (event,)):
             carry = self._carry.get(type(action))
             if carry is not None:
                 carry(action)
+
+    def hear(self, worker: Worker) -> None:
+        """Feed the core what a worker reports to this router."""
+        self.feed(self._loads[worker.up.worker]())
+
+    def kill(self) -> None:
+        """Its process ends: what it had is lost, and workers let go of it as its streams end."""
+        self.alive = False
+        legs, self._legs = self._legs, {}
+        for leg in legs.values():
+            self._agenda.after(LINK_SECONDS, _let_go, leg)
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            self._ended(request, RouterLostError("the router was killed"), False)
 
     def submit(self, request: Request) -> None:
         """A request has come from a frontend."""
@@ -204,3 +223,8 @@ class Router:
         request = self._requests.pop(action.sequence, None)
         if request is not None:
             self._ended(request, action.error, action.refused)
+
+
+def _let_go(leg: Leg) -> None:
+    if leg.open:
+        leg.worker.cancel(leg)

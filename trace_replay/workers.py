@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from router.core.events import WorkerLoad, WorkerUp
 from router.translate import cache_report
-from tandem.engine.prefix_log import PrefixLog
+from tandem.engine.prefix_log import PrefixLog, PrefixReader
 from tandem.prefix_blocks import BLOCK_TOKENS
 from tandem.worker.reports import Reports
 from trace_replay.agenda import Agenda
 from trace_replay.engine import Engine
 from trace_replay.fleet import Pool
-from trace_replay.legs import HandOver, Leg
+from trace_replay.legs import HandOver, Leg, Worker
 from trace_replay.prefix_cache import PrefixCache
 from trace_replay.times import Curve, Times
 
@@ -25,15 +26,15 @@ class Around:
 
     agenda: Agenda
     times: Times
-    tell: Callable[[WorkerLoad], object]
-    """Tells every router."""
+    tell: Callable[[Worker], object]
+    """Lets a worker report to every router."""
     early_reports: float
     """The most a second beside the regular ones."""
 
-    def reports(self, load: Callable[[], WorkerLoad], pool: Pool, log: PrefixLog | None) -> Reports:
-        """Those of a worker that makes loads."""
+    def reports(self, worker: Worker, pool: Pool, log: PrefixLog | None) -> Reports:
+        """Make the reports of a worker, as a real one makes them."""
         return Reports(
-            lambda: self.tell(load()),
+            partial(self.tell, worker),
             slots=pool.slots,
             early_a_second=self.early_reports,
             prefixes=log,
@@ -112,13 +113,12 @@ class PrefillWorker:
         self._alone = engine is None
         self._slots = Slots(pool.slots)
         self._cache = PrefixCache(pool.cache_tokens // BLOCK_TOKENS)
-        self._told = self._cache.log.reader()
         self._engine = engine or Engine(around.agenda, around.times)
         self._engine.uncached, self._engine.computed = self._uncached, self._computed
         self._to_compute = 0
         self._agenda = around.agenda
         self._transfer_seconds = Curve(around.times.transfer_ms)
-        self._reports = around.reports(self._load, pool, self._cache.log)
+        self._reports = around.reports(self, pool, self._cache.log)
 
     def start(self, leg: Leg) -> None:
         if self._slots.take(leg):
@@ -136,12 +136,15 @@ class PrefillWorker:
     def report(self) -> None:
         self._reports.tell()
 
-    def _load(self) -> WorkerLoad:
+    def loads(self) -> Callable[[], WorkerLoad]:
+        return partial(self._load, self._cache.log.reader())
+
+    def _load(self, told: PrefixReader) -> WorkerLoad:
         return WorkerLoad(
             self.up.worker,
             len(self._slots.legs),
             prompt_tokens=self._to_compute,
-            cache=cache_report(self._told.take()),
+            cache=cache_report(told.take()),
         )
 
     def _uncached(self, leg: Leg) -> int:
@@ -185,7 +188,7 @@ class DecodeWorker:
         self._memory = Memory(pool.kv_tokens)
         self._engine = engine
         self._engine.generated = self._generated
-        self._reports = around.reports(self._load, pool, None)
+        self._reports = around.reports(self, pool, None)
 
     def start(self, leg: Leg) -> None:
         if self._slots.take(leg):
@@ -199,6 +202,9 @@ class DecodeWorker:
 
     def report(self) -> None:
         self._reports.tell()
+
+    def loads(self) -> Callable[[], WorkerLoad]:
+        return self._load
 
     def _load(self) -> WorkerLoad:
         memory = self._memory

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 
 from tandem.prefix_blocks import MOST_CHANGES, pack
 from tandem.v1 import worker_pb2
@@ -66,10 +66,11 @@ class PrefixLog:
         """Whether routers are to know of a block."""
         return block in self.held or block in self.coming
 
-    def newest(self) -> Iterator[int]:
-        """All that routers are to know of, what came last first."""
-        held = (each for each in reversed(self.held) if each not in self.coming)
-        return chain(reversed(self.coming), held)
+    def known(self) -> list[int]:
+        """All that routers are to know of: what is about to enter, and then what is there, a
+        prompt's beginning always before what follows: without it the rest is of no use.
+        """
+        return [*self.coming, *(each for each in self.held if each not in self.coming)]
 
     def clear(self) -> None:
         """Nothing is there any more."""
@@ -91,10 +92,12 @@ class PrefixReader:
         self._log = log
         self._read: int | None = None
         """Changes that it knows of; None: it knows nothing."""
+        self._untold: Iterator[int] = iter(())
+        """What was there when it was told anew, and had no room in that report."""
 
     def take(self) -> worker_pb2.CacheChanges:
         """What it does not know yet: each block once, as it is now. Of a cache that holds more than
-        a report may tell, a new reader learns what entered last.
+        a report may tell, a new reader learns the rest by the reports that follow.
         """
         log = self._log
         unread = len(log.latest) + 1 if self._read is None else log.changes - self._read
@@ -102,9 +105,12 @@ class PrefixReader:
         if not log.keeps:
             return worker_pb2.CacheChanges(keeps_none=True)
         if unread > len(log.latest):
-            known = [*islice(log.newest(), MOST_CHANGES)]
-            return worker_pb2.CacheChanges(anew=True, entered=pack(reversed(known)))
+            self._untold = iter(log.known())
+            first = pack(islice(self._untold, MOST_CHANGES))
+            return worker_pb2.CacheChanges(anew=True, entered=first)
         changed = dict.fromkeys(islice(reversed(log.latest), unread))
         entered = [each for each in reversed(changed) if log.tells_of(each)]
         left = [each for each in changed if not log.tells_of(each)]
+        untold = islice(self._untold, MOST_CHANGES - len(entered))
+        entered += [each for each in untold if log.tells_of(each) and each not in changed]
         return worker_pb2.CacheChanges(entered=pack(entered), left=pack(left))

@@ -159,7 +159,7 @@ def result(fleet: str, met: int, *, aggregated: bool = False, ttft: float = 0.5)
         TimedAnswer(0.0, 10.0, output_tokens=2, ttft=ttft if place < met else 3.0, itl=0.05)
         for place in range(100)
     ]
-    return Result(fleet, 3, aggregated, "prefix", 0.0, Figures.of(answers, slo))
+    return Result(fleet, 3, aggregated, "prefix", 0.0, 0.0, Figures.of(answers, slo))
 
 
 def test_the_verdict_is_by_the_share_of_requests_within_both_objectives() -> None:

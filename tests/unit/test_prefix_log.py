@@ -59,7 +59,26 @@ def test_a_router_that_was_told_too_little_is_told_all_anew() -> None:
     log.enter(range(10**6, 10**6 + MOST_CHANGES + 1))
     anew, entered, left = taken(reader.take())
     assert (anew, left) == (True, [])
-    assert entered == list(range(10**6 + 1, 10**6 + MOST_CHANGES + 1))
+    assert entered == [1, *range(10, 9 + MOST_CHANGES)]
+
+
+@pytest.mark.promise("S5-640")
+def test_a_router_that_comes_learns_all_of_a_large_cache_beginnings_first() -> None:
+    log = PrefixLog()
+    log.enter(range(1, 2 * MOST_CHANGES + 1))
+    reader = log.reader()
+    anew, known, _ = taken(reader.take())
+    assert (anew, known) == (True, list(range(1, MOST_CHANGES + 1)))
+    log.leave([2 * MOST_CHANGES])  # before it was told
+    log.enter([7 * MOST_CHANGES])
+    anew, more, left = taken(reader.take())
+    assert not anew
+    assert more[0] == 7 * MOST_CHANGES, "what is new is not held up"
+    assert len(more) <= MOST_CHANGES
+    assert left == [2 * MOST_CHANGES]
+    _, rest, _ = taken(reader.take())
+    assert {*known, *more, *rest} == {*log.held}
+    assert taken(reader.take()) == (False, [], [])
 
 
 def test_an_engine_without_a_cache_says_so() -> None:

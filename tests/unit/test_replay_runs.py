@@ -11,7 +11,7 @@ from router.core.values import Reason, Way
 from router.policies import POLICIES
 from tandem.cli.bench.figures import TimedAnswer
 from tandem.cli.trace import TracedRequest
-from trace_replay.fleet import FleetFile, Pool
+from trace_replay.fleet import RESTART_SECONDS, FleetFile, Pool
 from trace_replay.generator import generate
 from trace_replay.replay import Replay, Replayed
 from trace_replay.router import LINK_SECONDS, Policies
@@ -225,3 +225,36 @@ def test_one_two_and_eight_routers_find_about_as_much_in_caches() -> None:
         for routers in (1, 2, 8)
     ]
     assert max(rates) - min(rates) < 0.03
+
+
+@pytest.mark.promise("S5-640")
+def test_a_router_in_a_killed_ones_place_knows_again_what_is_cached_where() -> None:
+    """Each conversation has a beginning of its own, of which six in seven prompts are the rest."""
+    trace = tuple(
+        TracedRequest(10_000.0 * turn + 40.0 * number, 2048, 2, range(4 * number, 4 * number + 4))
+        for turn in range(6)
+        for number in range(20)
+    )
+    pool = Pool(workers=4, cache_tokens=20 * 2048)
+    values = {"routers": 3, "prefill": pool}
+    calm = run(fleet(FAST, **values), trace, "prefix")
+    found = run(fleet(FAST, **values, router_kill_seconds=10.02), trace, "prefix")
+    assert found.ideal_hit_rate == calm.ideal_hit_rate == pytest.approx(5 / 6, abs=0.001)
+    assert found.hit_rate >= 0.95 * found.ideal_hit_rate
+    lost = {each.failure for each in found.answers} - {""}
+    assert lost <= {"router_lost"}
+
+
+def test_what_a_killed_router_had_is_lost_and_its_workers_let_go_of_it() -> None:
+    small = fleet(decode=Pool(workers=1, slots=1), router_kill_seconds=10.0, routers=2)
+    first, second = run(small, prompts(30_000, 100, apart=41_000)).answers
+    assert first.failure == "router_lost"
+    assert first.ended - first.began < 21.0
+    assert second.failure == "", "the only slot is free again"
+
+
+def test_while_its_only_router_is_away_a_request_waits() -> None:
+    alone = fleet(router_kill_seconds=100.0)
+    early, late = run(alone, prompts(100, 100, apart=101_000)).answers
+    assert (early.failure, late.failure) == ("", "")
+    assert RESTART_SECONDS - 1 <= ttft((late,))[0] <= 2 * RESTART_SECONDS

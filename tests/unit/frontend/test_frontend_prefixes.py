@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import random
+from collections import defaultdict
 from typing import Any
 
 import pytest
 from fake_router import Reply
 from harness import CHAT, Start
+from test_router_core import Bench
 
+from frontend.config import FrontendConfig
 from frontend.openai.reading.bodies import SMALL_BYTES
+from router.core import events
+from router.core.actions import StartLeg
+from router.core.values import Phase
+from router.policies import Prefix
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, session_number
 
 AGENTS = (
@@ -91,3 +100,55 @@ async def test_other_dialects_name_sessions_too(
     answer = await asyncio.wait_for(frontend.http.post(path, json=common | body), 20)
     assert answer.status_code == 200, answer.text
     assert submits.replies[0].submit.session == session_number("s")
+
+
+@pytest.mark.promise("S5-641")
+async def test_25_sessions_of_each_agents_header_are_kept_on_their_worker(start: Start) -> None:
+    """What the frontend tells of two turns is told to a router's core with two prefill workers.
+    Prompts are shorter than a block: nothing but the header tells them apart.
+    """
+    submits = Submits()
+    frontend = await start(submits)
+    for header in FrontendConfig(model_path="any").session_headers:
+        router = TwoWorkers()
+        for turn in range(2):
+            submits.replies.clear()
+            async with asyncio.TaskGroup() as group:
+                for each in range(25):
+                    head = {header: f"session-{each}"}
+                    group.create_task(
+                        frontend.http.post("/v1/chat/completions", json=CHAT, headers=head)
+                    )
+            router.take([each.submit.session for each in submits.replies], at_once=turn == 0)
+        assert len(router.where) == 25, header
+        assert [len(each) for each in router.where.values()] == [1] * 25, header
+        assert len(set[str]().union(*router.where.values())) == 2, "one worker shows nothing"
+
+
+class TwoWorkers:
+    """A router's core, and where it has sent each session."""
+
+    def __init__(self) -> None:
+        self._bench = Bench(0, 1, prefill_policy=lambda: Prefix(random.Random(1).randrange))
+        for phase, index in ((Phase.DECODE, 1), (Phase.PREFILL, 0), (Phase.PREFILL, 1)):
+            self._bench.worker(phase, index, max_sequences=64)
+        self._numbers = itertools.count(1)
+        self.where: defaultdict[int, set[str]] = defaultdict(set)
+
+    def take(self, sessions: list[int], *, at_once: bool) -> None:
+        """`at_once`: all are open together, and so spread over the workers."""
+        opened = []
+        for session in sessions:
+            self._bench.submit(next(self._numbers), prompt_tokens=50, session=session)
+            legs = self._bench.legs()
+            self.where[session].add(legs[0].worker)
+            opened.append(legs)
+            if not at_once:
+                self._close(*opened.pop())
+        for legs in opened:
+            self._close(*legs)
+
+    def _close(self, prefill: StartLeg, decode: StartLeg) -> None:
+        self._bench.close(prefill)
+        self._bench.feed(events.LegStarted(decode.worker, decode.leg))
+        self._bench.close(decode)
