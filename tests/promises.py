@@ -1387,6 +1387,26 @@ PROMISES: tuple[Promise, ...] = (
         "whatever its chat template takes.",
         ours=True,
     ),
+    Promise(
+        "S5-627",
+        "Given a value that a model wrote without its type, then it is typed by the tool's schema, "
+        "with its references and alternatives, as JSON or as a literal of Python; what a schema "
+        "says costs bounded time.",
+        ours=True,
+    ),
+    Promise(
+        "S5-628",
+        "Given a call within a thought that goes on, then the call is not made; given the end of a "
+        "thought without its beginning, then it is not shown, and a body has no thought in its "
+        "content.",
+        ours=True,
+    ),
+    Promise(
+        "S5-629",
+        "Given text about calls, where the family has a marker for real ones, then none is made "
+        "of it.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",
