@@ -81,4 +81,4 @@ def check_cuts(
     for pieces in ([text], [*text], *halves):
         one = parser(family, **asked)
         assert plain(parsed(one, pieces)) == expected, pieces
-        assert (one.broken, one.cut) == (0, set())
+        assert (one.broken, one.cut) == (0, frozenset())

@@ -52,7 +52,7 @@ def test_a_call_that_broke_within_a_thought_counts_for_nothing() -> None:
     one = parser("qwen3", opened=True)
     text = '<tool_call>{"name": "now", "arguments": {"a": [1, }}</tool_call> no.'
     assert parsed(one, [f"{text}</think> So."]) == [Reasoning(text), Content("So.")]
-    assert (one.calls, one.broken, one.cut) == (0, 0, set())
+    assert (one.calls, one.broken, one.cut) == (0, 0, frozenset())
 
 
 @pytest.mark.promise("S5-628")
