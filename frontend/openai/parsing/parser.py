@@ -217,6 +217,7 @@ class Parser:
             self._settle()
         if not (self.in_reasoning or self._unended):
             return False
+        self._behind_thought = self.in_reasoning or self._draft is not None
         if self._draft is not None:
             self.broken, self.cut = self._draft.broken, self._draft.cut
             self._reader.calls = self._draft.calls
@@ -224,7 +225,6 @@ class Parser:
             thought = self._source.recorded().removesuffix(self._table.thinking.end)
             self._parts.append(Reasoning(thought))
         self.in_reasoning = self._unended = False
-        self._behind_thought = True
         return True
 
     def _settle(self) -> None:

@@ -93,7 +93,7 @@ def test_what_comes_before_an_end_without_a_beginning_is_thought(family: str) ->
     _, end = RECORDED[family].opens
     text = f"Hm, I think.\n{end}\n\nYes.{end}"
     check_cuts(family, text, [["Hm, I think.\n"], f"Yes.{end}"], unmarked=True, whole=True)
-    check_cuts(family, text, [f"Hm, I think.\nYes.{end}"], unmarked=True)
+    check_cuts(family, text, [f"Hm, I think.\n\n\nYes.{end}"], unmarked=True)
     check_cuts(family, text, [text])
 
 
