@@ -14,7 +14,8 @@ LITERAL_LIMIT = 16 * 1024
 """Characters outside of strings in the arguments of one call in Python: they bound for how long
 Python's own parser keeps the loop."""
 
-_STRING = re.compile(r"'(?:[^'\\]+|\\.)*'|\"(?:[^\"\\]+|\\.)*\"", re.DOTALL)
+_STRING = re.compile(r"""(['"])(?:(?!\1)[^\\]|\\.)*+(?:\1|\\?\Z)""", re.DOTALL)
+"""One without its end goes on to the end of the text: none is looked for again from inside."""
 _UNKNOWN_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _KNOWN = "\\'\"abfnrtvxuUN0123"
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -295,8 +295,16 @@ def test_no_more_is_held_than_may_be(family: str, begin: str, most: int, more: i
         ("pythonic", "[now(" + "a=1," * 4_000 + ")]"),
         ("glm45", "<tool_call>now" + "<arg_key>a</arg_key><arg_value>1</arg_value>" * 5_000),
         ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value>" + "[" * 200_000 + "</arg_value>"),
+        ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value>['" + "a" * 200_000
+         + "</arg_value></tool_call>"),
+        ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value>['" + "\\'" * 100_000
+         + "</arg_value></tool_call>"),
+        ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value>[" + "\"'" * 100_000
+         + "</arg_value></tool_call>"),
+        ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value></tool_call>" * 4_000),
         ("gpt_oss", "<|start|>" * 20_000),
         ("qwen3", "<think>" * 20_000),
+        ("qwen3", "<think>" + '<tool_call>{"name": "now", "arguments": {}}</tool_call>' * 4_000),
     ],
     ids=lambda value: str(value)[:30],
 )  # fmt: skip
