@@ -104,12 +104,12 @@ def _stripped(text: str, name: str) -> str:
     markers = {*family.silent, *family.sections}
     markers |= {thinking.begin, thinking.end} if thinking else set()
     text = "".join(text.split())
-    for header in family.headers:
-        between = rf"(?:[^<]|{re.escape(header.between)})*"
-        text = re.sub(re.escape(header.begin) + between + re.escape(header.end), "", text)
     without = ""
     while without != text:
         without = text
+        for header in family.headers:
+            between = rf"(?:[^<]|{re.escape(header.between)})*"
+            text = re.sub(re.escape(header.begin) + between + re.escape(header.end), "", text)
         for marker in sorted(markers, key=len, reverse=True):
             text = text.replace(marker, "")
     return text

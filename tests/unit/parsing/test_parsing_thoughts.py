@@ -68,6 +68,7 @@ def test_what_may_be_thought_is_held_no_longer_than_may_be(size: int) -> None:
         expected = [*ONE, f"{filler}Well."] if more > 0 else [[call + filler], "Well."]
         said = plain(parsed(one, pieces))
         assert "".join(map(str, said)) == "".join(map(str, expected))
+    assert parser("qwen3", opened=True, most_held=200).push(call + "x" * 200)
 
 
 def test_models_that_are_told_by_their_calls_end_thoughts_by_calls() -> None:
