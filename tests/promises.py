@@ -1388,6 +1388,26 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-627",
+        "Given a value that a model wrote without its type, then it is typed by the tool's schema, "
+        "with its references and alternatives, as JSON or as a literal of Python; what a schema "
+        "says costs bounded time.",
+        ours=True,
+    ),
+    Promise(
+        "S5-628",
+        "Given a call within a thought that goes on, then the call is not made; given the end of a "
+        "thought without its beginning, then it is not shown, and a body has no thought in its "
+        "content.",
+        ours=True,
+    ),
+    Promise(
+        "S5-629",
+        "Given text about calls, where the family has a marker for real ones, then none is made "
+        "of it.",
+        ours=True,
+    ),
+    Promise(
         "S5-640",
         "Given routers that are killed one after the other, then each that comes learns all that "
         "caches hold, however large they are, and prompts go where they are cached as before.",

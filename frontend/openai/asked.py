@@ -47,6 +47,11 @@ class Parsing(msgspec.Struct, frozen=True, kw_only=True):
         """The prompt ended within the reasoning."""
         return self.thought is not None and self.thought.opened
 
+    @property
+    def unmarked(self) -> bool:
+        """The model may reason without a marker at the beginning."""
+        return self.thought is not None and self.thought.state == "possible"
+
     def thought_marks(self) -> common_pb2.Thought | None:
         """By what workers know which text is reasoning; None: all of it is content."""
         family = self.writes

@@ -66,10 +66,13 @@ class Blocks:
     """Takes the one answer of a request apart as it comes."""
 
     def __init__(self, asked: Asked, hold: Callable[[int], object] | None) -> None:
-        """`hold` is told how much more of the text is kept, some of it at once; None: none is."""
+        """`hold` is told how much more of the text is kept, some of it at once; None: none is;
+        `counted_already`: it is a body."""
         self._hold = hold
         self._loose = 0
-        self._answer = None if asked.parsing is None else Answer(asked.parsing)
+        self._answer = (
+            None if asked.parsing is None else Answer(asked.parsing, whole=hold is counted_already)
+        )
         self._asked = asked
         self.all: list[Block] = []
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from frontend.openai.asked import Parsing
 from frontend.openai.formats import Form
+from frontend.openai.lenient import forcible
 from frontend.openai.parsing.families import Family
 from frontend.openai.parsing.formats import Envelope
 from frontend.openai.thought import Thought
@@ -107,9 +108,10 @@ def _envelope(family: Family, name: str) -> Envelope:
 
 
 def _call(function: FunctionDefinition, begin: str, end: str) -> dict[str, Any]:
-    """The schema is kept of a tool that is not strict too: its arguments parse then."""
+    """The schema is kept of a tool that is not strict too, as far as a grammar can force it: its
+    arguments parse then."""
     schema = {"type": "object"} | (function.parameters or {})
-    return {"begin": begin, "schema": schema, "end": end}
+    return {"begin": begin, "schema": schema if function.strict else forcible(schema), "end": end}
 
 
 def _without(ends: Sequence[str], text: str) -> str:

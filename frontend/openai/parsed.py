@@ -25,7 +25,8 @@ _encode = msgspec.json.Encoder().encode
 class Answer:
     """One choice's answer, taken apart as it comes."""
 
-    def __init__(self, parsing: Parsing) -> None:
+    def __init__(self, parsing: Parsing, *, whole: bool) -> None:
+        """`whole`: nobody sees it before its end."""
         family = parsing.writes
         self._parser = Parser(
             family.forced() if parsing.forced else family,
@@ -33,11 +34,16 @@ class Answer:
             opened=parsing.opened,
             tools=parsing.tools,
             most_held=parsing.most_held,
+            unmarked=parsing.unmarked,
+            whole=whole,
         )
         self._parsing = parsing
         self.calls = 0
         """Begun so far, of those that are shown."""
         self.reasoning_tokens = 0
+        self._untold: list[tuple[int, int, int]] = []
+        """Texts of which nobody knows yet what is reasoning: how many characters of each are so
+        far, how many it has, and how many tokens."""
         self._ids: set[str] = set()
         """Those that the model itself gave to its calls."""
 
@@ -56,19 +62,31 @@ class Answer:
         parts = parser.push(text)
         if thought and parser.in_reasoning:
             self.reasoning_tokens += tokens
-        elif len(parts) == 1 and type(parts[0]) is Content:  # nearly always
+        elif len(parts) == 1 and type(parts[0]) is Content and not self._untold:  # nearly always
             return parts
         else:
-            self.reasoning_tokens += _share(parts, text, tokens)
+            self._count(parts, len(text), tokens)
         return self._shown(parts)
 
     def flush(self) -> list[Part]:
         """The rest, at its end."""
-        return self._shown(self._parser.flush())
+        parts = self._parser.flush()
+        self._count(parts, 0, 0)
+        return self._shown(parts)
+
+    def _count(self, parts: Sequence[Part], size: int, tokens: int) -> None:
+        """Counts tokens in which reasoning begins or ends: by its characters, once it is known."""
+        thought = sum(len(part.text) for part in parts if isinstance(part, Reasoning))
+        self._untold.append((thought, size, tokens))
+        if not self._parser.undecided:
+            thought, size, tokens = map(sum, zip(*self._untold, strict=True))
+            self.reasoning_tokens += min(tokens, round(tokens * thought / max(1, size)))
+            self._untold.clear()
 
     def reason(self, ending: Finish) -> ChatFinishReason:
         """A hook's end stays one, whatever was called before; calls that are all cut are none."""
-        none = not self.calls or self._parser.calls == self._parser.cut
+        shown = range(self._parser.calls if not self._parsing.single else self.calls)
+        none = self._parser.cut.issuperset(shown)
         if ending.reason != "stop" or ending.withheld or none:
             return ending.reason
         return "function_call" if self._parsing.older else "tool_calls"
@@ -165,12 +183,12 @@ class Message:
 class _Answers:
     """Those of all choices of a request."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: Asked, *, whole: bool) -> None:
         parsing = asked.parsing
         assert parsing is not None
         self.older = parsing.older
         self._id = asked.id
-        self.all = [Answer(parsing) for _ in range(asked.choices)]
+        self.all = [Answer(parsing, whole=whole) for _ in range(asked.choices)]
 
     @property
     def parsed(self) -> Parsed:
@@ -191,7 +209,7 @@ class ParsedEvents(EventWriter):
 
     def __init__(self, shape: Shape, tokenizer: Tokenizer, asked: Asked) -> None:
         super().__init__(shape, tokenizer, asked)
-        self._answers = _Answers(asked)
+        self._answers = _Answers(asked, whole=False)
 
     @property
     def parsed(self) -> Parsed:
@@ -249,7 +267,7 @@ class ParsedBody(BodyWriter):
 
     def __init__(self, shape: Shape, tokenizer: Tokenizer, asked: Asked) -> None:
         super().__init__(shape, tokenizer, asked)
-        self._answers = _Answers(asked)
+        self._answers = _Answers(asked, whole=True)
         self._messages = [self._answers.message(choice) for choice in range(asked.choices)]
 
     @property
@@ -275,9 +293,3 @@ class ParsedBody(BodyWriter):
 def call_id(id: str, choice: int, start: CallStart) -> str:
     """What a call of the answer `id` is called: what its model calls it, where it does."""
     return start.id or f"call_{id}_{choice}_{start.call}"
-
-
-def _share(parts: Sequence[Part], text: str, tokens: int) -> int:
-    """How many tokens of a text are reasoning that begins or ends in it: by its characters."""
-    thought = sum(len(part.text) for part in parts if isinstance(part, Reasoning))
-    return min(tokens, round(tokens * thought / max(1, len(text))))

@@ -11,14 +11,9 @@ from typing import TypeAlias
 from frontend.openai.parsing.formats import Format, Named, Objects, Pythonic, Xml
 from frontend.openai.parsing.json_reader import JsonReader
 from frontend.openai.parsing.parts import CallArguments, CallStart
+from frontend.openai.parsing.schemas import types_of_property
 from frontend.openai.parsing.source import Fault, Reader, Source
-from frontend.openai.parsing.values import (
-    is_object,
-    keyword_arguments,
-    to_json,
-    typed,
-    types_of_property,
-)
+from frontend.openai.parsing.values import is_object, keyword_arguments, to_json, typed
 
 Tools: TypeAlias = Mapping[str, Mapping[str, object]]
 
@@ -124,15 +119,14 @@ class CallReader:
         self._end()
 
     def _objects(self, format_: Objects) -> Reader[None]:
-        if (yield from self._source.one_of("{", "[")) == "{":
-            yield from self._object(format_)
-        else:
+        listed = format_.begin == "[" or (yield from self._source.one_of("{", "[")) == "["
+        if listed:
             yield from self._source.literal("{")
+        yield from self._object(format_)
+        while listed and (yield from self._another("]")):
+            yield from self._source.literal("{")
+            self.stage = Stage.HEAD
             yield from self._object(format_)
-            while (yield from self._another("]")):
-                yield from self._source.literal("{")
-                self.stage = Stage.HEAD
-                yield from self._object(format_)
         yield from self._source.literal(format_.end)
 
     def _another(self, end: str) -> Reader[bool]:
@@ -200,7 +194,6 @@ class CallReader:
         schema = self._tools[name]
         key_mark, *key_rest = format_.key.split()
         end_mark, *end_rest = format_.end.split()
-        stops = (key_mark, end_mark) if format_.padded else (key_mark,)
         pairs: dict[str, str] = {}
         if (yield from source.peek()) == "{":
             yield from self._stream(name, "")
@@ -210,7 +203,7 @@ class CallReader:
             yield from source.literal(" ".join(key_rest))
             key = yield from source.until(format_.key_end)
             yield from source.literal(format_.value)
-            value = yield from source.until(format_.value_end, *stops)
+            value = yield from source.until(format_.value_end, key_mark, last=end_mark)
             pairs |= _pair(format_, schema, key, value)
         yield from source.literal(" ".join(end_rest))
         arguments = ", ".join(f"{key}: {value}" for key, value in pairs.items())

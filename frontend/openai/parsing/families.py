@@ -9,6 +9,7 @@ from dataclasses import astuple, dataclass, replace
 from frontend.openai.parsing.formats import (
     Envelope,
     Format,
+    Header,
     Named,
     Objects,
     Pythonic,
@@ -32,6 +33,10 @@ class Family:
     """Markers around all calls, without a meaning of their own."""
     silent: tuple[str, ...] = ()
     """Markers around content, which are no part of it."""
+    headers: tuple[Header, ...] = ()
+    call_ends_thought: bool = False
+    """Whether a call inside a thought ends it: some models go over to their calls without the
+    end."""
     signs: tuple[str, ...] = ()
     """What a chat template has that writes like this: all of them."""
     architectures: tuple[str, ...] = ()
@@ -59,7 +64,6 @@ class Family:
 
 
 _THINK = Thinking("<think>", "</think>")
-_THINK_TO_CALL = Thinking("<think>", "</think>", ends_at_call=True)
 _HERMES = Objects("<tool_call>\n", "\n</tool_call>")
 _JSON_ARRAY = Objects(array=True, arguments="parameters")
 _PYTHON_TAG = Objects("<|python_tag|>", arguments="parameters")
@@ -163,14 +167,19 @@ _KNOWN = (
             replace(_TO_FUNCTION, begin="<|start|>assistant to="),
         ),
         silent=_HARMONY,
+        headers=(
+            Header("<|channel|>final", "<|message|>", "<|constrain|>"),
+            Header("<|channel|>commentary", "<|message|>", "<|constrain|>"),
+        ),
         signs=("<|channel|>", "<|message|>", "<|call|>"),
         architectures=("GptOssForCausalLM",),
     ),
     Family(
         "kimi_k2",
-        _THINK_TO_CALL,
+        _THINK,
         (_KIMI_K2,),
         (*_KIMI, "<|tool_call_section_begin|>", "<|tool_call_section_end|>"),
+        call_ends_thought=True,
         signs=("<|tool_call_begin|>", *_KIMI),
     ),
     Family("deepseek_r1", _THINK, (_DEEPSEEK_V3,), _DEEPSEEK, signs=(*_V3_SIGNS, "</think>")),
@@ -189,6 +198,7 @@ _KNOWN = (
         _THINK,
         (_DSML,),
         _DSML_SECTIONS,
+        call_ends_thought=True,
         signs=("｜DSML｜tool_calls",),
         architectures=("DeepseekV4ForCausalLM",),
     ),
@@ -204,7 +214,13 @@ _KNOWN = (
         ),
         signs=("<seed:tool_call>",),
     ),
-    Family("qwen3_coder", None, (_QWEN_FUNCTION,), signs=("<tool_call>", "<function=")),
+    Family(
+        "qwen3_coder",
+        None,
+        (_QWEN_FUNCTION,),
+        call_ends_thought=True,
+        signs=("<tool_call>", "<function="),
+    ),
     Family(
         "hunyuan",
         _THINK,
@@ -212,11 +228,17 @@ _KNOWN = (
         ("<tool_calls>", "</tool_calls>"),
         signs=("<tool_sep>", "<arg_key>"),
     ),
-    Family("glm45", _THINK_TO_CALL, (_ARG_KEYS,), signs=("<tool_call>", "<arg_key>")),
+    Family(
+        "glm45",
+        _THINK,
+        (_ARG_KEYS,),
+        call_ends_thought=True,
+        signs=("<tool_call>", "<arg_key>"),
+    ),
     Family(
         "minimax_m2",
         _THINK,
-        (_INVOKE,),
+        (replace(_INVOKE, inside="<minimax:tool_call>"),),
         ("<minimax:tool_call>", "</minimax:tool_call>"),
         signs=("<minimax:tool_call>",),
     ),
@@ -235,7 +257,13 @@ _KNOWN = (
         ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),
         signs=("steptml:invoke",),
     ),
-    Family("qwen3", _THINK_TO_CALL, (_HERMES,), signs=("<tool_call>", "</think>")),
+    Family(
+        "qwen3",
+        _THINK,
+        (_HERMES,),
+        call_ends_thought=True,
+        signs=("<tool_call>", "</think>"),
+    ),
     Family("hermes", None, (_HERMES,), signs=("<tool_call>",)),
     Family(
         "mistral_args",
@@ -263,7 +291,7 @@ _KNOWN = (
     Family(
         "llama4",
         None,
-        (Pythonic(), Objects(arguments="parameters")),
+        (Pythonic(), replace(_JSON_ARRAY, begin="[", first=True), Objects(arguments="parameters")),
         ("<|python_start|>", "<|python_end|>"),
         signs=("<|python_start|>",),
         architectures=("Llama4ForConditionalGeneration",),
@@ -285,7 +313,7 @@ _KNOWN = (
         None,
         (
             Objects("<|tool_call|>", "<|/tool_call|>", array=True),
-            Objects("functools", array=True),
+            Objects("functools", array=True, first=True),
         ),
         signs=("<|tool|>", "<|/tool|>"),
     ),
@@ -315,7 +343,7 @@ _KNOWN = (
     Family(
         "lfm2",
         None,
-        (Pythonic(),),
+        (Pythonic(inside="<|tool_call_start|>"),),
         ("<|tool_call_start|>", "<|tool_call_end|>"),
         signs=("<|tool_list_start|>",),
     ),

@@ -31,8 +31,17 @@ class Thinking:
 
     begin: str
     end: str
-    ends_at_call: bool = False
-    """Whether a call inside ends it: some models go over to their calls without the end."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What stands before content: markers, and a word or two between them that say how it is
+    written."""
+
+    begin: str
+    end: str
+    between: str
+    """The marker that may stand between the two."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,9 @@ class Objects:
     end: str = ""
     array: bool = False
     """Whether the model writes an array, also of one call. After a marker both are read."""
+    first: bool = False
+    """Whether `begin` is no marker, but what text may have too: calls are recognised only where
+    nothing but space has come before."""
     separator: str = ""
     """Between calls that are no array."""
     arguments: str = "arguments"
@@ -104,6 +116,8 @@ class Xml:
     """Whether a new line on each side of a value belongs to the markers."""
     typed: str = ""
     """Between a key and whether its value is a string, "true" or "false"."""
+    inside: str = ""
+    """The marker behind which alone calls are recognised; empty: they are anywhere."""
 
     def envelope(self, name: str) -> None:
         """A grammar of JSON cannot write these."""
@@ -114,6 +128,8 @@ class Pythonic:
     """Calls as a list of Python's, with keyword arguments that are literals."""
 
     begin: str = "["
+    inside: str = ""
+    """The marker behind which alone calls are recognised; empty: they are anywhere."""
 
     def envelope(self, name: str) -> None:
         """A grammar of JSON cannot write these."""

@@ -5,10 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
+from typing import NamedTuple
 
 from frontend.openai.parsing.calls import CallReader, Stage, Tools
 from frontend.openai.parsing.families import Family
-from frontend.openai.parsing.formats import Format, Objects, Thinking, mark_of
+from frontend.openai.parsing.formats import (
+    Format,
+    Header,
+    Objects,
+    Pythonic,
+    Thinking,
+    Xml,
+    mark_of,
+)
 from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from frontend.openai.parsing.source import Ended, Fault, Marks, Reader, Source, marks_of
 
@@ -20,19 +29,29 @@ class Parser:
     raises. What is no marker of the family, and no syntax of a call that is well-formed and names
     one of `tools`, comes out as it is: as content, or as reasoning inside of it. Reasoning begins
     where nothing but space has come since another marker or the beginning; elsewhere its marker is
-    text. Space around calls belongs to them. A call whose arguments have begun keeps what came of
-    them if the rest is faulty or missing; the faulty rest is content.
+    text. Space around calls belongs to them, and space behind reasoning to that. A call whose
+    arguments have begun keeps what came of them if the rest is faulty or missing; the faulty rest
+    is content.
+
+    A call within reasoning ends it in some families. It is held, with all that follows, until the
+    answer ends: where the end marker of the reasoning still comes, the call was only thought about,
+    and all of that is reasoning.
 
     Args:
         family: How the model writes.
         reasoning: Whether reasoning is told from content. Otherwise it stays content, with its
             markers.
         opened: Whether the prompt has begun the reasoning already.
+        unmarked: Whether the model may reason without a marker at the beginning: an end marker is
+            one then that has no beginning. Otherwise such a one is text.
+        whole: Whether nobody sees the answer before its end. All that comes before an end marker
+            without a beginning is reasoning then; otherwise it is given out already.
         tools: The JSON schema of the parameters of each tool that may be called, by the tool's
             name. Values that the family writes without their types get those of the schema. None:
             no call is looked for.
         most_held: Characters that may be held back, of beginnings of calls and of calls that have
-            to be converted. What would take more is text.
+            to be converted. What would take more is text. So many may be held until it is known
+            whether they are reasoning; what would take more is none.
     """
 
     def __init__(
@@ -43,14 +62,17 @@ class Parser:
         opened: bool,
         tools: Tools | None,
         most_held: int,
+        unmarked: bool = False,
+        whole: bool = False,
     ) -> None:
         self.in_reasoning = reasoning and opened and family.thinking is not None
         """Whether what comes next is reasoning, unless it ends."""
         self.broken = 0
         """Calls that failed after it was clear that they were some."""
-        self.cut = 0
+        self.cut: frozenset[int] = frozenset()
         """Calls whose arguments have begun and are not whole: nobody can make them."""
         self._parts: list[Part] = []
+        self._most_held = most_held
         self._source = Source(most_held)
         self._reader = CallReader(self._source, tools or {}, self._part_of_call)
         self._table = _table(family, reasoning, bool(tools))
@@ -58,8 +80,18 @@ class Parser:
         """Whether nothing but space has come since a marker, a call or the beginning."""
         self._marked = False
         """Whether a marker or a call has come."""
+        self._behind_thought = False
+        """Whether nothing but space has come since the end of reasoning."""
+        self._section = ""
+        """The marker around calls that has come last."""
+        self._draft: _Draft | None = None
+        self._unended = unmarked and not self.in_reasoning and self._table.may_lack_begin
+        """Whether an end marker that comes outside of reasoning is one."""
         self._quick: tuple[type[Content | Reasoning], Marks] | None = None
         """What text is that has nothing a marker may begin with, where text has come before it."""
+        if whole and self._unended:
+            self._source.record()
+            self._draft = _Draft([], 0, 0, self.cut)
         self._reading = self._run()
         next(self._reading)
 
@@ -67,6 +99,11 @@ class Parser:
     def calls(self) -> int:
         """How many calls have begun so far."""
         return self._reader.calls
+
+    @property
+    def undecided(self) -> bool:
+        """Whether what has come may be reasoning, or may not: it is held."""
+        return self._draft is not None
 
     def push(self, text: str) -> list[Part]:
         """What `text` adds to the answer."""
@@ -85,6 +122,8 @@ class Parser:
     def _resume(self) -> list[Part]:
         self._parts = []
         next(self._reading, None)
+        if self._source.recorded_size > self._most_held:
+            self._settle()
         return _joined(self._parts) if len(self._parts) > 1 else self._parts
 
     def _run(self) -> Reader[None]:
@@ -96,11 +135,12 @@ class Parser:
                 self._fail()
             except Ended:
                 if self._end():
+                    self._settle()
                     return
 
     def _next(self) -> Reader[None]:
         """Reads on to the next marker, and what belongs to it."""
-        if self._fresh and not self.in_reasoning:
+        if self._fresh and (self._section or not self.in_reasoning):
             format_ = yield from self._unmarked()
             if format_ is not None:
                 self._reader.certain = False
@@ -108,18 +148,17 @@ class Parser:
                 self._marked = True
                 return
         mark = yield from self._text()
-        thinking = self._table.thinking
         if formats := self._table.marked.get(mark):
-            yield from self._call(mark, formats)
-        elif thinking is not None and mark == thinking.begin:
-            if not self._fresh:
-                self._give_out()
-                return
-            self.in_reasoning = True
-        elif thinking is not None and mark == thinking.end:
-            self.in_reasoning = False
-        self._source.release()
-        self._fresh = self._marked = True
+            known = yield from self._call(mark, formats)
+        elif header := self._table.headers.get(mark):
+            known = yield from self._header(header)
+        else:
+            known = self._marker(mark)
+        if known:
+            self._source.release()
+            self._fresh = self._marked = True
+        else:
+            self._give_out()
 
     def _unmarked(self) -> Reader[Format | None]:
         """Takes the space that may stand before a call; gives the format of one that needs no
@@ -127,6 +166,10 @@ class Parser:
         self._reader.stage = Stage.SPACE
         self._source.hold()
         char = yield from self._source.peek()
+        if self._behind_thought:
+            self._source.release()
+            self._source.hold()
+            self._behind_thought = False
         if self.calls and char == self._table.separator:
             self._source.take(self._source.at + 1)
             char = yield from self._source.peek()
@@ -141,42 +184,118 @@ class Parser:
             begin, end = marks.find(source.text, source.at, ended=source.ended)
             if begin > source.at:
                 self._give_out()
-                self._parts.append(kind(source.take(begin)))
+                self._add(kind(source.take(begin)))
             if end > begin:
                 if self._reader.stage is Stage.TEXT:
                     source.hold()
                 source.take(end)
                 return source.text[begin:end]
-            if source.spent and not self._fresh:
+            if source.spent and not self._fresh and self._draft is None:
                 self._quick = kind, marks
             yield from source.more()
             self._quick = None
 
-    def _call(self, mark: str, formats: tuple[Format, ...]) -> Reader[None]:
+    def _marker(self, mark: str) -> bool:
+        """Does what a marker means that begins no call; says whether it means anything here."""
+        thinking = self._table.thinking
+        if thinking is not None and mark == thinking.begin:
+            if self._fresh:
+                self._settle()
+                self.in_reasoning = True
+                self._unended = False
+            return self._fresh
+        if thinking is not None and mark == thinking.end:
+            return self._end_thought() or mark in self._table.silent
+        if mark in self._table.sections:
+            self._section = mark
+        return True
+
+    def _end_thought(self) -> bool:
+        """At the end marker of reasoning: says whether there was any to end."""
+        assert self._table.thinking is not None
+        if self._source.recorded_size > self._most_held:
+            self._settle()
+        if not (self.in_reasoning or self._unended):
+            return False
+        self._behind_thought = self.in_reasoning or self._draft is not None
+        if self._draft is not None:
+            self.broken, self.cut = self._draft.broken, self._draft.cut
+            self._reader.calls = self._draft.calls
+            self._draft = None
+            thought = self._source.recorded().removesuffix(self._table.thinking.end)
+            self._parts.append(Reasoning(thought))
+        self.in_reasoning = self._unended = False
+        return True
+
+    def _settle(self) -> None:
+        """Gives out what may have been reasoning, and is none."""
+        draft, self._draft = self._draft, None
+        if draft is not None:
+            self._source.recorded()
+            self._parts += draft.parts
+
+    def _add(self, part: Part) -> None:
+        (self._parts if self._draft is None else self._draft.parts).append(part)
+
+    def _header(self, header: Header) -> Reader[bool]:
+        self._reader.stage = Stage.HEAD
+        self._reader.certain = False
+        mark = ""
+        while mark != header.end:
+            yield from self._source.word()
+            mark = yield from self._source.one_of(header.end, header.between)
+        return True
+
+    def _call(self, mark: str, formats: tuple[Format, ...]) -> Reader[bool]:
+        """Reads the call that a marker begins; says whether one may begin here."""
         self._reader.stage = Stage.HEAD
         self._reader.certain = len(mark) > 1 and not mark.isalpha()
         format_ = formats[0]
         if len(formats) > 1:
             objects = (yield from self._source.peek()) in "{["
             format_ = next(each for each in formats if isinstance(each, Objects) == objects)
+        if not self._may_begin(format_):
+            return False
+        if self.in_reasoning:
+            self._source.record()
         yield from self._reader.read(format_)
+        return True
+
+    def _may_begin(self, format_: Format) -> bool:
+        """Whether a call of the format may stand here."""
+        match format_:
+            case Objects(first=True):
+                return self._fresh
+            case Xml(inside=marker) | Pythonic(inside=marker):
+                return marker in ("", self._section)
+        return True
 
     def _part_of_call(self, part: CallStart | CallArguments) -> None:
-        self.in_reasoning = False
-        self._parts.append(part)
+        if self.in_reasoning:
+            self.in_reasoning = False
+            self._unended = True
+            self._draft = _Draft([], self.calls - 1, self.broken, self.cut)
+        self._add(part)
 
     def _give_out(self) -> None:
         """Makes text of what is held."""
         held = self._source.release()
+        if self._draft is None:
+            self._source.recorded()
         if held:
-            self._parts.append(Reasoning(held) if self.in_reasoning else Content(held))
-        self._fresh = False
+            self._add(Reasoning(held) if self.in_reasoning else Content(held))
+        self._fresh = self._behind_thought = False
         self._reader.stage = Stage.TEXT
 
     def _fail(self) -> None:
         self.broken += self._begun
-        self.cut += self._reader.stage is Stage.ARGUMENTS
+        if self._reader.stage is Stage.ARGUMENTS:
+            self._cut_call()
         self._give_out()
+
+    def _cut_call(self) -> None:
+        """The last call is not whole."""
+        self.cut |= {self.calls - 1}
 
     @property
     def _begun(self) -> bool:
@@ -194,11 +313,21 @@ class Parser:
         elif stage is Stage.SPACE:
             held = self._source.release()
             if held.strip() or not self._marked:
-                self._parts.append(Content(held))
+                self._add(Content(held))
         elif stage is Stage.ARGUMENTS:
-            self.cut += 1
+            self._cut_call()
             self._reader.arguments(self._source.take(len(self._source.text)))
         return stage is not Stage.HEAD
+
+
+class _Draft(NamedTuple):
+    """What is reasoning, if its end marker comes: the parts that it has otherwise, and what was
+    counted before it."""
+
+    parts: list[Part]
+    calls: int
+    broken: int
+    cut: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -208,9 +337,17 @@ class _Table:
     thinking: Thinking | None
     marked: dict[str, tuple[Format, ...]]
     bare: dict[str, Format]
+    headers: dict[str, Header]
+    sections: tuple[str, ...]
+    silent: tuple[str, ...]
     separator: str
     outside: Marks
     inside: Marks
+
+    @property
+    def may_lack_begin(self) -> bool:
+        """Whether the end marker of reasoning tells that there was some: it ends nothing else."""
+        return self.thinking is not None and self.thinking.end not in self.silent
 
 
 @lru_cache(maxsize=256)
@@ -224,17 +361,21 @@ def _table(family: Family, reasoning: bool, tools: bool) -> _Table:
             marked[mark_of(each)] = (*marked.get(mark_of(each), ()), each)
         else:
             bare["[" if isinstance(each, Objects) and each.array else "{"] = each
-    silent = (*(family.silent if reasoning else ()), *(family.sections if tools else ()))
-    begin = (thinking.begin,) if thinking else ()
-    to_call = (*marked, *family.sections) if thinking and thinking.ends_at_call else ()
-    end = (thinking.end, *to_call) if thinking else ()
+    silent = family.silent if reasoning else ()
+    sections = family.sections if tools else ()
+    headers = {each.begin: each for each in (family.headers if reasoning else ())}
+    thoughts = (thinking.begin, thinking.end) if thinking else ()
+    to_call = (*marked, *sections) if thinking and family.call_ends_thought else ()
     return _Table(
         thinking=thinking,
         marked=marked,
         bare=bare,
+        headers=headers,
+        sections=sections,
+        silent=silent,
         separator=_separator(calls),
-        outside=marks_of(*begin, *marked, *silent),
-        inside=marks_of(*begin, *end),
+        outside=marks_of(*thoughts, *marked, *silent, *sections, *headers),
+        inside=marks_of(*thoughts, *to_call),
     )
 
 

@@ -68,6 +68,9 @@ class Source:
         self._held: list[str] = []
         self._room = 0
         self._holds = False
+        self._recorded: list[str] | None = None
+        self.recorded_size = 0
+        """Characters that were recorded so far."""
 
     def feed(self, text: str) -> None:
         self.text = self.text[self.at :] + text
@@ -90,6 +93,17 @@ class Source:
         self._holds = False
         return held
 
+    def record(self) -> None:
+        """Records what is held, and what is taken from here on."""
+        self._recorded = ["".join(self._held)] if self._holds else []
+        self.recorded_size = sum(map(len, self._recorded))
+
+    def recorded(self) -> str:
+        """What was recorded; records no more."""
+        recorded = "".join(self._recorded or ())
+        self._recorded = None
+        return recorded
+
     def take(self, end: int) -> str:
         """Takes the text up to `end`. Raises Fault where more would be held than may be."""
         begin = self.at
@@ -97,9 +111,13 @@ class Source:
             self.at = min(end, begin + self._room)
             self._held.append(self.text[begin : self.at])
             self._room -= self.at - begin
-            if self.at < end:
-                raise Fault
-        self.at = end
+        else:
+            self.at = end
+        if self._recorded is not None:
+            self._recorded.append(self.text[begin : self.at])
+            self.recorded_size += self.at - begin
+        if self.at < end:
+            raise Fault
         return self.text[begin:end]
 
     def more(self) -> Reader[None]:
@@ -148,19 +166,41 @@ class Source:
                 return "".join(taken)
             yield from self.more()
 
-    def until(self, mark: str, *stops: str) -> Reader[str]:
-        """Takes all up to `mark`, and `mark`; gives what is before it. One of `stops` that comes
-        earlier ends the text too, and is not taken."""
+    def until(self, mark: str, stop: str = "", last: str = "") -> Reader[str]:
+        """Takes all up to `mark`, and `mark`; gives what is before it. Where `stop` or the end of
+        the answer comes first, the text ends before the first `last` in it, or else before `stop`,
+        which is not taken."""
         taken = []
-        marks = marks_of(mark, *stops)
+        marks = marks_of(*filter(None, (mark, stop)))
         while True:
             begin, end = marks.find(self.text, self.at, ended=self.ended)
             taken.append(self.take(begin))
-            if end > begin:
-                if self.text[begin:end] == mark:
-                    self.take(end)
+            if self.text[begin:end] == mark:
+                self.take(end)
                 return "".join(taken)
+            if end > begin or (self.ended and last):
+                return self._up_to(last, "".join(taken), whole=end > begin)
             yield from self.more()
+
+    def _up_to(self, last: str, taken: str, *, whole: bool) -> str:
+        """What of the text just taken is before `last`: the rest is as if it had not been taken.
+        All of it if `last` is not in it and it is `whole`; else raises Ended."""
+        text, found, _ = taken.partition(last) if last else (taken, "", "")
+        if not found and not whole:
+            raise Ended
+        self._untake(taken[len(text) :])
+        return text
+
+    def _untake(self, text: str) -> None:
+        """Has the text that was taken last come again."""
+        self.text = text + self.text[self.at :]
+        self.at = 0
+        if self._holds:
+            self._held = [_without_last("".join(self._held), len(text))]
+            self._room += len(text)
+        if self._recorded is not None:
+            self._recorded = [_without_last("".join(self._recorded), len(text))]
+            self.recorded_size -= len(text)
 
     def value(self) -> Reader[str]:
         """Takes a JSON value, and space before it; gives the value with its strings mended."""
@@ -176,3 +216,7 @@ class Source:
             if reader.done:
                 return "".join(taken)
             yield from self.more()
+
+
+def _without_last(text: str, count: int) -> str:
+    return text[: len(text) - count]

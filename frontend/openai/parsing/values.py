@@ -5,18 +5,23 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping
 from typing import Never
+
+from frontend.openai.parsing.json_reader import JsonReader
+from frontend.openai.parsing.schemas import types_of
 
 LITERAL_LIMIT = 16 * 1024
 """Characters outside of strings in the arguments of one call in Python: they bound for how long
 Python's own parser keeps the loop."""
 
-_STRING = re.compile(r"'(?:[^'\\]+|\\.)*'|\"(?:[^\"\\]+|\\.)*\"", re.DOTALL)
+_STRING = re.compile(r"""(['"])(?:(?!\1)[^\\]|\\.)*+(?:\1|\\?\Z)""", re.DOTALL)
+"""One without its end goes on to the end of the text: none is looked for again from inside."""
 _UNKNOWN_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _KNOWN = "\\'\"abfnrtvxuUN0123"
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_PYTHON = {"True": "true", "False": "false", "None": "null"}
+_CONSTANTS = {"true": True, "false": False, "null": None}
+_SURE_LITERAL = re.compile(r"[\[{]|(?:True|False|None)\Z")
+_NO_LITERAL = (ValueError, SyntaxError, TypeError, MemoryError, RecursionError)
 
 
 def to_json(value: object) -> str:
@@ -38,71 +43,74 @@ def is_object(text: str) -> bool:
 def keyword_arguments(text: str) -> str:
     """The JSON object of what stands between the parentheses of a call in Python.
 
-    Raises ValueError if that is anything but keywords with literals that JSON has too, or longer
-    than `LITERAL_LIMIT` outside of strings.
+    Raises ValueError if that is anything but keywords with literals that JSON has too, in Python's
+    words or JSON's, or longer than `LITERAL_LIMIT` outside of strings.
     """
-    if len(_STRING.sub("", text)) > LITERAL_LIMIT:
-        raise ValueError
     try:
-        call = ast.parse(f"f({_STRING.sub(_mended, text)}\n)", mode="eval").body
+        call = _expression(text, "f(", "\n)")
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
             raise ValueError
-        return to_json({_key(each): ast.literal_eval(each.value) for each in call.keywords})
-    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        return to_json({_key(each): _evaluated(each.value) for each in call.keywords})
+    except _NO_LITERAL as error:
         raise ValueError from error
 
 
 def typed(text: str, types: frozenset[str]) -> str:
-    """A value that was written without its type, as JSON: as what it says, if it may be that, and
-    otherwise as a string. `types` are those of JSON Schema; none: it may be any."""
-    stripped = text.strip()
-    said = _PYTHON.get(stripped, stripped)
+    """A value that was written without its type, as JSON: as the JSON or the literal of Python that
+    it says, if it may be that, and otherwise as a string. `types` are those of JSON Schema; none:
+    it may be any."""
+    if types == {"string"}:
+        return to_json(text)
+    said = _said_json(text.strip(), types) or _said_literal(text.strip(), types)
+    return said or to_json(text)
+
+
+def _said_json(text: str, types: frozenset[str]) -> str:
+    """The text, mended, if it is JSON of one of the types; empty: it is not."""
+    written, end = JsonReader().mended(text, 0)
+    said = written + text[end:]
     try:
         value = json.loads(said, parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return to_json(text)
-    of = _types_of(value)
-    return said if of != {"string"} and (not types or of & types) else to_json(text)
+        return ""
+    return said if _may_be(value, types) else ""
 
 
-def types_of_property(schema: Mapping[str, object], key: str) -> frozenset[str]:
-    """The types that the schema of an object allows for one of its properties, as far as it says so
-    without references; empty: it says nothing."""
-    properties = schema.get("properties")
-    declared = properties.get(key) if isinstance(properties, Mapping) else None
-    if not isinstance(declared, Mapping):
-        return frozenset()
-    options = [declared.get(word) for word in ("anyOf", "oneOf", "allOf")]
-    said = [declared, *(each for option in options if isinstance(option, list) for each in option)]
-    return frozenset().union(*(_types_said(each) for each in said))
+def _said_literal(text: str, types: frozenset[str]) -> str:
+    """The text as JSON, if it is a literal of Python of one of the types; empty: it is not. Where
+    it may be a string, only what no text looks like is a literal."""
+    if (not types or "string" in types) and not _SURE_LITERAL.match(text):
+        return ""
+    try:
+        value = _evaluated(_expression(text))
+        return to_json(value) if _may_be(value, types) else ""
+    except _NO_LITERAL:
+        return ""
 
 
-def _types_said(schema: object) -> frozenset[str]:
-    if not isinstance(schema, Mapping):
-        return frozenset()
-    types = schema.get("type", [])
-    values = schema.get("enum", [])
-    listed = types if isinstance(types, list) else [types]
-    return frozenset(each for each in listed if isinstance(each, str)).union(
-        *(_types_of(each) for each in (values if isinstance(values, list) else []))
-    )
+def _may_be(value: object, types: frozenset[str]) -> bool:
+    """Whether a value without quotes is one of the types; any of its own, if there are none."""
+    of = types_of(list(value) if isinstance(value, tuple) else value)
+    return of != {"string"} and (not types or bool(of & types))
 
 
-def _types_of(value: object) -> frozenset[str]:
-    match value:
-        case None:
-            return frozenset({"null"})
-        case bool():
-            return frozenset({"boolean"})
-        case int():
-            return frozenset({"integer", "number"})
-        case float():
-            return frozenset({"number", "integer"} if value.is_integer() else {"number"})
-        case str():
-            return frozenset({"string"})
-        case list():
-            return frozenset({"array"})
-    return frozenset({"object"})
+def _expression(text: str, before: str = "", after: str = "") -> ast.expr:
+    """A text in Python, between two others. Raises ValueError, or another of `_NO_LITERAL`."""
+    if len(_STRING.sub("", text)) > LITERAL_LIMIT:
+        raise ValueError
+    return ast.parse(f"{before}{_STRING.sub(_mended, text)}{after}", mode="eval").body
+
+
+def _evaluated(node: ast.expr) -> object:
+    """The value of a literal of Python or of JSON, or of both mixed."""
+    return ast.literal_eval(_Constants().visit(node))
+
+
+class _Constants(ast.NodeTransformer):
+    """Reads the constants of JSON as those of Python."""
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return ast.Constant(_CONSTANTS[node.id]) if node.id in _CONSTANTS else node
 
 
 def _key(keyword: ast.keyword) -> str:

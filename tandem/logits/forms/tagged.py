@@ -18,6 +18,9 @@ from tandem.logits.forms.limits import MAX_SCHEMA, MAX_TEXT
 
 ONE_LINE: Final[Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """As Python's json.dumps, and as xgrammar without free whitespace."""
+LENIENT: Final[Mapping[str, Any]] = {"x-guidance": {"lenient": True}}
+"""What a schema has that loses the keywords and formats which llguidance cannot force. Otherwise
+they are an error."""
 _BEGINNINGS: Final = {
     "object": "{",
     "array": "[",
@@ -278,4 +281,5 @@ def _regex(pattern: str) -> str:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': ONE_LINE})}"
+    lenient = LENIENT["x-guidance"] if schema.get("x-guidance") == LENIENT["x-guidance"] else {}
+    return f"%json {json.dumps({**schema, 'x-guidance': {**ONE_LINE, **lenient}})}"

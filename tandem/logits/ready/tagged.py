@@ -29,7 +29,8 @@ class Tagged(GrammarProcessor):
     answer is what `answer`, `pattern` or `texts` says.
 
     Special tokens of the tokenizer that a text holds must come as those tokens. JSON is on one
-    line, as from json_schema.
+    line, as from json_schema. A call's schema with `"x-guidance": {"lenient": true}` loses the
+    keywords and formats that cannot be forced; they are an error otherwise.
     """
 
     kind: ClassVar[compiler.Kind] = "tagged"

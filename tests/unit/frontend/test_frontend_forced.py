@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,13 +11,17 @@ import pytest
 from frontend.openai.asked import Parsing
 from frontend.openai.forced import behind_thought, form_with_calls
 from frontend.openai.formats import Form
+from frontend.openai.lenient import forcible
 from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.parsing.parser import Parser
 from frontend.openai.parsing.parts import CallArguments, CallStart
 from frontend.openai.requests import ChatRequest
 from frontend.openai.thought import thought_of
 from frontend.openai.tools import asked_tools
-from tandem.logits.forms.tagged import Call
+from tandem.engine import model_files
+from tandem.logits.forms.compiler import compile_form, matcher
+from tandem.logits.forms.tagged import LENIENT, Call
+from tandem.logits.model import Model
 from tandem.logits.ready.tagged import Tagged
 from tandem.logits.spec import LogitsProcessorEntry
 
@@ -109,7 +114,10 @@ def test_calls_that_must_come_are_read_by_the_family_that_wrote_them(
     assert ("before" in args) == opened
     Tagged(**args | {"calls": msgspec.convert(args["calls"], list[Call])})
     assert args["several"]
-    assert [call["schema"] for call in args["calls"]] == [PLACE, {"type": "object"}]
+    assert [call["schema"] for call in args["calls"]] == [
+        PLACE | LENIENT,
+        {"type": "object"} | LENIENT,
+    ]
     text = written(args, (0, '{"place": "Bern"}'), (1, "{}"))
     assert read(parsing, text) == (["look", "list_all"], ['{"place": "Bern"}', "{}"], 0)
 
@@ -173,3 +181,69 @@ def test_the_answer_may_be_json_or_calls() -> None:
     assert form is not None
     assert "answer" not in form.processor.args
     assert form_of("hermes", tools=[tool("look")], form=JSON, tool_choice="none")[0] is JSON
+
+
+BEYOND = {
+    "type": "object",
+    "properties": {
+        "tags": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
+        "table": {"type": "object", "propertyNames": {"type": "string"}},
+        "secret": {"type": "string", "format": "password"},
+        "path": {"type": "string", "format": "file-path", "pattern": r"^(?!\.)a\(?=b"},
+        "word": {"anyOf": [{"type": "string", "pattern": r"\bx\1"}, {"type": "null"}]},
+        "kept": {"type": "string", "pattern": r"^\\ba+$", "default": {"pattern": "(?=a)"}},
+        "pattern": {"type": "string"},
+    },
+    "required": ["tags"],
+}
+"""What pydantic and zod make of ordinary types; a property may be called as a keyword."""
+
+
+def compiled(model_path: Path, form: Form) -> bytes:
+    """As a worker compiles it. Raises ValueError."""
+    facts = model_files.processor_facts(model_path)
+    model = Model(
+        vocabulary=facts["vocabulary"],
+        eos_token_ids=sorted(facts["eos_token_ids"]),
+        tokenizer_path=facts["tokenizer_path"],
+    )
+    args = dict(form.processor.args)
+    processor = Tagged(**args | {"calls": msgspec.convert(args["calls"], list[Call])})
+    source = compile_form("tagged", processor.source, model)
+    matcher(source, model)
+    return source
+
+
+@pytest.mark.parametrize("family", ["hermes", "qwen3_coder"])
+def test_a_tool_that_is_not_strict_loses_what_no_grammar_can_force(
+    family: str, model_path: Path
+) -> None:
+    forced = tool("look", parameters=BEYOND)
+    form, _ = form_of(family, tools=[forced], tool_choice="required")
+    assert form is not None
+    assert compiled(model_path, form)
+    (call,) = form.processor.args["calls"]
+    properties = call["schema"]["properties"]
+    assert properties["kept"] == BEYOND["properties"]["kept"]
+    assert properties["pattern"] == {"type": "string"}
+    assert properties["word"] == {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    assert call["schema"]["required"] == ["tags"]
+
+
+@pytest.mark.parametrize("name", ["tags", "table", "secret", "path"])
+def test_a_strict_tool_with_what_no_grammar_can_force_is_refused(
+    name: str, model_path: Path
+) -> None:
+    parameters = {"type": "object", "properties": {name: BEYOND["properties"][name]}}
+    tools = [tool("look", strict=True, parameters=parameters)]
+    form, _ = form_of("hermes", tools=tools, tool_choice="required")
+    assert form is not None
+    with pytest.raises(ValueError, match=r"schema|Unimplemented|format|regex"):
+        compiled(model_path, form)
+
+
+def test_a_schema_of_any_depth_is_walked_in_bounded_depth() -> None:
+    deep: dict[str, Any] = {"pattern": "(?=a)"}
+    for _ in range(5000):
+        deep = {"not": deep}
+    assert forcible(deep)["not"]

@@ -20,6 +20,7 @@ from tandem.errors import UnsupportedError
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.stop_strings import StopStrings, Token
 from tandem.text.thoughts import Marks
+from tandem.upstream.request_state import Finish
 
 SIGNS = {
     "qwen3_coder": "<tool_call><function=",
@@ -51,7 +52,8 @@ def test_a_family_that_was_found_with_a_thought_keeps_it(name: str) -> None:
     family = detect(SIGNS[name] + "</think>", (), ())
     assert family is not None
     found = thought_of(family.thinking, OPENED, options={}, variables=())
-    answer = Answer(Parsing(family=family.name, most_held=99, reasoning=True, thought=found))
+    parsing = Parsing(family=family.name, most_held=99, reasoning=True, thought=found)
+    answer = Answer(parsing, whole=False)
     parts = [*answer.push("Hm.</think>Well.", 3), *answer.flush()]
     assert parts == [Reasoning("Hm."), Content("Well.")]
 
@@ -130,3 +132,51 @@ def content_of(text: str, *, opened: bool) -> str:
     parser = Parser(family, reasoning=True, opened=opened, tools=None, most_held=99)
     parts = [*parser.push(text), *parser.flush()]
     return "".join(part.text for part in parts if isinstance(part, Content))
+
+
+# --- what an answer was, at its end ---
+
+CUT = '<tool_call>{"name": "now", "arguments": {"a": [}}</tool_call>'
+GOOD = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+
+
+@pytest.mark.parametrize(
+    ("text", "single", "reason"),
+    [
+        (CUT + GOOD, False, "tool_calls"),
+        (CUT + GOOD, True, "stop"),
+        (GOOD + CUT, True, "tool_calls"),
+        (CUT, False, "stop"),
+        (f"<think>{GOOD} no.</think>No.", False, "stop"),
+    ],
+)
+def test_an_answer_ends_with_calls_if_one_that_is_shown_is_whole(
+    text: str, single: bool, reason: str
+) -> None:
+    parsing = Parsing(
+        family="qwen3",
+        most_held=999,
+        reasoning=True,
+        thought=thought("Hi"),
+        tools={"now": {}},
+        single=single,
+    )
+    answer = Answer(parsing, whole=False)
+    answer.push(text, 9)
+    answer.flush()
+    assert answer.reason(Finish(0, "stop", None)) == reason
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_tokens_of_a_thought_are_counted_where_it_is_known_late(whole: bool) -> None:
+    text = "<think>draft: " + GOOD + " no.</think>No."
+    text = text.removeprefix("<think>") if whole else text
+    parsing = Parsing(
+        family="qwen3", most_held=999, reasoning=True, thought=thought("Hi"), tools={"now": {}}
+    )
+    answer = Answer(parsing, whole=whole)
+    parts = [part for char in text for part in answer.push(char, 1)] + answer.flush()
+    assert answer.calls == 0
+    assert "".join(part.text for part in parts if isinstance(part, Content)) == "No."
+    thought_of_it = len("draft: " + GOOD + " no.")
+    assert abs(answer.reasoning_tokens - thought_of_it) <= len("<think></think>")

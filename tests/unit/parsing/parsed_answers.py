@@ -24,9 +24,19 @@ def parser(
     opened: bool = False,
     tools: Any = TOOLS,
     most_held: int = MOST_HELD,
+    unmarked: bool = False,
+    whole: bool = False,
 ) -> Parser:
     family = FAMILIES[family] if isinstance(family, str) else family
-    return Parser(family, reasoning=reasoning, opened=opened, tools=tools, most_held=most_held)
+    return Parser(
+        family,
+        reasoning=reasoning,
+        opened=opened,
+        tools=tools,
+        most_held=most_held,
+        unmarked=unmarked,
+        whole=whole,
+    )
 
 
 def parsed(one: Parser, pieces: Iterable[str]) -> list[Part]:
@@ -60,3 +70,15 @@ def plain(parts: Sequence[Part]) -> list[Any]:
                 ]
                 said.append((name, json.loads(arguments)))
     return said
+
+
+def check_cuts(
+    family: Family | str, text: str, expected: list[Any], *, every: int = 1, **asked: Any
+) -> None:
+    """The text is `expected`, whole, character by character, and cut in two at each place, or each
+    `every`th; no call of it is broken or cut."""
+    halves = [[text[:at], text[at:]] for at in range(0, len(text), every)]
+    for pieces in ([text], [*text], *halves):
+        one = parser(family, **asked)
+        assert plain(parsed(one, pieces)) == expected, pieces
+        assert (one.broken, one.cut) == (0, frozenset())

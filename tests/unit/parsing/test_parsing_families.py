@@ -64,7 +64,7 @@ def test_reasoning_comes_before_content(family: str) -> None:
     one = parser(family)
     assert one.push(f"{begin}Hm.")
     assert one.in_reasoning
-    assert plain(parsed(one, [f"{end}{final}\nYes."])) == ["\nYes."]
+    assert plain(parsed(one, [f"{end}\n\n{final}  Yes.\n"])) == [f"{'  ' if final else ''}Yes.\n"]
 
 
 @pytest.mark.parametrize("family", RECORDED)
@@ -300,4 +300,4 @@ def test_reasoning_of_every_piece_is_reasoning() -> None:
     assert one.push("</think>") == []
     assert not one.in_reasoning
     assert one.push("\n") == []
-    assert one.push("Yes") == [Content("\nYes")]
+    assert one.push("Yes") == [Content("Yes")]

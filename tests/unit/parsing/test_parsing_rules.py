@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from parsed_answers import MOST_HELD, parsed, parser, plain
+from parsed_answers import MOST_HELD, check_cuts, parsed, parser, plain
 from recorded_answers import ONE, PLAN, RECORDED
 from spoilt_answers import CONVERTED, check, spoilt
 
@@ -147,31 +147,29 @@ WRITTEN = {
 }
 
 
-def check_halves(family: str, text: str, expected: list[object]) -> None:
-    """Whatever the text is cut in, it is `expected`, and no call of it is broken."""
-    for at in range(len(text)):
-        one = parser(family)
-        assert plain(parsed(one, [text[:at], text[at:]])) == expected
-        assert one.broken == one.cut == 0
-
-
 @pytest.mark.parametrize("bad", BAD_STRINGS)
 @pytest.mark.parametrize("family", WRITTEN)
 def test_a_string_that_is_badly_escaped_is_given_out_as_json(family: str, bad: str) -> None:
     written, said = BAD_STRINGS[bad]
-    check_halves(family, WRITTEN[family].replace("%s", written), [("now", {"a": said})])
+    check_cuts(family, WRITTEN[family].replace("%s", written), [("now", {"a": said})])
 
 
-@pytest.mark.parametrize("family", ["qwen3_coder", "seed_oss", "minimax_m2", "step3", "glm45"])
-def test_a_value_without_its_end_ends_where_the_next_begins(family: str) -> None:
+VALUES = [name for name in RECORDED if isinstance(FAMILIES[name].calls[0], Xml)]
+
+
+@pytest.mark.parametrize("ending", ["the last has its end", "none has its end"])
+@pytest.mark.parametrize("family", VALUES)
+def test_a_value_without_its_end_ends_where_the_next_or_the_call_s_end_begins(
+    family: str, ending: str
+) -> None:
     xml = FAMILIES[family].calls[0]
     assert isinstance(xml, Xml)
     values = "".join(
         f"{xml.key}{key}{xml.key_end}{xml.value}\n{value}\n{end}"
         for key, value, end in (("path", "a.txt", ""), ("text", "hello", xml.value_end))
     )
-    text = f"{xml.begin}now{xml.name_end}{values}{xml.end}"
-    if xml.padded:
+    text = f"{xml.inside}{xml.begin}now{xml.name_end}{values}{xml.end}"
+    if ending == "none has its end":
         text = text.replace(xml.value_end, "")
     read = [(xml.padded and each) or f"\n{each}\n" for each in ("a.txt", "hello")]
     expected = ("now", dict(zip(("path", "text"), read, strict=True)))
@@ -182,14 +180,14 @@ def test_a_value_without_its_end_ends_where_the_next_begins(family: str) -> None
 def test_arguments_in_a_string_are_mended_too() -> None:
     arguments = json.dumps('{"a": "/\\$USER\n"}')
     text = f'<tool_call>{{"name": "now", "arguments": {arguments}}}</tool_call>'
-    check_halves("hermes", text, [("now", {"a": "/\\$USER\n"})])
+    check_cuts("hermes", text, [("now", {"a": "/\\$USER\n"})])
 
 
 @pytest.mark.parametrize("end", ["}}</tool_call>", ""])
 def test_a_call_whose_arguments_are_not_whole_is_cut(end: str) -> None:
     one = parser("hermes")
     parsed(one, ['<tool_call>{"name": "now", "arguments": {"a": [1, ' + end])
-    assert (one.calls, one.cut) == (1, 1)
+    assert (one.calls, one.cut) == (1, frozenset({0}))
 
 
 def test_a_fault_in_a_head_makes_all_of_it_content() -> None:
@@ -297,8 +295,16 @@ def test_no_more_is_held_than_may_be(family: str, begin: str, most: int, more: i
         ("pythonic", "[now(" + "a=1," * 4_000 + ")]"),
         ("glm45", "<tool_call>now" + "<arg_key>a</arg_key><arg_value>1</arg_value>" * 5_000),
         ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value>" + "[" * 200_000 + "</arg_value>"),
+        ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value>['" + "a" * 200_000
+         + "</arg_value></tool_call>"),
+        ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value>['" + "\\'" * 100_000
+         + "</arg_value></tool_call>"),
+        ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value>[" + "\"'" * 100_000
+         + "</arg_value></tool_call>"),
+        ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value></tool_call>" * 4_000),
         ("gpt_oss", "<|start|>" * 20_000),
         ("qwen3", "<think>" * 20_000),
+        ("qwen3", "<think>" + '<tool_call>{"name": "now", "arguments": {}}</tool_call>' * 4_000),
     ],
     ids=lambda value: str(value)[:30],
 )  # fmt: skip
