@@ -1387,6 +1387,19 @@ PROMISES: tuple[Promise, ...] = (
         "whatever its chat template takes.",
         ours=True,
     ),
+    Promise(
+        "S5-630",
+        "Given the chat template of Gemma 4, MiniMax M3, Kimi K3, DeepSeek V4.1, Hy3, LFM2.5 or "
+        "Step 3.5, then the model's family is found, and what it writes is told apart into "
+        "reasoning, content and calls.",
+        ours=True,
+    ),
+    Promise(
+        "S5-631",
+        "Given a family whose calls end reasoning, and a call before the end marker, then the call "
+        "is made and what came before is the reasoning.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S6-134",

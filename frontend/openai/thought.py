@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from frontend.openai.parsing.families import FAMILIES, Family
+from frontend.openai.parsing.families import Family, named
 from frontend.openai.parsing.formats import Thinking
 
 SWITCHES = ("enable_thinking", "thinking")
@@ -24,7 +24,6 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
 
     begin: str
     end: str
-    ends_at_call: bool = False
     state: Literal["opened", "possible", "off"]
     """Whether the prompt ends within the thought, the model may begin one, or has none to think:
     the prompt has closed it, or the request has switched it off."""
@@ -36,8 +35,8 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
 
     def family(self, name: str) -> Family:
         """The family of that name, whose thoughts have these markers."""
-        thinking = Thinking(self.begin, self.end, self.ends_at_call)
-        return replace(FAMILIES[name], thinking=thinking)
+        thinking = Thinking(self.begin, self.end)
+        return replace(named(name), thinking=thinking)
 
 
 def thought_of(
@@ -59,6 +58,4 @@ def thought_of(
         state = "opened"
     elif end.endswith(thinking.end.rstrip()):
         state = "off"
-    return Thought(
-        begin=thinking.begin, end=thinking.end, ends_at_call=thinking.ends_at_call, state=state
-    )
+    return Thought(begin=thinking.begin, end=thinking.end, state=state)

@@ -226,7 +226,7 @@ def _table(family: Family, reasoning: bool, tools: bool) -> _Table:
             bare["[" if isinstance(each, Objects) and each.array else "{"] = each
     silent = (*(family.silent if reasoning else ()), *(family.sections if tools else ()))
     begin = (thinking.begin,) if thinking else ()
-    to_call = (*marked, *family.sections) if thinking and thinking.ends_at_call else ()
+    to_call = (*marked, *family.sections) if thinking and family.call_ends_thought else ()
     end = (thinking.end, *to_call) if thinking else ()
     return _Table(
         thinking=thinking,

@@ -162,6 +162,17 @@ class Source:
                 return "".join(taken)
             yield from self.more()
 
+    def up_to(self, ends: str) -> Reader[str]:
+        """Takes all up to the first of some characters."""
+        taken = []
+        marks = marks_of(*ends)
+        while True:
+            begin, end = marks.find(self.text, self.at, ended=self.ended)
+            taken.append(self.take(begin))
+            if end > begin:
+                return "".join(taken)
+            yield from self.more()
+
     def value(self) -> Reader[str]:
         """Takes a JSON value, and space before it; gives the value with its strings mended."""
         yield from self.peek()
