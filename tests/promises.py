@@ -1408,6 +1408,19 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-630",
+        "Given the chat template of Gemma 4, MiniMax M3, Kimi K3, DeepSeek V4.1, Hy3, LFM2.5 or "
+        "Step 3.5, then the model's family is found, and what it writes is told apart into "
+        "reasoning, content and calls.",
+        ours=True,
+    ),
+    Promise(
+        "S5-631",
+        "Given a family whose calls end reasoning, and a call before the end marker, then the call "
+        "is made and what came before is the reasoning.",
+        ours=True,
+    ),
+    Promise(
         "S5-640",
         "Given routers that are killed one after the other, then each that comes learns all that "
         "caches hold, however large they are, and prompts go where they are cached as before.",

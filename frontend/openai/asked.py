@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from frontend.openai.answers import AnsweredTier
-from frontend.openai.parsing.families import FAMILIES, Family
+from frontend.openai.parsing.families import Family, named
 from frontend.openai.thought import Thought
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
@@ -39,7 +39,7 @@ class Parsing(msgspec.Struct, frozen=True, kw_only=True):
     def writes(self) -> Family:
         """How the answer is written: the family, with the reasoning that this model has."""
         if self.thought is None:
-            return replace(FAMILIES[self.family], thinking=None)
+            return replace(named(self.family), thinking=None)
         return self.thought.family(self.family)
 
     @property

@@ -28,7 +28,10 @@ def of(
         source = template.source if template else None
         architectures = model_files.architectures(Path(config.model_path))
         return families.detect(source, architectures, tokenizer.added_tokens)
-    if name not in FAMILIES:
+    try:
+        return families.named(name)
+    except KeyError:
         known = ", ".join(sorted(FAMILIES))
-        raise ConfigError(f"model_family must be auto, none or one of {known}; not {name!r}")
-    return FAMILIES[name]
+        raise ConfigError(
+            f"model_family must be auto, none or one of {known}; not {name!r}"
+        ) from None

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from frontend.openai.parsing.families import FAMILIES, Family
+from frontend.openai.parsing.families import Family, named
 from frontend.openai.parsing.formats import Thinking
 
 SWITCHES = ("enable_thinking", "thinking")
@@ -36,7 +36,7 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
     def family(self, name: str) -> Family:
         """The family of that name, whose thoughts have these markers."""
         thinking = Thinking(self.begin, self.end)
-        return replace(FAMILIES[name], thinking=thinking)
+        return replace(named(name), thinking=thinking)
 
 
 def thought_of(

@@ -8,11 +8,23 @@ from collections.abc import Callable, Mapping
 from enum import Enum, auto
 from typing import TypeAlias
 
-from frontend.openai.parsing.formats import Format, Named, Objects, Pythonic, Xml
+from frontend.openai.parsing.attributed import attributed_arguments, attributed_name
+from frontend.openai.parsing.formats import (
+    Attributed,
+    Format,
+    Named,
+    Nested,
+    Objects,
+    Pythonic,
+    Unquoted,
+    Xml,
+)
 from frontend.openai.parsing.json_reader import JsonReader
+from frontend.openai.parsing.nested import another_call, name_in_tag, nested_arguments
 from frontend.openai.parsing.parts import CallArguments, CallStart
 from frontend.openai.parsing.schemas import types_of_property
 from frontend.openai.parsing.source import Fault, Reader, Source
+from frontend.openai.parsing.unquoted import unquoted_arguments
 from frontend.openai.parsing.values import is_object, keyword_arguments, to_json, typed
 
 Tools: TypeAlias = Mapping[str, Mapping[str, object]]
@@ -72,6 +84,12 @@ class CallReader:
                 yield from self._xml(format_)
             case Pythonic():
                 yield from self._pythonic()
+            case Unquoted():
+                yield from self._unquoted(format_)
+            case Nested():
+                yield from self._nested(format_)
+            case Attributed():
+                yield from self._attributed(format_)
         self._source.release()
         self.stage = Stage.TEXT
 
@@ -224,6 +242,27 @@ class CallReader:
                 return
             yield from source.peek()
             self.stage = Stage.HEAD
+
+    def _unquoted(self, format_: Unquoted) -> Reader[None]:
+        name = self._declared((yield from self._source.word()))
+        read = unquoted_arguments(self._source, format_, self._tools[name])
+        self._whole(name, "", (yield from read))
+        yield from self._source.literal(format_.end)
+
+    def _nested(self, format_: Nested) -> Reader[None]:
+        called = False
+        while (yield from another_call(self._source, format_)):
+            self.stage = Stage.HEAD
+            name = self._declared((yield from name_in_tag(self._source)))
+            read = nested_arguments(self._source, format_, self._tools[name])
+            self._whole(name, "", (yield from read))
+            called = True
+        if not called:
+            raise Fault
+
+    def _attributed(self, format_: Attributed) -> Reader[None]:
+        name = self._declared((yield from attributed_name(self._source, format_)))
+        self._whole(name, "", (yield from attributed_arguments(self._source, format_)))
 
     def _parenthesised(self) -> Reader[str]:
         """Takes what follows a parenthesis up to the one that closes it, and this; gives what is

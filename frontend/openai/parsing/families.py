@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass, fields, replace
+from functools import lru_cache
+from typing import Any
 
 from frontend.openai.parsing.formats import (
+    Attributed,
     Envelope,
     Format,
     Header,
     Named,
+    Nested,
     Objects,
     Pythonic,
     Thinking,
+    Unquoted,
     Xml,
 )
 
-_SPECIAL = re.compile(r"<[^<>\s]+>|\[/?[A-Z_]+\]|｜[A-Z]+｜")
+_SPECIAL = re.compile(r"\]<\][a-z]+\[>\[|<[^<>\s]+>|\[/?[A-Z_]+\]|｜[A-Z]+｜")
+_SUFFIXES = "hy3:"
+_SUFFIX = re.compile(r"[\w.-]{1,64}")
+_SUFFIXED = re.compile(rf"<tool_sep:({_SUFFIX.pattern})>")
+_TAG = re.compile(r"(</?\w+)>")
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class Family:
     end."""
     signs: tuple[str, ...] = ()
     """What a chat template has that writes like this: all of them."""
+    thought_sign: str = ""
+    """What a chat template has, beside the markers, whose model thinks."""
     architectures: tuple[str, ...] = ()
     """Classes of models that write like this, whatever their chat template is."""
 
@@ -135,6 +146,14 @@ _DSML_SECTIONS = (
     "<｜DSML｜tool_calls>",
     "</｜DSML｜tool_calls>",
 )
+_DSML_SPACED = replace(
+    _DSML,
+    begin='<｜DSML｜ invoke name="',
+    key='<｜DSML｜ parameter name="',
+    value_end="</｜DSML｜ parameter>",
+    end="</｜DSML｜ invoke>",
+)
+_DSML_SPACED_SECTIONS = ("<｜DSML｜ calls>", "</｜DSML｜ calls>")
 _V3_SIGNS = ("<｜tool▁sep｜>", "```json")
 _PLUGIN = Objects(end="<|action_end|>", arguments="parameters")
 _TOOL_CALLS = Objects("<tool_calls>", "</tool_calls>", array=True)
@@ -155,6 +174,47 @@ _HARMONY = (
     "<|end|>",
     "<|return|>",
 )
+
+_HUNYUAN = Family(
+    "hunyuan",
+    _THINK,
+    (replace(_ARG_KEYS, name_end="<tool_sep>"),),
+    ("<tool_calls>", "</tool_calls>"),
+    call_ends_thought=True,
+    signs=("<tool_sep>", "<arg_key>"),
+)
+
+
+def _suffixed(name: str, suffix: str) -> Family:
+    """Hunyuan 3's family: Hunyuan's markers, whose names have a suffix from the vocabulary."""
+
+    def text(marker: str) -> str:
+        return _TAG.sub(rf"\1:{suffix}>", marker)
+
+    def all_texts(row: Any) -> Any:
+        said = {each.name: getattr(row, each.name) for each in fields(row)}
+        return replace(row, **{key: text(v) for key, v in said.items() if isinstance(v, str)})
+
+    assert _HUNYUAN.thinking is not None
+    return replace(
+        _HUNYUAN,
+        name=name,
+        thinking=all_texts(_HUNYUAN.thinking),
+        calls=tuple(map(all_texts, _HUNYUAN.calls)),
+        sections=tuple(map(text, _HUNYUAN.sections)),
+        signs=(f"<tool_sep:{suffix}>",),
+        architectures=("HYV3ForCausalLM",),
+    )
+
+
+_LFM2 = Family(
+    "lfm2",
+    _THINK,
+    (Pythonic(inside="<|tool_call_start|>"),),
+    ("<|tool_call_start|>", "<|tool_call_end|>"),
+    signs=("<|tool_list_start|>",),
+)
+_MINIMAX_MARK = "]<]minimax[>["
 
 # In the order in which they are looked for: whose signs another's contain comes after it.
 _KNOWN = (
@@ -182,6 +242,24 @@ _KNOWN = (
         call_ends_thought=True,
         signs=("<|tool_call_begin|>", *_KIMI),
     ),
+    Family(
+        "kimi_k3",
+        Thinking("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+        (Attributed(),),
+        ("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"),
+        ("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+        call_ends_thought=True,
+        signs=("<|open|>", "<|close|>", "<|sep|>"),
+        thought_sign="think",
+        architectures=("KimiK3ForConditionalGeneration", "KimiK3LinearForCausalLM"),
+    ),
+    Family(
+        "gemma4",
+        Thinking("<|channel>thought", "<channel|>"),
+        (Unquoted("<|tool_call>call:", "<tool_call|>", quote='<|"|>'),),
+        signs=("<|tool_call>call:", "<tool_call|>"),
+        architectures=("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"),
+    ),
     Family("deepseek_r1", _THINK, (_DEEPSEEK_V3,), _DEEPSEEK, signs=(*_V3_SIGNS, "</think>")),
     Family("deepseek_v3", None, (_DEEPSEEK_V3,), _DEEPSEEK, signs=_V3_SIGNS),
     Family("deepseek_v31", _THINK, (_DEEPSEEK_V31,), _DEEPSEEK, signs=("<｜tool▁sep｜>",)),
@@ -196,11 +274,20 @@ _KNOWN = (
     Family(
         "deepseek_v4",
         _THINK,
-        (_DSML,),
-        _DSML_SECTIONS,
+        (_DSML, _DSML_SPACED),
+        (*_DSML_SECTIONS, *_DSML_SPACED_SECTIONS),
         call_ends_thought=True,
         signs=("｜DSML｜tool_calls",),
         architectures=("DeepseekV4ForCausalLM",),
+    ),
+    Family(
+        "deepseek_v41",
+        _THINK,
+        (_DSML_SPACED, _DSML),
+        (*_DSML_SPACED_SECTIONS, *_DSML_SECTIONS),
+        call_ends_thought=True,
+        signs=("｜DSML｜ calls",),
+        architectures=("DeepseekV41ForCausalLM",),
     ),
     Family(
         "seed_oss",
@@ -216,18 +303,13 @@ _KNOWN = (
     ),
     Family(
         "qwen3_coder",
-        None,
+        _THINK,
         (_QWEN_FUNCTION,),
         call_ends_thought=True,
         signs=("<tool_call>", "<function="),
     ),
-    Family(
-        "hunyuan",
-        _THINK,
-        (replace(_ARG_KEYS, name_end="<tool_sep>"),),
-        ("<tool_calls>", "</tool_calls>"),
-        signs=("<tool_sep>", "<arg_key>"),
-    ),
+    _HUNYUAN,
+    _suffixed("hy3", "opensource"),
     Family(
         "glm45",
         _THINK,
@@ -256,6 +338,15 @@ _KNOWN = (
         ),
         ("<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"),
         signs=("steptml:invoke",),
+    ),
+    Family(
+        "minimax_m3",
+        Thinking("<mm:think>", "</mm:think>"),
+        (Nested(_MINIMAX_MARK, f"{_MINIMAX_MARK}\n<tool_call>", "</tool_call>"),),
+        # Answers without thoughts may begin with the end of one.
+        silent=("</mm:think>",),
+        signs=(_MINIMAX_MARK,),
+        architectures=("MiniMaxM3SparseForCausalLM", "MiniMaxM3SparseForConditionalGeneration"),
     ),
     Family(
         "qwen3",
@@ -340,13 +431,8 @@ _KNOWN = (
         (Objects("<TOOLCALL>", "</TOOLCALL>", array=True),),
         signs=("<TOOLCALL>",),
     ),
-    Family(
-        "lfm2",
-        None,
-        (Pythonic(inside="<|tool_call_start|>"),),
-        ("<|tool_call_start|>", "<|tool_call_end|>"),
-        signs=("<|tool_list_start|>",),
-    ),
+    _LFM2,
+    replace(_LFM2, signs=_LFM2.sections),
     Family("pythonic", None, (Pythonic(),)),
     Family("json_array", None, (_JSON_ARRAY,)),
     Family("think", _THINK, signs=("think>",)),
@@ -355,6 +441,17 @@ _KNOWN = (
 
 FAMILIES: Mapping[str, Family] = {family.name: family for family in _KNOWN}
 """By name, as settings spell it. "think" and "magistral" tell reasoning alone."""
+
+
+@lru_cache(maxsize=64)
+def named(name: str) -> Family:
+    """The family that a setting or a request's parsing names: one of `FAMILIES`, or `hy3:SUFFIX`.
+    Raises KeyError."""
+    suffix = name.removeprefix(_SUFFIXES)
+    if suffix == name or not _SUFFIX.fullmatch(suffix):
+        return FAMILIES[name]
+    family = _suffixed(name, suffix)
+    return FAMILIES["hy3"] if family.signs == FAMILIES["hy3"].signs else family
 
 
 def detect(
@@ -366,6 +463,9 @@ def detect(
     The family has `thinking` or `calls` alone where no more than that is known of the model.
     """
     for text in (chat_template or "", "\n".join(tokens)):
+        if suffixed := _SUFFIXED.search(text):
+            family = named(f"{_SUFFIXES}{suffixed[1]}")
+            return replace(family, thinking=_thinking_in(text, family))
         for family in _KNOWN:
             if family.signs and all(sign in text for sign in family.signs):
                 return replace(family, thinking=_thinking_in(text, family))
@@ -376,6 +476,8 @@ def _thinking_in(text: str, family: Family) -> Thinking | None:
     """The markers of reasoning that the model has: the family's, or those of another. Templates
     write the beginning alone, or take all up to the end out of earlier answers, or both.
     """
+    if family.thought_sign and family.thought_sign in text:
+        return family.thinking
     all_known = (family.thinking, _THINK, FAMILIES["magistral"].thinking)
     known = [each for each in all_known if each is not None]
     return next((each for each in known if each.begin in text or each.end in text), None)

@@ -135,7 +135,48 @@ class Pythonic:
         """A grammar of JSON cannot write these."""
 
 
-Format: TypeAlias = Objects | Named | Xml | Pythonic
+@dataclass(frozen=True)
+class Unquoted:
+    """Calls as the tool's name and an object whose keys are bare words, with quotes of the family's
+    own around strings."""
+
+    begin: str
+    end: str
+    quote: str
+
+    def envelope(self, name: str) -> None:
+        """A grammar of JSON cannot write these."""
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A section of calls, whose arguments are elements with the keys' names: what an object or a
+    list has are elements inside of its own. `mark` comes before each tag."""
+
+    mark: str
+    begin: str
+    end: str
+    item: str = "item"
+    """The element of what a list has."""
+
+    def envelope(self, name: str) -> None:
+        """A grammar of JSON cannot write these."""
+
+
+@dataclass(frozen=True)
+class Attributed:
+    """Calls as elements whose attributes say the tool, the keys, and the types of the values."""
+
+    begin: str = "<|open|>call"
+    opening: str = "<|open|>"
+    closing: str = "<|close|>"
+    tag_end: str = "<|sep|>"
+
+    def envelope(self, name: str) -> None:
+        """A grammar of JSON cannot write these."""
+
+
+Format: TypeAlias = Objects | Named | Xml | Pythonic | Unquoted | Nested | Attributed
 
 
 def mark_of(format_: Format) -> str:

@@ -16,15 +16,20 @@ _ALTERNATIVES = ("anyOf", "oneOf", "allOf")
 def types_of_property(schema: Mapping[str, object], key: str) -> frozenset[str]:
     """The types that the schema of an object allows for one of its properties; empty: any, or more
     than `MOST_SCHEMAS` schemas would have to be read."""
-    types: set[str] = set()
-    owners = list(_alternatives(schema, schema))
+    owners = list(alternatives(schema, schema))
     declared = [each for owner in owners for each in _property(owner, key)]
-    said = [each for one in declared for each in _alternatives(schema, one)]
+    said = [each for one in declared for each in alternatives(schema, one)]
     if len(owners) + len(said) > MOST_SCHEMAS:
         return frozenset()
-    for each in said:
-        types |= _types_said(each)
-    return frozenset(types)
+    return frozenset[str]().union(*map(_types_said, said))
+
+
+def types_allowed(root: Mapping[str, object], schema: object) -> frozenset[str]:
+    """The types that a schema allows, which stands in `root`; empty as in `types_of_property`."""
+    said = list(alternatives(root, schema))
+    if len(said) > MOST_SCHEMAS:
+        return frozenset()
+    return frozenset[str]().union(*map(_types_said, said))
 
 
 def types_of(value: object) -> frozenset[str]:
@@ -45,9 +50,9 @@ def types_of(value: object) -> frozenset[str]:
     return frozenset({"object"})
 
 
-def _alternatives(root: Mapping[str, object], schema: object) -> Iterator[Mapping[str, object]]:
-    """The schema, and all that it refers to or chooses from: each once, and at most one more than
-    `MOST_SCHEMAS`."""
+def alternatives(root: Mapping[str, object], schema: object) -> Iterator[Mapping[str, object]]:
+    """The schema, which stands in `root`, and all that it refers to or chooses from: each once, and
+    at most one more than `MOST_SCHEMAS`."""
     seen: set[int] = set()
     waiting = [schema]
     while waiting and len(seen) <= MOST_SCHEMAS:

@@ -179,10 +179,10 @@ class Source:
                 self.take(end)
                 return "".join(taken)
             if end > begin or (self.ended and last):
-                return self._up_to(last, "".join(taken), whole=end > begin)
+                return self._before(last, "".join(taken), whole=end > begin)
             yield from self.more()
 
-    def _up_to(self, last: str, taken: str, *, whole: bool) -> str:
+    def _before(self, last: str, taken: str, *, whole: bool) -> str:
         """What of the text just taken is before `last`: the rest is as if it had not been taken.
         All of it if `last` is not in it and it is `whole`; else raises Ended."""
         text, found, _ = taken.partition(last) if last else (taken, "", "")
@@ -201,6 +201,17 @@ class Source:
         if self._recorded is not None:
             self._recorded = [_without_last("".join(self._recorded), len(text))]
             self.recorded_size -= len(text)
+
+    def up_to(self, ends: str) -> Reader[str]:
+        """Takes all up to the first of some characters."""
+        taken = []
+        marks = marks_of(*ends)
+        while True:
+            begin, end = marks.find(self.text, self.at, ended=self.ended)
+            taken.append(self.take(begin))
+            if end > begin:
+                return "".join(taken)
+            yield from self.more()
 
     def value(self) -> Reader[str]:
         """Takes a JSON value, and space before it; gives the value with its strings mended."""

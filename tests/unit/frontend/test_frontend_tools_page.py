@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from frontend.openai.parsing.families import FAMILIES, Family
-from frontend.openai.parsing.formats import Pythonic, Xml
+from frontend.openai.parsing.formats import Attributed, Nested, Pythonic, Unquoted, Xml
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")
 
@@ -24,4 +24,14 @@ def arguments(family: Family) -> str:
     """What its calls' arguments are written in."""
     if not family.calls:
         return "none"
-    return {Xml: "XML", Pythonic: "Python"}.get(type(family.calls[0]), "JSON")
+    kind = type(family.calls[0])
+    if kind in (Xml, Nested, Attributed):
+        return "XML"
+    return {Pythonic: "Python", Unquoted: "own"}.get(kind, "JSON")
+
+
+def test_the_page_names_the_families_whose_calls_end_reasoning() -> None:
+    said = re.search(r"forgot to end in\n(.+?); in the others", PAGE, re.DOTALL)
+    assert said is not None
+    ending = {name for name, family in FAMILIES.items() if family.call_ends_thought}
+    assert set(re.findall(r"`(\w+)`", said[1])) == ending

@@ -229,28 +229,110 @@ HUNYUAN = _recorded(
     THINK,
 )
 
+GEMMA = Recorded(
+    '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>',
+    '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>'
+    "<|tool_call>call:add{a:3,b:-4.5}<tool_call|>",
+    '<|tool_call>call:plan{deep:{x:{y:[1,2.5e3]}},note:<|"|>1: line\n2: </tool_call> {[(\\<|"|>,'
+    'ok:true,stops:[{at:<|"|>Zürich "HB" 🚆<|"|>,when:None},[]]}<tool_call|>',
+    "<|tool_call>call:now{}<tool_call|>",
+    ("<|channel>thought", "<channel|>"),
+)
+_M3 = "]<]minimax[>["
+MINIMAX_M3 = _recorded(
+    (
+        f"{_M3}<tool_call>\n{text}\n{_M3}</tool_call>"
+        for text in (
+            f'{_M3}<invoke name="get_weather">{_M3}<city>Paris{_M3}</city>{_M3}</invoke>',
+            f'{_M3}<invoke name="get_weather">{_M3}<city>Paris{_M3}</city>{_M3}</invoke>\n'
+            f'{_M3} <invoke name="add">{_M3}<a>3{_M3}</a>{_M3} <b>-4.5{_M3}</b>{_M3}</invoke>',
+            f'{_M3}<invoke name="plan">{_M3}<stops>'
+            f'[{{"at": "Zürich \\"HB\\" 🚆", "when": null}}, []]{_M3}</stops>{_M3}<deep>{_M3}<x>'
+            f"{_M3}<y>{_M3}<item>1{_M3}</item>{_M3}<item>2.5e3{_M3}</item>{_M3}</y>{_M3}</x>"
+            f"{_M3}</deep>{_M3}<ok>true{_M3}</ok>{_M3}<note>1: line\n2: </tool_call> {{[(\\"
+            f"{_M3}</note>{_M3}</invoke>",
+            f'{_M3}<invoke name="now">{_M3}</invoke>',
+        )
+    ),
+    ("<mm:think>", "</mm:think>"),
+)
+
+
+def _k3(*calls: tuple[str, list[tuple[str, str, str]]]) -> str:
+    """An answer of Kimi K3 that calls: of each argument the key, the type and the text."""
+    written = "".join(
+        f'<|open|>call tool="{name}" index="{number}"<|sep|>'
+        + "".join(
+            f'<|open|>argument key="{key}" type="{type_}"<|sep|>{text}<|close|>argument<|sep|>'
+            for key, type_, text in arguments
+        )
+        + "<|close|>call<|sep|>"
+        for number, (name, arguments) in enumerate(calls, 1)
+    )
+    return (
+        "<|open|>response<|sep|><|close|>response<|sep|>"
+        f"<|open|>tools<|sep|>{written}<|close|>tools<|sep|><|close|>message<|sep|>"
+    )
+
+
+_IN_PARIS = ("get_weather", [("city", "string", "Paris")])
+KIMI_K3 = Recorded(
+    _k3(_IN_PARIS),
+    _k3(_IN_PARIS, ("add", [("a", "number", "3"), ("b", "number", "-4.5")])),
+    _k3(
+        (
+            "plan",
+            [
+                ("stops", "array", '[{"at": "Zürich \\"HB\\" 🚆", "when": null}, []]'),
+                ("deep", "object", '{"x": {"y": [1, 2.5e3]}}'),
+                ("ok", "boolean", "true"),
+                ("note", "string", "1: line\n2: </tool_call> {[(\\"),
+            ],
+        )
+    ),
+    _k3(("now", [])),
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+)
+V41 = _instead(
+    V32,
+    ("｜DSML｜function_calls", "｜DSML｜ calls"),
+    ("｜DSML｜invoke", "｜DSML｜ invoke"),
+    ("｜DSML｜parameter", "｜DSML｜ parameter"),
+)._replace(opens=THINK)
+HY3 = _recorded(
+    (re.sub(r"(</?(?:tool|arg)_\w+)>(?! \{\[)", r"\1:opensource>", text) for text in HUNYUAN[:4]),
+    ("<think:opensource>", "</think:opensource>"),
+)
+
 RECORDED: dict[str, Recorded] = {
     "hermes": HERMES,
     "qwen3": HERMES._replace(opens=THINK),
-    "qwen3_coder": CODER,
+    "qwen3_coder": CODER._replace(opens=THINK),
     "seed_oss": SEED._replace(opens=("<seed:think>", "</seed:think>")),
     "glm45": GLM,
     "hunyuan": HUNYUAN,
+    "hy3": HY3,
     "minimax_m2": MINIMAX,
+    "minimax_m3": MINIMAX_M3,
     "step3": STEP3,
     "deepseek_v3": V3,
     "deepseek_r1": V3._replace(opens=THINK),
     "deepseek_v31": V31,
     "deepseek_v32": V32,
     "deepseek_v4": _instead(V32, ("function_calls", "tool_calls"))._replace(opens=THINK),
+    "deepseek_v41": V41,
     "kimi_k2": KIMI,
+    "kimi_k3": KIMI_K3,
+    "gemma4": GEMMA,
     "gpt_oss": HARMONY,
     "mistral": MISTRAL,
     "mistral_args": ARGS,
     "llama3_json": _objects("", "", "; ", "parameters"),
     "llama4": PYTHONIC,
     "pythonic": PYTHONIC,
-    "lfm2": _recorded(f"<|tool_call_start|>{text}<|tool_call_end|>" for text in PYTHONIC[:4]),
+    "lfm2": _recorded(
+        (f"<|tool_call_start|>{text}<|tool_call_end|>" for text in PYTHONIC[:4]), THINK
+    ),
     "phi4_mini": _objects("<|tool_call|>[", "]<|/tool_call|>", ","),
     "granite": _objects("<|tool_call|>[", "]", ", "),
     "internlm": _objects(
@@ -313,4 +395,27 @@ OTHERS: list[tuple[str, str, list[Any]]] = [
      [("add", {"b": None})]),
     ("deepseek_v32", '<｜DSML｜invoke name="now"><｜DSML｜parameter name="x" string="true">5'
      "</｜DSML｜parameter></｜DSML｜invoke>", [("now", {"x": "5"})]),
+    ("gemma4", "<|tool_call>call:get_weather{ city: Paris , }<tool_call|>", ONE),
+    ("gemma4", "<|tool_call>call:get_weather{city:5}<tool_call|>",
+     [("get_weather", {"city": "5"})]),
+    ("gemma4", '<|tool_call>call:now{<|"|>a:{b}<|"|>:{c:[<|"|>,}]<|"|>,"d\\n"]}}<tool_call|>',
+     [("now", {"a:{b}": {"c": [",}]", "d\n"]}})]),
+    ("gemma4", "<|tool_call>call:now{a}<tool_call|>", ["<|tool_call>call:now{a}<tool_call|>"]),
+    ("minimax_m3", f'{_M3}<tool_call>{_M3}<invoke name="get_weather">{_M3}<city>Paris</city>{_M3}'
+     f"</invoke>{_M3}</tool_call>", ONE),
+    ("minimax_m3", f'{_M3}<tool_call>{_M3}<invoke name="now">{_M3}<a>{_M3}<item>{_M3}<b>x{_M3}</b>'
+     f"{_M3}</item>{_M3}<item>2{_M3}</item>{_M3}</a>{_M3}</invoke>{_M3}</tool_call>",
+     [("now", {"a": [{"b": "x"}, 2]})]),
+    ("minimax_m3", f'{_M3}<tool_call>{_M3}<invoke name="plan">{_M3}<stops>{_M3}</stops>{_M3}<deep>'
+     f"{_M3}<item>1{_M3}</item>{_M3}</deep>{_M3}</invoke>{_M3}</tool_call>",
+     [("plan", {"stops": [], "deep": {"item": 1}})]),
+    ("minimax_m3", "</mm:think>Well.", ["Well."]),
+    ("minimax_m3", '<invoke name="now">', ['<invoke name="now">']),
+    ("kimi_k3", '<|open|>call tool="get_weather" index="1"<|sep|><|open|>json type="object"<|sep|>'
+     f"{PARIS}<|close|>json<|sep|><|close|>call<|sep|>", ONE),
+    ("kimi_k3", '<|open|>call tool="now" index="1"<|sep|><|open|>argument key="a &quot;&amp;quot;"'
+     ' type="string"<|sep|>5<|open|>argument key="b" type="number"<|sep|>6<|close|>call<|sep|>',
+     [("now", {'a "&quot;': "5", "b": 6})]),
+    ("deepseek_v4", V41.one, ONE),
+    ("deepseek_v41", V32.one, ONE),
 ]  # fmt: skip

@@ -103,6 +103,7 @@ def _stripped(text: str, name: str) -> str:
     thinking = family.thinking
     markers = {*family.silent, *family.sections}
     markers |= {thinking.begin, thinking.end} if thinking else set()
+    markers = {"".join(marker.split()) for marker in markers}
     text = "".join(text.split())
     without = ""
     while without != text:

@@ -224,7 +224,7 @@ def test_forced_calls_follow_the_family_s_reasoning() -> None:
     [
         ("<tool_call>{{ name }}</tool_call>", "hermes"),
         ("<tool_call></tool_call>{{ content.split('</think>') }}", "qwen3"),
-        ("<tool_call>\n<function=example>\n</tool_call>", "qwen3_coder"),
+        ("<tool_call>\n<function=example>\n</tool_call><think>\n", "qwen3_coder"),
         ("<tool_call>{name}\n<arg_key>k</arg_key></think>", "glm45"),
         ("<｜tool▁calls▁begin｜>function<｜tool▁sep｜>\n```json", "deepseek_v3"),
         ("<｜tool▁calls▁begin｜>function<｜tool▁sep｜>\n```json</think>", "deepseek_r1"),

@@ -20,6 +20,7 @@ from frontend.openai.parsing import parser as parser_module
 from frontend.openai.parsing.families import FAMILIES
 from frontend.openai.parsing.formats import Xml
 from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Reasoning
+from frontend.openai.parsing.unquoted import DEEPEST
 from frontend.openai.parsing.values import LITERAL_LIMIT, keyword_arguments, typed
 
 FAMILY_NAMES = st.sampled_from(sorted(FAMILIES))
@@ -277,6 +278,24 @@ def test_no_more_is_held_than_may_be(family: str, begin: str, most: int, more: i
         assert said + "".join(map(str, plain(parsed(one, ["!"])))) == text + "!"
 
 
+M3 = ']<]minimax[>[<tool_call>]<]minimax[>[<invoke name="now">'
+K3 = '<|open|>call tool="now" index="1"<|sep|>'
+
+
+@pytest.mark.promise("S6-244")
+@pytest.mark.parametrize(("most", "calls"), [(DEEPEST, 1), (DEEPEST + 1, 0)])
+@pytest.mark.parametrize("family", ["gemma4", "minimax_m3"])
+def test_values_are_in_each_other_only_so_deep(family: str, most: int, calls: int) -> None:
+    mark = "]<]minimax[>["
+    texts = {
+        "gemma4": "<|tool_call>call:now" + "{a:" * most + "1" + "}" * most + "<tool_call|>",
+        "minimax_m3": M3 + f"{mark}<a>" * most + "1" + f"{mark}</a>" * most + f"{mark}</invoke>",
+    }
+    one = parser(family)
+    parsed(one, [texts[family]])
+    assert one.calls == calls
+
+
 @pytest.mark.promise("S6-244")
 @pytest.mark.parametrize(
     ("family", "text"),
@@ -302,6 +321,13 @@ def test_no_more_is_held_than_may_be(family: str, begin: str, most: int, more: i
         ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value>[" + "\"'" * 100_000
          + "</arg_value></tool_call>"),
         ("glm45", "<tool_call>now<arg_key>a</arg_key><arg_value></tool_call>" * 4_000),
+        ("gemma4", "<|tool_call>call:now{a:" + "[" * 60_000),
+        ("gemma4", "<|tool_call>call:now{" + "a:1," * 6_000 + "}<tool_call|>"),
+        ("minimax_m3", M3 + "<a>" * 20_000),
+        ("minimax_m3", M3 + "]<]minimax[>[<a>" * 4_000),
+        ("minimax_m3", M3 + "]<]minimax[>[<a>1]<]minimax[>[</a>" * 2_000),
+        ("kimi_k3", K3 + '<|open|>argument key="a"<|sep|>' * 8_000),
+        ("kimi_k3", K3 + 'a="' * 20_000),
         ("gpt_oss", "<|start|>" * 20_000),
         ("qwen3", "<think>" * 20_000),
         ("qwen3", "<think>" + '<tool_call>{"name": "now", "arguments": {}}</tool_call>' * 4_000),

@@ -3,6 +3,8 @@ beginning."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from parsed_answers import check_cuts, parsed, parser, plain
 from recorded_answers import ONE, RECORDED, TWO
@@ -14,14 +16,24 @@ ENDED_BY_CALLS = [name for name in RECORDED if FAMILIES[name].call_ends_thought]
 THINKING = [name for name, recorded in RECORDED.items() if recorded.opens[0]]
 SPACED = [name for name in THINKING if name != "gpt_oss"]
 """Those whose reasoning ends with a marker of its own."""
+TELLING = [name for name in SPACED if RECORDED[name].opens[1] not in FAMILIES[name].silent]
+"""Those in whose answers that marker tells of reasoning before it, and of nothing else."""
+
+
+def without(text: str, marks: Iterable[str]) -> str:
+    for mark in marks:
+        text = text.replace(mark, "")
+    return text
+
+
+def called(family: str) -> str:
+    """A call of the family in its section, without the markers of content."""
+    return without(RECORDED[family].one, FAMILIES[family].silent)
 
 
 def bare(family: str) -> str:
     """A call of the family, without the section around it."""
-    call = RECORDED[family].one
-    for mark in FAMILIES[family].sections:
-        call = call.replace(mark, "")
-    return call
+    return without(called(family), FAMILIES[family].sections)
 
 
 @pytest.mark.promise("S5-628")
@@ -31,8 +43,8 @@ def bare(family: str) -> str:
 def test_a_call_that_is_only_thought_about_is_not_made(
     family: str, opened: bool, whole: bool
 ) -> None:
-    begin = "" if opened else "<think>"
-    text = f"{begin}draft: {bare(family)} no.\n</think>\n\nI will not do it."
+    begin, end = RECORDED[family].opens
+    text = f"{'' if opened else begin}draft: {bare(family)} no.\n{end}\n\nI will not do it."
     thought = [f"draft: {bare(family)} no.\n"]
     asked = {"opened": opened, "unmarked": not opened, "whole": whole}
     check_cuts(family, text, [thought, "I will not do it."], **asked)
@@ -42,9 +54,10 @@ def test_a_call_that_is_only_thought_about_is_not_made(
 
 @pytest.mark.parametrize("family", [name for name in ENDED_BY_CALLS if name in THINKING])
 def test_a_thought_that_a_call_ends_has_no_end_marker(family: str) -> None:
-    text = f"So I call: {RECORDED[family].one}"
+    begin, end = RECORDED[family].opens
+    text = f"So I call: {called(family)}"
     check_cuts(family, text, [["So I call: "], *ONE], opened=True)
-    check_cuts(family, f"{text}\n<think>Again.</think>Well.",
+    check_cuts(family, f"{text}\n{begin}Again.{end}Well.",
                [["So I call: "], *ONE, ["Again."], "Well."], every=5, opened=True)  # fmt: skip
 
 
@@ -89,7 +102,7 @@ def test_space_behind_a_thought_is_no_content(family: str) -> None:
 
 
 @pytest.mark.promise("S5-628")
-@pytest.mark.parametrize("family", SPACED)
+@pytest.mark.parametrize("family", TELLING)
 def test_what_comes_before_an_end_without_a_beginning_is_thought(family: str) -> None:
     _, end = RECORDED[family].opens
     text = f"Hm, I think.\n{end}\n\nYes.{end}"
