@@ -12,6 +12,8 @@ import msgspec
 
 _LONGEST_HARMLESS = 64
 """Bytes of JSON: a longer value is not even looked at."""
+_LONGEST_OFFERS = 1024
+"""The same of a list of offers."""
 
 
 class Foreign(NamedTuple):
@@ -23,6 +25,8 @@ class Foreign(NamedTuple):
     """Values, as JSON, that ask for what is done anyway; `null` is one of every field."""
     dropped: bool = False
     """Every value is passed over, and named: the answer means the same without it."""
+    offers: frozenset[str] = frozenset()
+    """A list of nothing but these is passed over, and named."""
 
     def is_harmless(self, value: msgspec.Raw) -> bool:
         """Whether the value asks for nothing but what is done anyway."""
@@ -30,6 +34,15 @@ class Foreign(NamedTuple):
         if text.nbytes > _LONGEST_HARMLESS:
             return False
         return msgspec.json.encode(msgspec.json.decode(text)).decode() in ("null", *self.harmless)
+
+    def is_dropped(self, value: msgspec.Raw) -> bool:
+        """Whether the value is passed over, and named."""
+        if self.dropped or not self.offers or memoryview(value).nbytes > _LONGEST_OFFERS:
+            return self.dropped
+        given = msgspec.json.decode(value)
+        return isinstance(given, list) and all(
+            isinstance(each, str) and each in self.offers for each in given
+        )
 
 
 _NO_BUILT_IN = "no tool is built in"
@@ -178,6 +191,14 @@ OF_TOKENS: Mapping[str, Foreign] = {
     "chat_template": Foreign(_NO_TEMPLATE_CHOICE),
     "return_token_strs": Foreign("see `/detokenize`", _FALSE),
 }
+_FINDINGS = frozenset(
+    (
+        *("reasoning.encrypted_content", "file_search_call.results", "web_search_call.results"),
+        *("web_search_call.action.sources", "code_interpreter_call.outputs"),
+        *("computer_call_output.output.image_url", "message.input_image.image_url"),
+    )
+)
+"""What an answer would include of tools that other servers have built in, and of images."""
 _NOT_STORED = "nothing is stored here; send the whole conversation as `input`"
 _ELSEWHERE = "see `/v1/chat/completions`"
 _CHATS_ALONE = (
@@ -240,6 +261,7 @@ OF_RESPONSES: Mapping[str, Foreign] = (
         "include": Foreign(
             "an answer has all that there is of it, and no log-probabilities",
             ("[]", '["reasoning.encrypted_content"]'),
+            offers=_FINDINGS,
         ),
         "top_logprobs": Foreign("log-probabilities are those of chats", ("0",)),
         "logprobs": Foreign("log-probabilities are those of chats", _FALSE),
@@ -399,7 +421,7 @@ _DROPPED = LEFT_OUT | {
         *(OF_CLIENT_TOOLS, OF_TEXT, OF_REASONING),
     )
     for name, each in table.items()
-    if each.dropped
+    if each.dropped or each.offers
 }
 
 

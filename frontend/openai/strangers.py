@@ -177,7 +177,7 @@ class Strangers:
                 self._ignore(name, kind, param, label)
             elif foreign.is_harmless(members[name]):
                 continue
-            elif not foreign.dropped:
+            elif not foreign.is_dropped(members[name]):
                 raise UnsupportedError(f"`{param}` is not supported: {foreign.reason}", param=param)
             else:
                 self._ignored[label + name] = None

@@ -38,7 +38,9 @@ from tandem.sampling import MAX_INT32, MaxTokens, Temperature, TopP
 INVALID_JSON = "INVALID_JSON"
 """The one member of the input of a call whose arguments are no JSON object: their text."""
 T = TypeVar("T")
-BlockType: TypeAlias = Literal["text", "thinking", "redacted_thinking", "tool_use", "tool_result"]
+BlockType: TypeAlias = Literal[
+    "text", "thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference"
+]
 
 
 class ContentBlock(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -55,6 +57,8 @@ class ContentBlock(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     name: FunctionName | None = None
     input: dict[str, Any] | None = None
     tool_use_id: CallId | None = None
+    tool_name: FunctionName | None = None
+    """A tool that a search of the client's has found; templates show all tools anyway."""
     content: str | list[ContentBlock] | None = None
     is_error: bool | None = None
 
@@ -249,7 +253,7 @@ def _said(blocks: Sequence[ContentBlock], path: str) -> ChatMessage:
                 thoughts.append(_needed(block.thinking, f"{at}.thinking"))
             case "tool_use":
                 calls.append(_call(block, at))
-            case "tool_result":
+            case "tool_result" | "tool_reference":
                 raise InvalidRequestError("The user has a tool's results", param=at)
     return ChatMessage(
         role="assistant",
@@ -274,6 +278,8 @@ def _given(
                     yield ChatMessage(role=role, content="\n".join(texts))
                     texts = []
                 yield _result(block, at)
+            case "tool_reference":
+                raise InvalidRequestError("A tool's result alone has `tool_reference`", param=at)
             case type:
                 raise InvalidRequestError(f"The assistant alone has `{type}`", param=at)
     if texts or not blocks:
@@ -281,13 +287,24 @@ def _given(
 
 
 def _result(block: ContentBlock, path: str) -> ChatMessage:
-    """Templates have no place for `is_error`: the text says it."""
-    text = _text(block.content or "", f"{path}.content")
+    """Templates have no place for `is_error`: the text says it. Of tools that were found it says
+    the names.
+    """
+    content = block.content or ""
+    if not isinstance(content, str):
+        content = [_as_text(each, f"{path}.content[{at}]") for at, each in enumerate(content)]
+    text = _text(content, f"{path}.content")
     return ChatMessage(
         role="tool",
         tool_call_id=_needed(block.tool_use_id, f"{path}.tool_use_id"),
         content=f"Error: {text}" if block.is_error else text,
     )
+
+
+def _as_text(block: ContentBlock, path: str) -> ContentBlock:
+    if block.type != "tool_reference":
+        return block
+    return ContentBlock(type="text", text=_needed(block.tool_name, f"{path}.tool_name"))
 
 
 def _text(content: str | Sequence[ContentBlock], path: str) -> str:

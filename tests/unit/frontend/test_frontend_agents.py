@@ -151,6 +151,52 @@ async def test_what_is_only_offered_is_dropped_and_named(
 
 
 @pytest.mark.promise("S5-622")
+async def test_tools_that_a_client_has_found_are_shown_by_name(
+    served: Harness, prompt: Any
+) -> None:
+    SCRIPT.says("Well.")
+    found = [{"type": "tool_reference", "tool_name": name} for name in ("Grep", "Glob")]
+    result = {"type": "tool_result", "tool_use_id": "t", "content": found}
+    search = {"type": "tool_use", "id": "t", "name": "ToolSearch", "input": {"query": "find"}}
+    said = [USER, {"role": "assistant", "content": [search]}]
+    body = {"model": MODEL, "max_tokens": 50}
+    messages = [*said, {"role": "user", "content": [result]}]
+    assert dropped(await ask(served, "/v1/messages", body | {"messages": messages})) == set()
+    assert "Grep\nGlob" in prompt()
+    for role in ("user", "assistant"):
+        wrong = [*said, {"role": role, "content": found}]
+        refused = await ask(served, "/v1/messages", body | {"messages": wrong})
+        assert refused.status_code == 400
+        assert "result" in refused.json()["error"]["message"]
+
+
+@pytest.mark.promise("S5-622")
+@pytest.mark.parametrize(
+    ("include", "named"),
+    [
+        ([], set()),
+        (["reasoning.encrypted_content"], set()),
+        (["reasoning.encrypted_content", "web_search_call.action.sources"], {"include"}),
+        (["file_search_call.results"], {"include"}),
+        (["reasoning.encrypted_content", "message.output_text.logprobs"], None),
+        ([["reasoning.encrypted_content"]], None),
+        (["file_search_call.results"] * 100, None),
+    ],
+)
+async def test_what_built_in_tools_found_is_not_included(
+    served: Harness, include: list[Any], named: set[str] | None
+) -> None:
+    """None: it is refused."""
+    SCRIPT.says("Well.")
+    body = {"model": MODEL, "input": "Hi", "include": include}
+    answer = await ask(served, "/v1/responses", body)
+    if named is None:
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "include")
+    else:
+        assert dropped(answer) == named
+
+
+@pytest.mark.promise("S5-622")
 async def test_a_tool_that_is_left_out_cannot_be_forced(served: Harness) -> None:
     body = {"model": MODEL, "max_tokens": 50, "messages": [USER]}
     tools = [{"type": "web_search_20250305", "name": "web_search"}]
