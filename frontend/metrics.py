@@ -115,7 +115,7 @@ class Metrics:
         self._ignored_fields.labels(field).inc()
 
     def count_calls(self, calls: int, *, broken: int) -> None:
-        """Those of one request's answer."""
+        """Count the calls that one answer holds; `broken`: calls that could not be read."""
         if calls:
             self._calls.inc(calls)
         if broken:

@@ -53,7 +53,7 @@ class Parsing(msgspec.Struct, frozen=True, kw_only=True):
         return self.thought is not None and self.thought.state == "possible"
 
     def thought_marks(self) -> common_pb2.Thought | None:
-        """By what workers know which text is reasoning; None: all of it is content."""
+        """The markers by which workers tell reasoning from content; None: all text is content."""
         family = self.writes
         if not self.reasoning or family.thinking is None:
             return None
@@ -93,5 +93,5 @@ class Asked(Submission, frozen=True, kw_only=True):
 
     @property
     def held_bytes(self) -> int:
-        """What its prompts take as long as it is open, and what is said again."""
+        """Bytes of the open request's prompts, and of the fields that the answer repeats."""
         return super().held_bytes + len(self.repeated)

@@ -37,7 +37,7 @@ class Block:
 
     @property
     def text(self) -> str:
-        """What came of it so far; of a call, its arguments."""
+        """The text of the block that has come so far; of a call, the text of its arguments."""
         return self.written.getvalue()
 
 
@@ -48,7 +48,7 @@ class BlockBegun(NamedTuple):
 class BlockGrown(NamedTuple):
     block: Block
     text: str
-    """What has come now."""
+    """The part of the block that has come now."""
 
 
 class BlockEnded(NamedTuple):
@@ -65,20 +65,21 @@ def counted_already(size: int) -> None:
 class Blocks:
     """Takes the one answer of a request apart as it comes."""
 
-    def __init__(self, asked: Asked, hold: Callable[[int], object] | None) -> None:
-        """`hold` is told how much more of the text is kept, some of it at once; None: none is;
-        `counted_already`: it is a body."""
+    def __init__(
+        self, asked: Asked, hold: Callable[[int], object] | None, *, whole: bool = False
+    ) -> None:
+        """`hold` is told how much more of the text is kept, some of it at once; None: none is.
+        `whole`: nobody sees the answer before its end.
+        """
         self._hold = hold
         self._loose = 0
-        self._answer = (
-            None if asked.parsing is None else Answer(asked.parsing, whole=hold is counted_already)
-        )
+        self._answer = None if asked.parsing is None else Answer(asked.parsing, whole=whole)
         self._asked = asked
         self.all: list[Block] = []
 
     @property
     def parsed(self) -> Parsed:
-        """What was found so far."""
+        """The calls and the reasoning that were found in the answer so far."""
         return Parsed() if self._answer is None else self._answer.parsed
 
     def row(self, row: Row) -> Iterator[Change]:

@@ -9,7 +9,7 @@ from typing import Any
 from tandem.logits.forms.tagged import LENIENT
 
 DEEPEST = 64
-"""Schemas within schemas that are looked at; what is deeper stays as it is."""
+"""How many schemas in each other are looked at; a schema deeper inside is left unchanged."""
 
 _PARTS = re.compile(r"\\.|\(\?<?[=!>#]", re.DOTALL)
 _BEYOND = re.compile(r"\(.*|\\[1-9bBcGhHkKRXZ]")

@@ -48,9 +48,11 @@ _NOTHING = msgspec.Raw(b"{}")
 class _Answer:
     """What streams and bodies have in common."""
 
-    def __init__(self, asked: Asked, hold: Callable[[int], object] | None) -> None:
+    def __init__(
+        self, asked: Asked, hold: Callable[[int], object] | None, *, whole: bool = False
+    ) -> None:
         self._asked = asked
-        self.blocks = Blocks(asked, hold)
+        self.blocks = Blocks(asked, hold, whole=whole)
         self._finish: Finish | None = None
 
     def end(self, ending: Finish) -> None:
@@ -151,7 +153,7 @@ class MessageEvents:
 
 def message_body(asked: Asked) -> BlockBody:
     """Collects rows and writes them as one body."""
-    return BlockBody(_Answer(asked, counted_already))
+    return BlockBody(_Answer(asked, counted_already, whole=True))
 
 
 def counted(usage: Usage) -> MessageUsage:

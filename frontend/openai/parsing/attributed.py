@@ -53,8 +53,8 @@ def _attributes(source: Source, format_: Attributed, *known: str) -> Reader[dict
 
 
 def _value(source: Source, format_: Attributed, tag: str) -> Reader[str]:
-    """Takes a value and its end. One without an end ends where the next element
-    begins, or the call ends."""
+    """Takes a value and its end. A value without an end ends where the next element begins, or
+    where the call ends."""
     end = f"{format_.closing}{tag}{format_.tag_end}"
-    stops = f"{format_.opening}argument ", f"{format_.closing}call{format_.tag_end}"
-    return (yield from source.until(end, *stops))
+    call_end = f"{format_.closing}call{format_.tag_end}"
+    return (yield from source.until(end, stop=f"{format_.opening}argument ", last=call_end))

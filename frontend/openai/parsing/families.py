@@ -43,6 +43,7 @@ class Family:
     silent: tuple[str, ...] = ()
     """Markers around content, which are no part of it."""
     headers: tuple[Header, ...] = ()
+    """Markers before content, with words between the markers: no part of the content either."""
     call_ends_thought: bool = False
     """Whether a call inside a thought ends it: some models go over to their calls without the
     end."""

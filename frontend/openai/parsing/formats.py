@@ -25,6 +25,13 @@ class Envelope(NamedTuple):
     section_end: str = ""
 
 
+class _NoJson:
+    """A way to write calls whose arguments are no JSON."""
+
+    def envelope(self, name: str) -> None:
+        """None: a grammar of JSON cannot write these calls."""
+
+
 @dataclass(frozen=True)
 class Thinking:
     """The markers around what a model thinks."""
@@ -35,7 +42,7 @@ class Thinking:
 
 @dataclass(frozen=True)
 class Header:
-    """What stands before content: markers, and a word or two between them that say how it is
+    """The markers before content, and between the markers a word or two on how the content is
     written."""
 
     begin: str
@@ -101,7 +108,7 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Xml:
+class Xml(_NoJson):
     """Calls as elements: the tool's name, then a key and a value for each argument."""
 
     begin: str
@@ -119,24 +126,18 @@ class Xml:
     inside: str = ""
     """The marker behind which alone calls are recognised; empty: they are anywhere."""
 
-    def envelope(self, name: str) -> None:
-        """A grammar of JSON cannot write these."""
-
 
 @dataclass(frozen=True)
-class Pythonic:
+class Pythonic(_NoJson):
     """Calls as a list of Python's, with keyword arguments that are literals."""
 
     begin: str = "["
     inside: str = ""
     """The marker behind which alone calls are recognised; empty: they are anywhere."""
 
-    def envelope(self, name: str) -> None:
-        """A grammar of JSON cannot write these."""
-
 
 @dataclass(frozen=True)
-class Unquoted:
+class Unquoted(_NoJson):
     """Calls as the tool's name and an object whose keys are bare words, with quotes of the family's
     own around strings."""
 
@@ -144,12 +145,9 @@ class Unquoted:
     end: str
     quote: str
 
-    def envelope(self, name: str) -> None:
-        """A grammar of JSON cannot write these."""
-
 
 @dataclass(frozen=True)
-class Nested:
+class Nested(_NoJson):
     """A section of calls, whose arguments are elements with the keys' names: what an object or a
     list has are elements inside of its own. `mark` comes before each tag."""
 
@@ -159,21 +157,15 @@ class Nested:
     item: str = "item"
     """The element of what a list has."""
 
-    def envelope(self, name: str) -> None:
-        """A grammar of JSON cannot write these."""
-
 
 @dataclass(frozen=True)
-class Attributed:
+class Attributed(_NoJson):
     """Calls as elements whose attributes say the tool, the keys, and the types of the values."""
 
     begin: str = "<|open|>call"
     opening: str = "<|open|>"
     closing: str = "<|close|>"
     tag_end: str = "<|sep|>"
-
-    def envelope(self, name: str) -> None:
-        """A grammar of JSON cannot write these."""
 
 
 Format: TypeAlias = Objects | Named | Xml | Pythonic | Unquoted | Nested | Attributed

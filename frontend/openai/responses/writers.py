@@ -67,10 +67,10 @@ class _Called(NamedTuple):
 class _Answer:
     """What streams and bodies have in common."""
 
-    def __init__(self, asked: Asked, hold: Callable[[int], object]) -> None:
+    def __init__(self, asked: Asked, hold: Callable[[int], object], *, whole: bool = False) -> None:
         self._asked = asked
         self._created_at = int(time.time())
-        self.blocks = Blocks(asked, hold)
+        self.blocks = Blocks(asked, hold, whole=whole)
         self._finish: Finish | None = None
         self._said = msgspec.json.decode(asked.repeated, type=Repeated)
         self._called = dict(_tools(self._said.tools))
@@ -165,7 +165,7 @@ class _Answer:
 class ResponseEvents:
     """Writes events, each with its type and its number."""
 
-    def __init__(self, asked: Asked, hold: Callable[[int], object]) -> None:
+    def __init__(self, asked: Asked, hold: Callable[[int], object], *, whole: bool = False) -> None:
         """`hold` is told how many bytes more are kept until the end."""
         self._answer = _Answer(asked, hold)
         self._number = 0
@@ -274,7 +274,7 @@ class ResponseEvents:
 
 def response_body(asked: Asked) -> BlockBody:
     """Collects rows and writes them as one body."""
-    return BlockBody(_Answer(asked, counted_already))
+    return BlockBody(_Answer(asked, counted_already, whole=True))
 
 
 def _tools(tools: Sequence[ResponseTool]) -> Iterator[tuple[str, _Called]]:

@@ -8,7 +8,7 @@ from harness import Start, events, say_hello
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.openai import strangers
+from frontend.openai import foreign, strangers
 from frontend.openai.reading.bodies import SMALL_BYTES
 from tandem.v1 import common_pb2
 
@@ -132,3 +132,11 @@ async def test_every_chunk_has_the_usage_of_its_choice_so_far(start: Start) -> N
     assert response.text.count('"usage"') == len(chunks) + 1
     alone = await frontend.chat(stream=True, stream_options={"continuous_usage_stats": True})
     assert all("usage" not in chunk for chunk in events(alone.text))
+
+
+def test_every_table_says_which_names_the_metric_has() -> None:
+    tables = [each for name, each in vars(foreign).items() if name.startswith("OF_")]
+    known = [each for each in tables if not isinstance(each, frozenset)]
+    dropped = {name for each in known for name, field in each.items() if field.dropped}
+    assert len(known) > 15
+    assert {name for name in dropped if foreign.dropped_name(f"a[].{name}") != name} == set()
