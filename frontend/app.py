@@ -21,6 +21,7 @@ from frontend.openai.endpoints import DOCS, MODELS, Endpoints
 from frontend.openai.generation import Generation
 from frontend.openai.messages import errors as message_errors
 from frontend.openai.messages.dialect import MESSAGES
+from frontend.openai.moderations.endpoint import Moderations
 from frontend.openai.responses.dialect import RESPONSES
 from frontend.playground import PATH, File
 from frontend.scrapes import Scrapes
@@ -33,8 +34,10 @@ from tandem.errors import (
     DrainingError,
     HookError,
     InternalError,
+    NotConfiguredError,
     RateLimitError,
     RefusedError,
+    RequestError,
     SlowClientError,
     TandemError,
     TooLargeError,
@@ -75,6 +78,7 @@ class App:
         tenants: Tenants,
         endpoints: Endpoints,
         generation: Generation,
+        moderations: Moderations,
         metrics: Metrics,
         *,
         browsers: Browsers,
@@ -113,6 +117,7 @@ class App:
             f"{MESSAGES_PATH}/count_tokens": Route(
                 post, endpoints.count_tokens, True, "count_tokens"
             ),
+            "/v1/moderations": Route(post, moderations.serve, True, "moderations"),
             "/tokenize": Route(post, endpoints.tokenize, True, "tokenize"),
             "/detokenize": Route(post, endpoints.detokenize, True, "detokenize"),
             "/v1/models": Route(get, endpoints.models, secured=True),
@@ -233,7 +238,8 @@ class App:
 
     def _complain(self, call: Call, error: TandemError) -> None:
         """Log what an operator should see: faults of ours, and strangers at the door."""
-        if error.http_status >= 500 or isinstance(error, AuthenticationError | HostNotAllowedError):
+        ours = error.http_status >= 500 and not isinstance(error, RequestError)
+        if ours or isinstance(error, AuthenticationError | HostNotAllowedError):
             self._complaints.warn(
                 "request failed",
                 error.code,
@@ -288,7 +294,7 @@ async def _answer_error(call: Call, error: TandemError) -> None:
         headers.append((b"retry-after", b"1"))
     if isinstance(error, RateLimitError):
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_seconds)))
-    if isinstance(error, HookError | DeadlineError):
+    if isinstance(error, HookError | DeadlineError | NotConfiguredError):
         headers.append((b"x-should-retry", b"false"))  # as OpenAI's own client libraries read it
     if isinstance(error, TooLargeError | DrainingError):
         headers.append((b"connection", b"close"))

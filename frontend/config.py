@@ -7,7 +7,7 @@ import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tandem import sockets, tracing
 from tandem.byte_budget import DEFAULT_BYTES
@@ -15,6 +15,7 @@ from tandem.config import setting
 from tandem.endings import WithheldReason
 from tandem.errors import ConfigError, MissingSettingError
 from tandem.extra_fields import MAX_BYTES as MAX_EXTRA_FIELDS_BYTES
+from tandem.hooks.classifiers import settings as classifiers
 from tandem.logits.forms.limits import SpecLimits
 from tandem.message_limits import MAX_OUTPUTS, MAX_PROMPT_LOGPROBS
 from tandem.upstream import names
@@ -43,6 +44,7 @@ _POSITIVE = (
     "max_calls",
     "max_call_characters",
     "key_limit_shares",
+    "max_moderation_bytes",
     "max_request_bytes",
     "max_backlog_bytes",
     "router_silence_seconds",
@@ -52,6 +54,8 @@ _POSITIVE = (
     "slo_ttft_seconds",
     "slo_itl_seconds",
 )
+MAX_MODERATION_BYTES = 4 * 1024 * 1024
+"""Such a body is decoded on the event loop."""
 _LEAST_KEEP_ALIVE_SECONDS = 0.01
 OPERATOR_PATHS = ("/metrics", "/ping")
 _NOT_NEGATIVE = (
@@ -228,7 +232,10 @@ class FrontendConfig:
         " (router_lost), and another is dialled. It says something each second.",
     )
     max_n: int = setting(128, "Largest `n` of a request, at most 1024.")
-    max_choices: int = setting(256, "Most choices of one request: its prompts times its `n`.")
+    max_choices: int = setting(
+        256,
+        "Most choices of one request: its prompts times its `n`. Most texts of one moderation.",
+    )
     max_prompt_logprobs: int = setting(
         256 * 1024,
         "Most numbers that the log-probabilities of a request's prompts may be: their tokens, times"
@@ -282,6 +289,16 @@ class FrontendConfig:
     )
     max_extra_fields_bytes: int = setting(
         16_384, "What those fields may come to in one request, as JSON; at most 131072."
+    )
+    moderation_classifiers: dict[str, Any] = setting(
+        {},
+        "Classifiers that judge the texts of /v1/moderations, written as workers' `classifiers`"
+        " (docs/hooks/classifiers.md); they run in a process beside the frontend. Empty: there are"
+        " no moderations.",
+    )
+    max_moderation_bytes: int = setting(
+        1024 * 1024,
+        "Largest body of a moderation, at most 4194304. Of its texts see `max_choices`.",
     )
     session_headers: tuple[str, ...] = setting(
         (
@@ -370,6 +387,7 @@ class FrontendConfig:
         sockets.check(self.listen, setting="listen")
         sockets.check(self.metrics_listen, setting="metrics_listen")
         self._check_models()
+        self._check_moderations()
         for path in self.operator_paths:
             if path not in OPERATOR_PATHS:
                 raise ConfigError(
@@ -393,6 +411,21 @@ class FrontendConfig:
             raise ConfigError("model_aliases are names of model_path's model, which is not given")
         if len(self.models) >= self.max_models:
             raise ConfigError(f"models holds {len(self.models)}; set max_models above that")
+
+    def _check_moderations(self) -> None:
+        if self.max_moderation_bytes > MAX_MODERATION_BYTES:
+            raise ConfigError(
+                f"max_moderation_bytes must be at most {MAX_MODERATION_BYTES},"
+                f" not {self.max_moderation_bytes}"
+            )
+        if not self.moderation_classifiers:
+            return
+        try:
+            given = classifiers.parse(self.moderation_classifiers)
+        except ConfigError as error:
+            raise ConfigError(f"moderation_classifiers: {error}") from None
+        if not (given.entries or given.plugins):
+            raise ConfigError("moderation_classifiers: names no entries and no plugins")
 
     def of_model(self, name: str, folder: Path) -> FrontendConfig:
         """The settings of a frontend that serves this model alone."""

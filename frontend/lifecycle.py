@@ -20,6 +20,7 @@ from frontend.http.spans import CallSpans
 from frontend.metrics import Metrics
 from frontend.openai.endpoints import Endpoints
 from frontend.openai.generation import Generation
+from frontend.openai.moderations.endpoint import Moderations
 from frontend.openai.reading.bodies import Reading
 from frontend.openai.reading.models import Models
 from frontend.openai.reading.reader import field_rules
@@ -75,8 +76,9 @@ async def serve(
     draining = Draining()
     complaints = Complaints(log)
     readers = Readers(config)
+    moderations = Moderations(config, metrics, field_rules(config))
     app, endpoints, demultiplexer, models = _build(
-        config, metrics, budget, tenants, draining, complaints, readers, tracer
+        config, metrics, budget, tenants, draining, complaints, readers, moderations, tracer
     )
 
     def refused(error: TandemError, peer: str) -> None:
@@ -103,7 +105,11 @@ async def serve(
     with listen(config.listen) as listener:
         async with admin.serving(config.metrics_listen) as metrics_port, TaskGroup() as group:
             dialing = group.create_task(routers.run(demultiplexer))
-            following = group.create_task(tenants.follow()), group.create_task(models.follow())
+            following = (
+                group.create_task(tenants.follow()),
+                group.create_task(models.follow()),
+                group.create_task(moderations.follow()),
+            )
             serving = group.create_task(server.serve(sockets=[listener]))
             port = listener.getsockname()[1]
             log.info("serving", extra={"address": sockets.bound(config.listen, port)})
@@ -113,9 +119,9 @@ async def serve(
             await _drain(draining, server.connections, demultiplexer, config.drain_seconds)
             drained.aborted = demultiplexer.open_requests
             drained.end()
-            demultiplexer.fail_all(
-                DrainingError("The frontend shut down before the request had finished")
-            )
+            unfinished = DrainingError("The frontend shut down before the request had finished")
+            demultiplexer.fail_all(unfinished)
+            moderations.fail_all(unfinished)
             server.end()
             await serving
             await readers.close()
@@ -129,8 +135,11 @@ async def check(config: FrontendConfig) -> None:
     """Raises ConfigError for what `serve` would refuse of its settings on any machine."""
     metrics, budget, readers = _metrics(config), ByteBudget(config.max_held_bytes), Readers(config)
     tenants = _tenants(config, metrics)
+    moderations = Moderations(config, metrics, field_rules(config))
     PeerTls.of(config)
-    _build(config, metrics, budget, tenants, Draining(), Complaints(log), readers, None)
+    _build(
+        config, metrics, budget, tenants, Draining(), Complaints(log), readers, moderations, None
+    )
     if https := _https(config):
         https.server_context()
 
@@ -161,6 +170,7 @@ def _build(
     draining: Draining,
     complaints: Complaints,
     readers: Readers,
+    moderations: Moderations,
     tracer: Tracer | None,
 ) -> tuple[App, Endpoints, Demultiplexer, Models]:
     demultiplexer = Demultiplexer(
@@ -193,6 +203,7 @@ def _build(
         tenants,
         endpoints,
         generation,
+        moderations,
         metrics,
         browsers=_browsers(config),
         capacity=Capacity(max_requests=config.max_open_requests, budget=budget),

@@ -23,6 +23,7 @@ Endpoint = Literal[
     "count_tokens",
     "tokenize",
     "detokenize",
+    "moderations",
 ]
 ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
 Fault = Literal["none", "client", "server"]
@@ -154,6 +155,8 @@ def _counter(name: str, text: str, registry: CollectorRegistry) -> Counter:
 
 def _fault(error: type[errors.TandemError]) -> Fault:
     """A full queue is ours: more workers would have taken the request."""
+    if issubclass(error, errors.RequestError):
+        return "client"
     ours = error.http_status >= 500 or issubclass(error, errors.QueueFullError)
     return "server" if ours else "client"
 

@@ -67,6 +67,8 @@ OWNED: dict[str, frozenset[str]] = {
 }
 """Settings that the chart makes from values of its own: they are not taken in a `config`."""
 
+_SECTIONS = {"moderation_classifiers": "classifiers"}
+"""Settings that are written as a section of a worker's."""
 CLASSES: dict[str, tuple[type[Any], ...]] = {
     "frontend": (FrontendConfig,),
     "router": (RouterConfig,),
@@ -241,6 +243,8 @@ def settings_schema(component: str) -> dict[str, Any]:
             name = f"fault_{field.name}" if model is Faults else field.name
             found = _type_schema(hints[field.name])
             found |= _least(model, field.name, hints[field.name])
+            if section := _SECTIONS.get(field.name):
+                found |= section_schema(section)
             other = properties.get(name, found)
             if other["type"] != found["type"]:
                 found = {"type": "number"}  # one engine takes whole numbers only

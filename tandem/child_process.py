@@ -34,8 +34,8 @@ class LostError(Exception):
 
 
 class ChildProcess:
-    """The parent's end of one process, from its start to its end. It is asked one thing at a
-    time.
+    """The parent's end of one process, from its start to its end. By `ask` it is asked one thing at
+    a time; by `say` and `hear` several.
     """
 
     def __init__(
@@ -108,19 +108,42 @@ class ChildProcess:
             if memory_bytes is not None:
                 look(memory(self.pid)[1] + memory_bytes)
             async with asyncio.timeout(seconds):
-                self._writer.write(len(payload).to_bytes(LENGTH_BYTES, "little"))
-                self._writer.write(payload)
-                length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "little")
-                if length > self._max_message_bytes:
-                    raise LostError(f"a message of {length} bytes")
-                return await self._reader.readexactly(length)
+                self.say(payload)
+                return await self.hear()
         except TimeoutError as error:
             raise LostError(f"it does not answer within {seconds:g} s") from error
-        except (asyncio.IncompleteReadError, OSError) as error:
-            raise LostError("it has ended") from error
         finally:
             if watch is not None:
                 watch.cancel()
+
+    def say(self, payload: bytes) -> None:
+        """Send a message, whose answer `hear` has among others; never waits. To a process that has
+        ended it says nothing.
+        """
+        if not self._writer.is_closing():
+            self._writer.write(len(payload).to_bytes(LENGTH_BYTES, "little"))
+            self._writer.write(payload)
+
+    async def hear(self) -> bytes:
+        """The next message of the process. Raises LostError."""
+        try:
+            length = int.from_bytes(await self._reader.readexactly(LENGTH_BYTES), "little")
+            if length > self._max_message_bytes:
+                raise LostError(f"a message of {length} bytes")
+            return await self._reader.readexactly(length)
+        except (asyncio.IncompleteReadError, OSError) as error:
+            raise LostError("it has ended") from error
+
+    def kill(self) -> None:
+        """Let `hear` find that the process has ended; `end` is to be called all the same."""
+        self._process.kill()
+
+    async def close(self, seconds: float) -> None:
+        """Close the socket, so that the process ends by itself; kill it after `seconds`."""
+        self._writer.close()
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self._process.wait, seconds)
+        await self.end()
 
     async def end(self) -> None:
         """Kill the process and the work that it does."""

@@ -10,6 +10,7 @@
     │   ├── NotAllowedError         the key is not allowed what is asked for
     │   ├── RateLimitError          the key's limits are reached
     │   ├── TooLargeError           the body exceeds its limit
+    │   ├── NotConfiguredError      the deployment has not set up what is asked for
     │   ├── VoucherError            a voucher is stale, foreign, altered or used
     │   └── ContradictionError      its fields leave no token that may come: seen while it ran
     ├── RefusedError            not admitted, through no fault of the request; nothing ran
@@ -27,6 +28,7 @@
     │   └── KvTransferError         the KV cache did not arrive
     │       └── KvCorruptError          it arrived damaged
     ├── HookError               an output hook raised or returned nonsense: failed closed
+    ├── ClassifierError         a classifier could not judge what it was asked to
     ├── ProcessorError          a logits processor raised: failed closed
     └── InternalError           a fault of ours
     StartError                  a component cannot start; the message says what to do
@@ -159,6 +161,14 @@ class TooLargeError(RequestError):
     http_status = 413
 
 
+class NotConfiguredError(RequestError):
+    """The path is known, and the deployment's settings do not offer it."""
+
+    code = "not_configured"
+    http_status = 501
+    grpc_status = grpc.StatusCode.UNIMPLEMENTED
+
+
 class VoucherError(RequestError):
     """The KV that a generation-only request names is not there for it: see the message."""
 
@@ -277,6 +287,14 @@ class HookError(TandemError):
     """An output hook raised, or answered no verdict: nothing of its chunk is shown."""
 
     code = "hook_failed"
+
+
+class ClassifierError(TandemError):
+    """A classifier raised, was late or answered nonsense, or its process has ended: there is no
+    judgement.
+    """
+
+    code = "classifier_failed"
 
 
 class ProcessorError(TandemError):

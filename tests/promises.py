@@ -1446,6 +1446,19 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-635",
+        "Given texts at /v1/moderations, then OpenAI's client reads what the deployment's "
+        "classifiers say of each; what they cannot judge is refused by its place, and without "
+        "classifiers the error names the setting.",
+        ours=True,
+    ),
+    Promise(
+        "S5-636",
+        "Given a moderation whose client goes away, whose time runs out or whose frontend shuts "
+        "down, then its judgements end; keys take turns, and what finds no place is refused.",
+        ours=True,
+    ),
+    Promise(
         "S6-134",
         "Given what a proxy may read in two ways, when clients share its connections, then each "
         "gets exactly its own answers.",
@@ -1966,6 +1979,12 @@ PROMISES: tuple[Promise, ...] = (
         "S6-372",
         "Given a port of the API whose operator names neither `/metrics` nor `/ping`, then neither "
         "is there, with a key or without; scrapes that come at once are written once.",
+        ours=True,
+    ),
+    Promise(
+        "S6-373",
+        "Given a classifier that fails, is late, hangs, ends its process or cannot be loaded, then "
+        "moderations are errors and never `flagged: false`, and all else is served meanwhile.",
         ours=True,
     ),
     Promise(

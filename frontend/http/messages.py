@@ -82,22 +82,23 @@ class Call:
         """The first header of a lower-case name."""
         return self._headers.get(name)
 
-    async def body(self) -> bytes:
-        """All of the body.
+    async def body(self, most: int | None = None) -> bytes:
+        """All of the body. `most`: bytes that its endpoint takes; None: as many as any.
 
         Raises TooLargeError before reading a body that says it is too large, and as soon as one has
         grown so; QueueFullError where there is no memory for it; ReceiveTimeoutError,
         and CancelledError where the client goes away first.
         """
         bounds = self.connection.bounds
+        limit = bounds.max_body_bytes if most is None else min(most, bounds.max_body_bytes)
         declared = self.header(b"content-length") or b""
-        if declared.isdigit() and (len(declared) > 18 or int(declared) > bounds.max_body_bytes):
-            raise _too_large(bounds.max_body_bytes)
+        if declared.isdigit() and (len(declared) > 18 or int(declared) > limit):
+            raise _too_large(limit)
         if self.connection.request_is_whole:
-            return await self._read(bounds.max_body_bytes)
+            return await self._read(limit)
         try:
             async with asyncio.timeout(bounds.receive_timeout_seconds):
-                return await self._read(bounds.max_body_bytes)
+                return await self._read(limit)
         except TimeoutError:
             raise ReceiveTimeoutError("The body did not arrive in time") from None
 

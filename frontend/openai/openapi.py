@@ -11,6 +11,8 @@ from frontend.openai import answers, requests
 from frontend.openai.decoding import Body
 from frontend.openai.messages import requests as message_requests
 from frontend.openai.messages.answers import MessageError, TokenCount, WholeMessage
+from frontend.openai.moderations import requests as moderation_requests
+from frontend.openai.moderations.answers import ModerationAnswer
 from frontend.openai.responses import requests as response_requests
 from frontend.openai.responses.answers import Response
 from frontend.openai.strangers import FieldRules
@@ -56,6 +58,12 @@ _POSTS: tuple[tuple[str, str, Body[Any], Any], ...] = (
         "How many tokens the prompt of such a request has",
         message_requests.COUNT_BODY,
         TokenCount,
+    ),
+    (
+        "/v1/moderations",
+        "Judge texts by the deployment's classifiers",
+        moderation_requests.BODY,
+        ModerationAnswer,
     ),
     ("/tokenize", "Text or a chat to token ids", requests.TOKENIZE_BODY, answers.Tokens),
     ("/detokenize", "Token ids to text", requests.DETOKENIZE_BODY, answers.Text),

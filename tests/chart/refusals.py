@@ -410,6 +410,11 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     "classifier-with-another-s-word": {
         "classifiers": {"entries": [{"path": "webhook", "phases": ["decode"]}]}
     },
+    "moderations-by-another-s-word": {
+        "frontend": {
+            "config": {"moderation_classifiers": {"entries": [{"path": "a:B", "blocks": 1}]}}
+        }
+    },
     "classifiers-that-hold-oddly": {"classifiers": {"hold_back": "some"}},
     "classifiers-as-a-list": {"classifiers": {"entries": {"path": "webhook"}}},
     "regeneration-without-end": {"classifiers": {"regenerate": {"times": 100}}},

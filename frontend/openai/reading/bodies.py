@@ -69,7 +69,7 @@ class Reading:
     async def submission(self, dialect: Dialect, call: Call) -> Submissible:
         """The request of a call. Raises RequestError and RefusedError."""
         found = await self._read(dialect, call)
-        self._tell(call, found.asked.passed_over)
+        tell_ignored(call, found.asked.passed_over, self._metrics)
         session = next(filter(None, map(call.header, self._session_headers)), None)
         if session:
             asked = msgspec.structs.replace(found.asked, session=session.decode("latin-1"))
@@ -135,7 +135,7 @@ class Reading:
         else:
             read = await self._readers.read(order, model.boot, tenant=_key(call))
         assert isinstance(read, Answered)
-        self._tell(call, read.ignored)
+        tell_ignored(call, read.ignored, self._metrics)
         return read.body
 
     async def _named(self, body: bytes, call: Call) -> Chosen:
@@ -143,13 +143,14 @@ class Reading:
         named = _ASKED_MODEL.decode(body, self._rules).request
         return await self._models.choose(named.model, named.known_user, call.grant)
 
-    def _tell(self, call: Call, ignored: Sequence[str]) -> None:
-        """Say in the answer's head what of its request was passed over."""
-        if ignored:
-            for told in ignored:
-                name = foreign.dropped_name(told)
-                self._metrics.count_ignored(name or OTHER_FIELD)
-            call.headers = (*call.headers, (IGNORED_HEADER, ", ".join(ignored).encode()))
+
+def tell_ignored(call: Call, ignored: Sequence[str], metrics: Metrics) -> None:
+    """Say in the answer's head what of its request was passed over."""
+    if ignored:
+        for told in ignored:
+            name = foreign.dropped_name(told)
+            metrics.count_ignored(name or OTHER_FIELD)
+        call.headers = (*call.headers, (IGNORED_HEADER, ", ".join(ignored).encode()))
 
 
 def _key(call: Call) -> str:

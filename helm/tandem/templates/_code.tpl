@@ -1,5 +1,11 @@
 {{- /* The operator's own Python: each source in a folder of its own below /code, all of them on PYTHONPATH. */}}
 
+{{- /* Whether a component runs that code: (list $ "frontend"). Empty: no. */}}
+{{- define "tandem.runsCode" -}}
+{{- $moderates := and (eq (index . 1) "frontend") (index . 0).Values.frontend.config.moderation_classifiers }}
+{{- if or (has (index . 1) (list "prefill" "decode" "worker")) $moderates }}yes{{ end }}
+{{- end }}
+
 {{- define "tandem.codePath" -}}
 {{- $paths := list }}
 {{- if .Values.code.files }}{{ $paths = append $paths "/code/files" }}{{ end }}

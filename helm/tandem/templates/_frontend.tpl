@@ -17,6 +17,9 @@
 {{- $parts = append $parts (include "tandem.fetchFurther" (list $ $number $model)) }}
 {{- end }}
 {{- end }}
+{{- if and (include "tandem.runsCode" (list . "frontend")) .Values.code.image (eq .Values.code.imageMode "copy") }}
+{{- $parts = append $parts (include "tandem.copyCode" .) }}
+{{- end }}
 {{- with .Values.frontend.extraInitContainers }}
 {{- $parts = append $parts (toYaml .) }}
 {{- end }}

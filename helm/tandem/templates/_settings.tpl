@@ -6,7 +6,7 @@
 {{- $root := index . 0 }}
 {{- $component := index . 1 }}
 {{- $carried := dict "tandem/settings" (include (printf "tandem.settings.%s" $component) $root | printf "%s\n") }}
-{{- if has $component (list "prefill" "decode" "worker") }}
+{{- if include "tandem.runsCode" . }}
 {{- range $name, $text := $root.Values.code.files }}{{ $_ := set $carried (printf "tandem/code.%s" $name) $text }}{{ end }}
 {{- end }}
 {{- toJson $carried }}

@@ -110,5 +110,6 @@ def test_the_description_says_where_unknown_fields_pass() -> None:
     objects |= {"ReasoningOptions", "TextOptions"}
     bodies = {"ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest"}
     bodies |= {"ResponseRequest", "MessageRequest", "CountRequest"}
+    bodies |= {"ModerationRequest", "ModerationPart"}
     assert closed("refuse") - closed("warn") == bodies | objects
     assert {"StreamOptions", "TandemOptions"} <= closed("warn")
