@@ -13,7 +13,13 @@ from tandem.cli.stack import Stack
 from .target import MODEL_PATH
 
 _READY_SECONDS = 60.0
-_FLAGS = {"frontend": ("--allow-reports", "--client-logits-processors=forced_sequence")}
+_FLAGS = {
+    "frontend": (
+        "--allow-reports",
+        "--client-logits-processors=forced_sequence",
+        '--moderation-classifiers={"entries": ["tests.fuzz.fuzzing.judge:Judge"]}',
+    )
+}
 
 
 @contextmanager

@@ -73,7 +73,7 @@ async def test_openais_client_reads_what_the_deployments_classifiers_say(start: 
     one = await frontend.openai.moderations.create(input="toxic")
     assert [each.flagged for each in one.results] == [True]
     parts = [{"type": "text", "text": "fine"}, {"type": "text", "text": "toxic"}]
-    joined = await frontend.openai.moderations.create(input=parts)
+    joined = await frontend.openai.moderations.create(input=parts)  # type: ignore[arg-type]
     assert [each.flagged for each in joined.results] == [True]  # they are one input
 
     own = await judged(frontend, "fine", model="toxicity+openai", my_policy={"strict": True})
