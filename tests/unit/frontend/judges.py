@@ -54,7 +54,7 @@ class Toxicity:
 
 
 class Openai:
-    """Only scores, in categories of OpenAI's; `note` is one of its own that holds."""
+    """Only scores, in a category of OpenAI's and in some of its own."""
 
     name = "openai"
     blocking = False
@@ -65,9 +65,12 @@ class Openai:
             raise ScoringError("too_late")
         hate = 0.75 if "hate" in ctx.generated_text else 0.25
         return {
-            "categories": {"hate/threatening": hate > 0.5, "note": True},
+            "categories": {
+                "hate/threatening": hate > 0.5,
+                "moderated": ctx.request_metadata["phase"] == "moderation",
+                "strict": ctx.extra_fields == {"my_policy": {"strict": True}},
+            },
             "category_scores": {"hate/threatening": hate, "huge": 10**400},
-            "seen": [ctx.generated_text, ctx.extra_fields, ctx.request_metadata["phase"]],
         }
 
 

@@ -63,7 +63,8 @@ async def test_openais_client_reads_what_the_deployments_classifiers_say(start: 
         "toxicity": True,
         "openai": False,
         "hate/threatening": True,
-        "note": True,
+        "moderated": True,
+        "strict": False,
         "huge": False,
     }
     assert fine.category_scores.to_dict()["toxicity"] == 0.1
@@ -78,11 +79,13 @@ async def test_openais_client_reads_what_the_deployments_classifiers_say(start: 
 
     own = await judged(frontend, "fine", model="toxicity+openai", my_policy={"strict": True})
     assert own.status_code == 200
-    assert own.headers.get("x-tandem-ignored-fields") is None
+    assert own.json()["results"][0]["categories"]["strict"] is True  # it is given the field
+    stranger = await judged(frontend, "fine", odd=1)
+    assert stranger.headers["x-tandem-ignored-fields"] == "odd"
     done = await frontend.metric(
         "tandem_frontend_requests_total", endpoint="moderations", outcome="success"
     )
-    assert done == 4
+    assert done == 5
 
 
 @pytest.mark.promise("S5-635")
