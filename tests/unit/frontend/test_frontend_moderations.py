@@ -318,6 +318,7 @@ async def test_a_turn_of_one_that_has_gone_is_the_next_ones() -> None:
     await asyncio.wait({gone})
     late = asyncio.create_task(turns.take("late"))  # there is room in the line again
     await asyncio.sleep(0)
+    assert not late.done()
     turns.give_back()
     late.cancel()  # before it has heard that it has the turn
     await asyncio.wait({late})
