@@ -54,8 +54,6 @@ _POSITIVE = (
     "slo_ttft_seconds",
     "slo_itl_seconds",
 )
-MAX_MODERATION_BYTES = 4 * 1024 * 1024
-"""Such a body is decoded on the event loop."""
 _LEAST_KEEP_ALIVE_SECONDS = 0.01
 OPERATOR_PATHS = ("/metrics", "/ping")
 _NOT_NEGATIVE = (
@@ -297,8 +295,7 @@ class FrontendConfig:
         " no moderations.",
     )
     max_moderation_bytes: int = setting(
-        1024 * 1024,
-        "Largest body of a moderation, at most 4194304. Of its texts see `max_choices`.",
+        1024 * 1024, "Largest body of a moderation. Of its texts see `max_choices`."
     )
     session_headers: tuple[str, ...] = setting(
         (
@@ -413,11 +410,6 @@ class FrontendConfig:
             raise ConfigError(f"models holds {len(self.models)}; set max_models above that")
 
     def _check_moderations(self) -> None:
-        if self.max_moderation_bytes > MAX_MODERATION_BYTES:
-            raise ConfigError(
-                f"max_moderation_bytes must be at most {MAX_MODERATION_BYTES},"
-                f" not {self.max_moderation_bytes}"
-            )
         if not self.moderation_classifiers:
             return
         try:

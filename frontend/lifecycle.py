@@ -76,7 +76,7 @@ async def serve(
     draining = Draining()
     complaints = Complaints(log)
     readers = Readers(config)
-    moderations = Moderations(config, metrics, field_rules(config))
+    moderations = Moderations(config, metrics, readers)
     app, endpoints, demultiplexer, models = _build(
         config, metrics, budget, tenants, draining, complaints, readers, moderations, tracer
     )
@@ -135,7 +135,7 @@ async def check(config: FrontendConfig) -> None:
     """Raises ConfigError for what `serve` would refuse of its settings on any machine."""
     metrics, budget, readers = _metrics(config), ByteBudget(config.max_held_bytes), Readers(config)
     tenants = _tenants(config, metrics)
-    moderations = Moderations(config, metrics, field_rules(config))
+    moderations = Moderations(config, metrics, readers)
     PeerTls.of(config)
     _build(
         config, metrics, budget, tenants, Draining(), Complaints(log), readers, moderations, None

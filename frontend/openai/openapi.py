@@ -11,8 +11,8 @@ from frontend.openai import answers, requests
 from frontend.openai.decoding import Body
 from frontend.openai.messages import requests as message_requests
 from frontend.openai.messages.answers import MessageError, TokenCount, WholeMessage
-from frontend.openai.moderations import requests as moderation_requests
 from frontend.openai.moderations.answers import ModerationAnswer
+from frontend.openai.reading import moderations
 from frontend.openai.responses import requests as response_requests
 from frontend.openai.responses.answers import Response
 from frontend.openai.strangers import FieldRules
@@ -62,7 +62,7 @@ _POSTS: tuple[tuple[str, str, Body[Any], Any], ...] = (
     (
         "/v1/moderations",
         "Judge texts by the deployment's classifiers",
-        moderation_requests.BODY,
+        moderations.BODY,
         ModerationAnswer,
     ),
     ("/tokenize", "Text or a chat to token ids", requests.TOKENIZE_BODY, answers.Tokens),

@@ -5,7 +5,7 @@ says of every input what all classifiers said.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -15,11 +15,13 @@ from frontend.http.messages import Call
 from frontend.metrics import Metrics
 from frontend.openai.moderations.answers import Moderation, ModerationAnswer
 from frontend.openai.moderations.judge import Judge, JudgeLink, boot_of
-from frontend.openai.moderations.requests import BODY, check_model, texts
 from frontend.openai.moderations.turns import Turns
 from frontend.openai.moderations.wire import Judged, Question, Unjudged
-from frontend.openai.reading.bodies import tell_ignored
-from frontend.openai.strangers import FieldRules
+from frontend.openai.reading import readers as reading
+from frontend.openai.reading.bodies import SMALL_BYTES, tell_ignored
+from frontend.openai.reading.moderations import ModerationTexts, check_model
+from frontend.openai.reading.reader import moderation_reader
+from frontend.openai.reading.wire import Answered, Order
 from tandem.child_process import LostError
 from tandem.errors import (
     CancelledError,
@@ -33,6 +35,9 @@ from tandem.hooks.classifiers.settings import parse
 
 MAX_WAITING: Final = 256
 """Requests that wait for a turn of one of their texts."""
+
+
+_texts = msgspec.msgpack.Decoder(ModerationTexts)
 
 
 class _Work:
@@ -52,11 +57,13 @@ class _Work:
 class Moderations:
     """The endpoint, and the process of its classifiers where the deployment has set any."""
 
-    def __init__(self, config: FrontendConfig, metrics: Metrics, rules: FieldRules) -> None:
+    def __init__(self, config: FrontendConfig, metrics: Metrics, readers: reading.Readers) -> None:
+        """`readers`: of large bodies. Raises ConfigError."""
         self._metrics = metrics
-        self._rules = rules
+        self._reader = moderation_reader(config)
+        self._readers = readers
+        self._boot = msgspec.structs.replace(reading.boot_of(config), model="")
         self._max_bytes = config.max_moderation_bytes
-        self._max_inputs = config.max_choices
         self._seconds = config.request_timeout_seconds
         self._judge: Judge | None = None
         if config.moderation_classifiers:
@@ -84,23 +91,32 @@ class Moderations:
                 " those that do"
             )
         call.connection.check_opened_in_time()
-        body = await call.body(self._max_bytes)
-        call.allotment.admit(len(body))  # its texts again, on their way to the process
-        request, ignored, extra_fields = BODY.decode(body, self._rules)
-        given = texts(request, most=self._max_inputs)
+        asked = await self._read(call)
 
         async def results() -> ModerationAnswer:
             link = await judge.link()
             name = "+".join(link.names)
-            check_model(request.model, name)
-            judged = await self._judge_all(link, given, extra_fields, call)
+            check_model(asked.model, name)
+            judged = await self._judge_all(link, asked, call)
             return ModerationAnswer(
                 id=f"modr-{call.id}", model=name, results=[Moderation.of(each) for each in judged]
             )
 
         answer = await self._while_wanted(call, asyncio.get_running_loop().create_task(results()))
-        tell_ignored(call, ignored, self._metrics)
         await call.respond(200, msgspec.json.encode(answer))
+
+    async def _read(self, call: Call) -> ModerationTexts:
+        body = await call.body(self._max_bytes)
+        call.allotment.admit(len(body))  # its texts again, on their way to the process
+        order = Order(kind="moderation", model="", body=body)
+        if len(body) <= SMALL_BYTES:
+            read = self._reader.read(order)
+        else:
+            found = await self._readers.read(order, self._boot, tenant=_tenant(call))
+            assert isinstance(found, Answered)
+            read = found
+        tell_ignored(call, read.ignored, self._metrics)
+        return _texts.decode(read.body)
 
     async def _while_wanted(
         self, call: Call, task: asyncio.Task[ModerationAnswer]
@@ -125,23 +141,25 @@ class Moderations:
             self._open.discard(work)
             task.cancel()
 
-    async def _judge_all(
-        self, link: JudgeLink, given: Sequence[str], extra_fields: str, call: Call
-    ) -> list[Judged]:
+    async def _judge_all(self, link: JudgeLink, asked: ModerationTexts, call: Call) -> list[Judged]:
         """In the order of the texts; the first that cannot be judged ends all."""
-        tenant = "" if call.tenant is None else call.tenant.name
+        tenant = _tenant(call)
         tasks = []
         try:
             async with asyncio.TaskGroup() as group:
-                for index, text in enumerate(given):
+                for index, text in enumerate(asked.texts):
                     await self._turns.take(tenant)
-                    ask = _asking(text, index, call.trace_id, extra_fields)
+                    ask = _asking(text, index, call.trace_id, asked.extra_fields)
                     task = group.create_task(_judged(link, ask, index, call))
                     task.add_done_callback(lambda _: self._turns.give_back())
                     tasks.append(task)
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return [task.result() for task in tasks]
+
+
+def _tenant(call: Call) -> str:
+    return "" if call.tenant is None else call.tenant.name
 
 
 async def _judged(

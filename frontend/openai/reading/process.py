@@ -12,7 +12,8 @@ import socket
 import sys
 
 from frontend.config import FrontendConfig
-from frontend.openai.reading.reader import Reader
+from frontend.openai.reading.moderations import ModerationReader
+from frontend.openai.reading.reader import Reader, moderation_reader
 from frontend.openai.reading.wire import (
     Order,
     ReaderBoot,
@@ -32,7 +33,7 @@ def main() -> int:
     ignore_signals()
     stream = socket.socket(fileno=int(sys.argv[1]))
     stream.set_inheritable(False)
-    readers: dict[str, Reader] = {}
+    readers: dict[str, Reader | ModerationReader] = {}
     seconds = 0.0
     while (payload := receive(stream)) is not None:
         ask = asks.decode(payload)
@@ -47,16 +48,17 @@ def main() -> int:
     return 0
 
 
-def _load(readers: dict[str, Reader], boot: ReaderBoot) -> ReaderLoaded:
+def _load(readers: dict[str, Reader | ModerationReader], boot: ReaderBoot) -> ReaderLoaded:
     sys.path[:] = boot.import_path
     try:
-        readers[boot.model] = Reader.load(FrontendConfig(**boot.settings))
+        config = FrontendConfig(**boot.settings)
+        readers[boot.model] = Reader.load(config) if boot.model else moderation_reader(config)
     except Exception as error:  # noqa: BLE001 - whatever it is, the frontend says it
         return ReaderLoaded(f"{type(error).__name__}: {error}")
     return ReaderLoaded()
 
 
-def _reply(reader: Reader, order: Order) -> Reply:
+def _reply(reader: Reader | ModerationReader, order: Order) -> Reply:
     try:
         return reader.read(order)
     except TandemError as error:

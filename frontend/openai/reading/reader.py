@@ -18,6 +18,7 @@ from frontend.openai.messages.answers import TokenCount
 from frontend.openai.messages.dialect import MESSAGES
 from frontend.openai.messages.requests import COUNT_BODY, prompt
 from frontend.openai.preprocessor import Preprocessor
+from frontend.openai.reading.moderations import ModerationReader
 from frontend.openai.reading.wire import Answered, Order, Read
 from frontend.openai.requests import (
     DETOKENIZE_BODY,
@@ -64,6 +65,11 @@ def field_rules(config: FrontendConfig) -> FieldRules:
         most = extra_fields.MAX_NAME_CHARACTERS
         raise ConfigError(f"extra_fields: a name has at most {most} characters")
     return FieldRules(config.unknown_fields, names, config.max_extra_fields_bytes)
+
+
+def moderation_reader(config: FrontendConfig) -> ModerationReader:
+    """Raises ConfigError, as `field_rules` does."""
+    return ModerationReader(field_rules(config), most=config.max_choices)
 
 
 def decode(dialect: Dialect, body: bytes, rules: FieldRules) -> Request:
@@ -135,6 +141,7 @@ class Reader:
                 return self._detokenize(order.body)
             case "count_tokens":
                 return self._count_tokens(order.body)
+        assert order.kind != "moderation"  # a ModerationReader's
         request = decode(_DIALECTS[order.kind], order.body, self._rules)
         submission = self.submission(
             request,

@@ -18,7 +18,7 @@ from tandem.v1 import common_pb2
 
 PROGRAM: Final = "frontend.openai.reading.process"
 MAX_MESSAGE_BYTES: Final = 512 * 1024 * 1024
-Answerable: TypeAlias = Literal["tokenize", "detokenize", "count_tokens"]
+Answerable: TypeAlias = Literal["tokenize", "detokenize", "count_tokens", "moderation"]
 """Bodies whose answer the reader of them knows."""
 Kind: TypeAlias = DialectKind | Answerable
 
@@ -29,6 +29,7 @@ class ReaderBoot(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """
 
     model: str
+    """Empty: for bodies of moderations, which are read without a model."""
     settings: dict[str, Any]
     """Those of a frontend of this model alone, without secrets."""
     import_path: list[str]

@@ -18,6 +18,8 @@ from frontend.openai.moderations import judge
 from frontend.openai.moderations.categories import answer_of
 from frontend.openai.moderations.turns import Turns
 from frontend.openai.moderations.wire import Judged, Unjudged
+from frontend.openai.reading.bodies import SMALL_BYTES
+from frontend.openai.reading.moderations import ModerationReader
 from tandem.errors import ConfigError, QueueFullError
 from tandem.hooks.classifiers.classifier_set import Judgement
 
@@ -86,6 +88,19 @@ async def test_openais_client_reads_what_the_deployments_classifiers_say(start: 
         "tandem_frontend_requests_total", endpoint="moderations", outcome="success"
     )
     assert done == 5
+
+
+@pytest.mark.promise("S6-185")
+async def test_a_large_body_is_read_in_another_process(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("a large body is read on the event loop")
+
+    frontend = await start(say_hello, moderation_classifiers=BOTH)
+    monkeypatch.setattr(ModerationReader, "read", broken)
+    large = await judged(frontend, ["x" * SMALL_BYTES, "toxic"])
+    assert [each["flagged"] for each in large.json()["results"]] == [False, True]
 
 
 @pytest.mark.promise("S5-635")

@@ -1,4 +1,4 @@
-"""The body of `/v1/moderations`, and the texts in it."""
+"""Bodies of `/v1/moderations`, and the texts in them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, Final
 import msgspec
 
 from frontend.openai.decoding import Body
-from frontend.openai.strangers import Kind
+from frontend.openai.reading.wire import Answered, Order
+from frontend.openai.strangers import FieldRules, Kind
 from tandem.errors import InvalidRequestError, UnknownModelError, UnsupportedError
 
 OPENAI_MODELS: Final = ("omni-moderation-", "text-moderation-")
@@ -39,6 +40,33 @@ class _AnyRequest(ModerationRequest, forbid_unknown_fields=False, kw_only=True):
 
 
 BODY: Final = Body.of(ModerationRequest, _AnyRequest, {}, input=Kind.of(ModerationPart, {}))
+
+
+class ModerationTexts(msgspec.Struct, frozen=True, kw_only=True):
+    """What is read of a body."""
+
+    texts: list[str]
+    """A result is wanted of each."""
+    model: str | None
+    extra_fields: str
+    """Fields for classifiers, as a JSON object; empty: none."""
+
+
+class ModerationReader:
+    """Reads such bodies, whatever models there are."""
+
+    def __init__(self, rules: FieldRules, *, most: int) -> None:
+        """`most`: texts of one body."""
+        self._rules = rules
+        self._most = most
+
+    def read(self, order: Order) -> Answered:
+        """Answers ModerationTexts in MessagePack. Raises RequestError."""
+        request, ignored, extra_fields = BODY.decode(order.body, self._rules)
+        given = ModerationTexts(
+            texts=texts(request, most=self._most), model=request.model, extra_fields=extra_fields
+        )
+        return Answered(msgspec.msgpack.encode(given), ignored)
 
 
 def check_model(model: str | None, classifiers: str) -> None:
