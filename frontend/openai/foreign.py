@@ -112,10 +112,9 @@ _BOTH: dict[str, Foreign] = {
     "input_ids": Foreign("a chat is messages; see `/v1/completions`"),
     "prompt_embeds": Foreign("prompts are texts or token ids"),
     "stream_reasoning": Foreign("reasoning streams as the answer does", _EITHER),
-    "return_token_ids": Foreign("see `detokenize`", _FALSE),
-    "return_prompt_token_ids": Foreign("see `/tokenize`", _FALSE),
+    "return_prompt_token_ids": Foreign("see `return_token_ids`", _FALSE),
     "return_prompt_text": Foreign("the prompt as it was written is not shown", _FALSE),
-    "return_tokens_as_token_ids": Foreign("see `detokenize`", _FALSE),
+    "return_tokens_as_token_ids": Foreign("see `return_token_ids`", _FALSE),
     "return_token_offsets": Foreign("it is not offered", _FALSE),
     "return_mm_kwargs": Foreign(_ONLY_TEXT, _TRUE),
     "return_meta_info": Foreign("see `tandem.report`", _FALSE),
@@ -246,10 +245,14 @@ _CHATS_ALONE = (
         "timeout",
     ),
 )
+_OF_CHATS_ALONE = dict.fromkeys(_CHATS_ALONE, Foreign(_ELSEWHERE)) | {
+    "return_token_ids": Foreign(_ELSEWHERE, _FALSE)
+}
 OF_RESPONSES: Mapping[str, Foreign] = (
     _BOTH
-    | dict.fromkeys((*_CHATS_ALONE, "top_k"), Foreign(_ELSEWHERE))
+    | _OF_CHATS_ALONE
     | {
+        "top_k": Foreign(_ELSEWHERE),
         "store": Foreign(_NOT_STORED, _FALSE),
         "previous_response_id": Foreign(_NOT_STORED),
         "conversation": Foreign(_NOT_STORED),
@@ -338,7 +341,7 @@ _OF_EVERY_MESSAGE: dict[str, Foreign] = {
 OF_COUNTS: Mapping[str, Foreign] = _OF_EVERY_MESSAGE
 OF_TURNS: Mapping[str, Foreign] = (
     _BOTH
-    | dict.fromkeys(_CHATS_ALONE, Foreign(_ELSEWHERE))
+    | _OF_CHATS_ALONE
     | _OF_EVERY_MESSAGE
     | {
         "stop": Foreign("see `stop_sequences`"),

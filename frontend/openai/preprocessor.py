@@ -29,6 +29,7 @@ from frontend.openai.requests import (
     CompletionRequest,
     GenerationFields,
     TemplateFields,
+    shows_token_ids,
 )
 from frontend.openai.thought import Thought
 from frontend.openai.tokenizer import Tokenizer
@@ -100,7 +101,7 @@ class Preprocessor:
         limits = self._limits_of(served)
         self._check_common(request)
         if grant is not None:
-            _check_allowed(request, grant)
+            self._check_allowed(request, grant)
         shared = "" if self._config.share_prefix_cache else salt
         cache = _Cache(_salt(request, shared), lora_adapter)
         parsing, tools, thought = None, None, None
@@ -178,7 +179,12 @@ class Preprocessor:
         limits.check_text(text, param="messages")
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         max_tokens = limits.max_tokens(token_ids, asked, limits.context_length, param="messages")
-        return Prompt.of(token_ids, max_tokens=max_tokens, **cache._asdict())
+        return Prompt.of(
+            token_ids,
+            max_tokens=max_tokens,
+            shows_ids=request.return_token_ids is True,
+            **cache._asdict(),
+        )
 
     def _completion_prompts(
         self, request: CompletionRequest, limits: Limits, cache: _Cache
@@ -208,7 +214,13 @@ class Preprocessor:
         echo = None
         if request.echo:
             echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-        return Prompt.of(token_ids, max_tokens=max_tokens, echo=echo, **cache._asdict())
+        return Prompt.of(
+            token_ids,
+            max_tokens=max_tokens,
+            echo=echo,
+            shows_ids=request.return_token_ids is True,
+            **cache._asdict(),
+        )
 
     def _check_common(self, request: GenerationFields) -> None:
         config = self._config
@@ -283,7 +295,8 @@ class Preprocessor:
             want_running_usage=bool(
                 options and options.include_usage and options.continuous_usage_stats
             ),
-            want_token_ids=request.detokenize is False,
+            want_text=request.detokenize is not False,
+            want_token_ids=shows_token_ids(request),
             want_prompt_logprobs=request.prompt_logprobs is not None,
             want_report=bool(request.tandem and request.tandem.report),
             want_external_scores=bool(request.tandem and request.tandem.external_scores),

@@ -62,6 +62,11 @@ TIER_PRIORITIES: Mapping[str, int] = {"flex": -50, "priority": 50}
 NO_SEED = -1
 NO_BUDGET = -1
 
+_PRIORITY = (
+    "Higher is admitted first while requests queue; lower, as in vLLM, where the deployment sets"
+    " `priority_order: lower-first`."
+)
+
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
 MetadataText = Annotated[str, Meta(max_length=MAX_METADATA_CHARACTERS)]
@@ -125,8 +130,11 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     detokenize: bool | None = None
+    """False: token ids come instead of text."""
+    return_token_ids: bool | None = None
+    """Token ids come beside the text, and those of the prompt too."""
     timeout: Annotated[float, Meta(ge=0.001)] | None = None
-    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    priority: Annotated[int, Meta(ge=-100, le=100, description=_PRIORITY)] | None = None
     service_tier: ServiceTier | None = None
     """Stands for a `priority`, where none is given."""
     cache_salt: CacheSalt | None = None
@@ -143,6 +151,11 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     """Requests of one user for a name of several models go to one of them."""
     prompt_cache_key: str | None = None
     """Names a session, as `user` does where this says nothing: see docs/router.md, "Prefixes"."""
+
+
+def shows_token_ids(request: GenerationFields) -> bool:
+    """Whether the answer has the ids of its tokens."""
+    return request.detokenize is False or request.return_token_ids is True
 
 
 class TemplateFields(Protocol):
