@@ -68,6 +68,7 @@ class Preprocessor:
         self._ends = [tokenizer.decode([token]) for token in tokenizer.eos_token_ids]
         self._markers = tokenizer.special_ids_of(family.markers if family else ())
         self._chats = Chats(config, template, family)
+        self._lower_first = config.priority_order == "lower-first"
         self._served: router_pb2.ServedModel | None = None
         self._limits: Limits
 
@@ -243,6 +244,23 @@ class Preprocessor:
                 "This deployment gives no external scores", param="tandem.external_scores"
             )
 
+    def _check_allowed(self, request: GenerationFields, grant: Grant) -> None:
+        grant.check(
+            n=request.n or 1,
+            priority=self._priority(request, grant),
+            processors=[choice.name for choice in request.logits_processors or ()],
+            lower_first=self._lower_first,
+        )
+
+    def _priority(self, request: GenerationFields, grant: Grant | None) -> int:
+        """The priority that a request asks for, of which a higher one is admitted first; a tier
+        asks for no more than its key is allowed.
+        """
+        if request.priority is not None:
+            return -request.priority if self._lower_first else request.priority
+        asked = TIER_PRIORITIES.get(request.service_tier or "", 0)
+        return asked if grant is None or asked <= 0 else min(asked, grant.max_priority)
+
     def _submission(
         self,
         request: GenerationFields,
@@ -303,7 +321,7 @@ class Preprocessor:
             metadata=_metadata(request),
             withheld_reason=self._config.withheld_finish_reason,
             timeout_seconds=request.timeout or self._config.request_timeout_seconds,
-            priority=_priority(request, grant),
+            priority=self._priority(request, grant),
             says_tier=request.service_tier is not None,
             resume=self._config.resume if request.resume is None else request.resume,
             tenant="" if grant is None else grant.name,
@@ -325,22 +343,6 @@ def _of_prompt(request: CompletionRequest) -> int | None:
             param="prompt_logprobs",
         )
     return echoed
-
-
-def _check_allowed(request: GenerationFields, grant: Grant) -> None:
-    grant.check(
-        n=request.n or 1,
-        priority=_priority(request, grant),
-        processors=[choice.name for choice in request.logits_processors or ()],
-    )
-
-
-def _priority(request: GenerationFields, grant: Grant | None) -> int:
-    """The priority that a request asks for; a tier asks for no more than its key is allowed."""
-    if request.priority is not None:
-        return request.priority
-    asked = TIER_PRIORITIES.get(request.service_tier or "", 0)
-    return asked if grant is None or asked <= 0 else min(asked, grant.max_priority)
 
 
 def _salt(request: GenerationFields, salt: str) -> str:
