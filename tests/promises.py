@@ -1432,6 +1432,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-638",
+        "Given any field or type that some dialect knows, then one table, made from the rules by "
+        "which bodies are read, says for each dialect whether it is applied, dropped or refused.",
+        ours=True,
+    ),
+    Promise(
         "S5-640",
         "Given routers that are killed one after the other, then each that comes learns all that "
         "caches hold, however large they are, and prompts go where they are cached as before.",

@@ -162,6 +162,8 @@ _BOTH: dict[str, Foreign] = {
     "thinking": Foreign(_THINKING),
     "enable_thinking": Foreign(_THINKING),
     "reasoning": Foreign(_THINKING),
+    "text": Foreign("see `response_format`", _EMPTY_OBJECT),
+    "output_config": Foreign("see `response_format` and `reasoning_effort`", _EMPTY_OBJECT),
 }
 OF_CHATS: Mapping[str, Foreign] = _BOTH | {
     "prompt": Foreign("a chat is `messages`"),
@@ -228,6 +230,7 @@ _CHATS_ALONE = (
         "n",
         "presence_penalty",
         "priority",
+        "prompt_logprobs",
         "regex",
         "repetition_penalty",
         "resume",
@@ -246,7 +249,11 @@ _CHATS_ALONE = (
     ),
 )
 _OF_CHATS_ALONE = dict.fromkeys(_CHATS_ALONE, Foreign(_ELSEWHERE)) | {
-    "return_token_ids": Foreign(_ELSEWHERE, _FALSE)
+    "return_token_ids": Foreign(_ELSEWHERE, _FALSE),
+    "chat_template_kwargs": Foreign(_ELSEWHERE, _EMPTY_OBJECT),
+    "add_generation_prompt": Foreign(_ELSEWHERE, _TRUE),
+    "continue_final_message": Foreign(_ELSEWHERE, _FALSE),
+    "echo": Foreign("completions alone have it", _FALSE),
 }
 OF_RESPONSES: Mapping[str, Foreign] = (
     _BOTH
@@ -280,7 +287,6 @@ OF_RESPONSES: Mapping[str, Foreign] = (
         "function_call": Foreign("see `tool_choice`"),
         "response_format": Foreign("see `text`"),
         "reasoning_effort": Foreign("see `reasoning`"),
-        "chat_template_kwargs": Foreign(_ELSEWHERE, _EMPTY_OBJECT),
         **dict.fromkeys(("prompt_cache_retention", "safety_identifier"), _MODEL_NOT_SHOWN),
     }
 )
@@ -338,7 +344,13 @@ _OF_EVERY_MESSAGE: dict[str, Foreign] = {
     "reasoning_effort": Foreign("see `output_config.effort`"),
     "response_format": Foreign("see `output_config.format`"),
 }
-OF_COUNTS: Mapping[str, Foreign] = _OF_EVERY_MESSAGE
+OF_COUNTS: Mapping[str, Foreign] = _OF_EVERY_MESSAGE | dict.fromkeys(
+    (
+        *("max_tokens", "metadata", "service_tier", "stop_sequences"),
+        *("stream", "temperature", "top_k", "top_p"),
+    ),
+    _hint("nothing is generated"),
+)
 OF_TURNS: Mapping[str, Foreign] = (
     _BOTH
     | _OF_CHATS_ALONE
@@ -350,6 +362,8 @@ OF_TURNS: Mapping[str, Foreign] = (
         "logprobs": Foreign("log-probabilities are those of chats", _FALSE),
         "top_logprobs": Foreign("log-probabilities are those of chats", ("0",)),
         "stream_options": Foreign("streams end with their usage"),
+        "function_call": Foreign("see `tool_choice`"),
+        **dict.fromkeys(("prompt_cache_key", "user"), _hint("see `metadata.user_id`")),
     }
 )
 OF_BLOCKS: Mapping[str, Foreign] = {
