@@ -226,11 +226,14 @@ def _of_types() -> str:
     """The table of what objects may say of their types."""
     applied: dict[str, dict[str, list[str]]] = {}
     dropped: dict[str, dict[str, list[str]]] = {}
+    offers: dict[str, list[str]] = {}
     for endpoint, place in _all_places():
         if types := [name for struct in place.structs for name in _types(struct)]:
             _note(applied, types, place.label, endpoint)
         if place.kind is not None and place.kind.left_out:
             _note(dropped, place.kind.left_out, place.label, endpoint)
+        if place.kind is not None and place.kind.types:
+            offers.setdefault(place.label, []).append(endpoint)
     refused: dict[str, list[str]] = {}
     for name, reason in VALUES.items():
         refused.setdefault(reason, []).append(name)
@@ -238,6 +241,7 @@ def _of_types() -> str:
         *((names, f"{APPLIED}: {_where(places)}") for names, places in applied.items()),
         *((names, f"dropped, and named: {_where(places)}") for names, places in dropped.items()),
         *((_listed(sorted(names)), f"refused elsewhere: {why}") for why, names in refused.items()),
+        ("any other", f"dropped, and named: {_where(offers)}; refused elsewhere"),
     ]
     head = "| Values of `type` | Tandem |\n|---|---|\n"
     return head + "".join(f"| {names} | {said} |\n" for names, said in rows)

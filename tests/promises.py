@@ -1438,6 +1438,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-639",
+        "Given a tool of a type that nobody knows, then it is dropped and named, unless it must be "
+        "called, is a slip of the pen, or unknown fields are refused.",
+        ours=True,
+    ),
+    Promise(
         "S5-640",
         "Given routers that are killed one after the other, then each that comes learns all that "
         "caches hold, however large they are, and prompts go where they are cached as before.",

@@ -27,6 +27,7 @@ from frontend.openai.foreign import (
     OF_PARTS,
     OF_TOKENS,
     OF_TOOLS,
+    TOOL_TYPES,
 )
 from frontend.openai.formats import FormFields
 from frontend.openai.strangers import Kind
@@ -273,7 +274,11 @@ _INNER = {
         function_call=_CALLED,
     ),
     "tools": Kind.of(
-        Tool, OF_TOOLS, OF_CHAT_TOOLS, function=Kind.of(FunctionDefinition, OF_FUNCTIONS)
+        Tool,
+        OF_TOOLS,
+        OF_CHAT_TOOLS,
+        TOOL_TYPES,
+        function=Kind.of(FunctionDefinition, OF_FUNCTIONS),
     ),
 }
 CHAT_BODY = Body.of(ChatRequest, _AnyChatRequest, OF_CHATS, **_INNER)
