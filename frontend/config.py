@@ -274,6 +274,12 @@ class FrontendConfig:
         False,
         'Let clients ask for `tandem: {"external_scores": true}`: what classifiers answered.',
     )
+    priority_order: Literal["higher-first", "lower-first"] = setting(
+        "higher-first",
+        "Which `priority` of a request is admitted first while requests queue: a higher one, or a"
+        " lower one, as in vLLM. With `lower-first` the field's sign is turned round as the request"
+        " is read: the limits of keys, tiers and metrics count higher as first all the same.",
+    )
     unknown_fields: Literal["refuse", "warn"] = setting(
         "warn",
         "What becomes of a request with fields that nobody knows: `refuse` it, or ignore them and"

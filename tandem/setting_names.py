@@ -119,6 +119,7 @@ NAMES: Final = frozenset(
         "prefill_policy",
         "prefill_service",
         "prefix_index_bytes",
+        "priority_order",
         "propagate_terminate",
         "read_memory_mb",
         "read_seconds",

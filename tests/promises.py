@@ -1421,6 +1421,29 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-632",
+        "Given return_token_ids, then ids come beside the text, of no text that a hook, a "
+        "classifier, a stop string or the client left out.",
+        ours=True,
+    ),
+    Promise(
+        "S5-637",
+        "Given either priority_order and any priority, then the key's max_priority holds.",
+        ours=True,
+    ),
+    Promise(
+        "S5-638",
+        "Given any field or type that some dialect knows, then one table, made from the rules by "
+        "which bodies are read, says for each dialect whether it is applied, dropped or refused.",
+        ours=True,
+    ),
+    Promise(
+        "S5-639",
+        "Given a tool of a type that nobody knows, then it is dropped and named, unless it must be "
+        "called, is a slip of the pen, or unknown fields are refused.",
+        ours=True,
+    ),
+    Promise(
         "S5-640",
         "Given routers that are killed one after the other, then each that comes learns all that "
         "caches hold, however large they are, and prompts go where they are cached as before.",

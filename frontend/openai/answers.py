@@ -139,6 +139,7 @@ class ChatChoice(msgspec.Struct, kw_only=True):
     finish_reason: ChatFinishReason
     stop_reason: str | int | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """The output's; only where asked for."""
     external_scores: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     """What each classifier answered, by its name; only where asked for and allowed."""
 
@@ -152,6 +153,9 @@ class CompletionChoice(msgspec.Struct, kw_only=True):
     finish_reason: FinishReason
     stop_reason: str | int | None
     token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """The output's; only where asked for."""
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """Only where asked for."""
     external_scores: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -163,6 +167,8 @@ class ChatCompletion(msgspec.Struct, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobs | msgspec.UnsetType | None = msgspec.UNSET
+    """Only where asked for."""
+    prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET
     """Only where asked for."""
     service_tier: AnsweredTier | msgspec.UnsetType = msgspec.UNSET
     """The class of the queue that the request was really in; where its client named one."""

@@ -65,6 +65,7 @@ class Chats:
     ) -> Parsing | None:
         """How the answer is taken apart; None: its text is the answer. Raises UnsupportedError."""
         family = self._family
+        self._check_hidden(request)
         called = tools is not None and tools.choice != "none"
         must = tools is not None and tools.choice == "required"
         if called and request.detokenize is False:
@@ -108,6 +109,23 @@ class Chats:
             raise UnsupportedError(
                 "How this model writes calls is not known; see the setting `model_family`",
                 param=param,
+            )
+
+    def _check_hidden(self, request: ChatRequest) -> None:
+        """Tokens of reasoning that is not shown would tell it. Raises UnsupportedError."""
+        reasons = self._family is not None and self._family.thinking is not None
+        shown = request.include_reasoning is not False or request.separate_reasoning is False
+        if shown or not reasons:
+            return
+        asked = {
+            "return_token_ids": request.return_token_ids,
+            "detokenize": request.detokenize is False,
+            "logprobs": request.logprobs,
+        }
+        for field in filter(asked.get, asked):
+            raise UnsupportedError(
+                f"`{field}` shows tokens of the reasoning, which `include_reasoning` leaves out",
+                param=field,
             )
 
     def _without_preamble(self, messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:

@@ -19,6 +19,10 @@ _UNKNOWN = "Object contains unknown field"
 _AT_PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _FIELD = re.compile(r"^Object (?:contains unknown|missing required) field `(?P<name>[^`]*)`$")
 _VALUE = re.compile(r"^Invalid (?:enum )?value '(?P<value>\w*)'")
+_OFFER = re.compile(
+    r"^Invalid enum value '.*' - at `\$\.tools\[\d+\](\.tools\[\d+\])?\.type`$", re.DOTALL
+)
+"""A tool of a type that this dialect does not have."""
 _LONGEST_PARAM = 100
 
 
@@ -70,7 +74,7 @@ class Body(Generic[T]):
         except msgspec.ValidationError as error:
             value = _VALUE.match(str(error))
             left_out = value is not None and without_version(value["value"]) in LEFT_OUT
-            if not (left_out or str(error).startswith(_UNKNOWN)):
+            if not (left_out or _OFFER.search(str(error)) or str(error).startswith(_UNKNOWN)):
                 raise
         strangers = Strangers(rules)
         left = strangers.check(body, self.kind)

@@ -112,10 +112,9 @@ _BOTH: dict[str, Foreign] = {
     "input_ids": Foreign("a chat is messages; see `/v1/completions`"),
     "prompt_embeds": Foreign("prompts are texts or token ids"),
     "stream_reasoning": Foreign("reasoning streams as the answer does", _EITHER),
-    "return_token_ids": Foreign("see `detokenize`", _FALSE),
-    "return_prompt_token_ids": Foreign("see `/tokenize`", _FALSE),
+    "return_prompt_token_ids": Foreign("see `return_token_ids`", _FALSE),
     "return_prompt_text": Foreign("the prompt as it was written is not shown", _FALSE),
-    "return_tokens_as_token_ids": Foreign("see `detokenize`", _FALSE),
+    "return_tokens_as_token_ids": Foreign("see `return_token_ids`", _FALSE),
     "return_token_offsets": Foreign("it is not offered", _FALSE),
     "return_mm_kwargs": Foreign(_ONLY_TEXT, _TRUE),
     "return_meta_info": Foreign("see `tandem.report`", _FALSE),
@@ -163,6 +162,8 @@ _BOTH: dict[str, Foreign] = {
     "thinking": Foreign(_THINKING),
     "enable_thinking": Foreign(_THINKING),
     "reasoning": Foreign(_THINKING),
+    "text": Foreign("see `response_format`", _EMPTY_OBJECT),
+    "output_config": Foreign("see `response_format` and `reasoning_effort`", _EMPTY_OBJECT),
 }
 OF_CHATS: Mapping[str, Foreign] = _BOTH | {
     "prompt": Foreign("a chat is `messages`"),
@@ -229,6 +230,7 @@ _CHATS_ALONE = (
         "n",
         "presence_penalty",
         "priority",
+        "prompt_logprobs",
         "regex",
         "repetition_penalty",
         "resume",
@@ -246,10 +248,18 @@ _CHATS_ALONE = (
         "timeout",
     ),
 )
+_OF_CHATS_ALONE = dict.fromkeys(_CHATS_ALONE, Foreign(_ELSEWHERE)) | {
+    "return_token_ids": Foreign(_ELSEWHERE, _FALSE),
+    "chat_template_kwargs": Foreign(_ELSEWHERE, _EMPTY_OBJECT),
+    "add_generation_prompt": Foreign(_ELSEWHERE, _TRUE),
+    "continue_final_message": Foreign(_ELSEWHERE, _FALSE),
+    "echo": Foreign("completions alone have it", _FALSE),
+}
 OF_RESPONSES: Mapping[str, Foreign] = (
     _BOTH
-    | dict.fromkeys((*_CHATS_ALONE, "top_k"), Foreign(_ELSEWHERE))
+    | _OF_CHATS_ALONE
     | {
+        "top_k": Foreign(_ELSEWHERE),
         "store": Foreign(_NOT_STORED, _FALSE),
         "previous_response_id": Foreign(_NOT_STORED),
         "conversation": Foreign(_NOT_STORED),
@@ -277,7 +287,6 @@ OF_RESPONSES: Mapping[str, Foreign] = (
         "function_call": Foreign("see `tool_choice`"),
         "response_format": Foreign("see `text`"),
         "reasoning_effort": Foreign("see `reasoning`"),
-        "chat_template_kwargs": Foreign(_ELSEWHERE, _EMPTY_OBJECT),
         **dict.fromkeys(("prompt_cache_retention", "safety_identifier"), _MODEL_NOT_SHOWN),
     }
 )
@@ -335,10 +344,16 @@ _OF_EVERY_MESSAGE: dict[str, Foreign] = {
     "reasoning_effort": Foreign("see `output_config.effort`"),
     "response_format": Foreign("see `output_config.format`"),
 }
-OF_COUNTS: Mapping[str, Foreign] = _OF_EVERY_MESSAGE
+OF_COUNTS: Mapping[str, Foreign] = _OF_EVERY_MESSAGE | dict.fromkeys(
+    (
+        *("max_tokens", "metadata", "service_tier", "stop_sequences"),
+        *("stream", "temperature", "top_k", "top_p"),
+    ),
+    _hint("nothing is generated"),
+)
 OF_TURNS: Mapping[str, Foreign] = (
     _BOTH
-    | dict.fromkeys(_CHATS_ALONE, Foreign(_ELSEWHERE))
+    | _OF_CHATS_ALONE
     | _OF_EVERY_MESSAGE
     | {
         "stop": Foreign("see `stop_sequences`"),
@@ -347,6 +362,8 @@ OF_TURNS: Mapping[str, Foreign] = (
         "logprobs": Foreign("log-probabilities are those of chats", _FALSE),
         "top_logprobs": Foreign("log-probabilities are those of chats", ("0",)),
         "stream_options": Foreign("streams end with their usage"),
+        "function_call": Foreign("see `tool_choice`"),
+        **dict.fromkeys(("prompt_cache_key", "user"), _hint("see `metadata.user_id`")),
     }
 )
 OF_BLOCKS: Mapping[str, Foreign] = {
@@ -375,6 +392,10 @@ BUILT_IN_TOOLS = frozenset(
 )
 """Types of tools that servers elsewhere have built in: offers, which are left out. Versions, as the
 date behind `web_search_20250305`, are left out of the names.
+"""
+TOOL_TYPES = frozenset(("function", "custom", "namespace"))
+"""Types of clients' own tools, in some dialect: one that a dialect does not have is refused there,
+or left out as `custom` is of chats.
 """
 BUILT_IN_CALLS = frozenset(
     (

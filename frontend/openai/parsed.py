@@ -216,25 +216,14 @@ class ParsedEvents(EventWriter):
         return self._answers.parsed
 
     def row(self, row: Row) -> bytes:
-        choice, text, _, logprobs, tokens = row
+        choice, text, token_ids, logprobs, tokens = row
         parts = self._answers.all[choice].push(text, tokens)
-        if not logprobs:
+        if not logprobs and not token_ids:
             if not parts:
                 return b""
             if len(parts) == 1 and (part := self._one(choice, parts[0])):
                 return part
-        delta = self._delta(choice, parts)
-        shown = _encode(self._offsets.convert(choice, logprobs)) if logprobs else b"null"
-        return b"".join(
-            (
-                self._starts[choice],
-                b'"delta":',
-                _encode(delta),
-                b',"logprobs":',
-                shown,
-                b',"finish_reason":null}]}\n\n',
-            )
-        )
+        return self._event_of(row, b'"delta":' + _encode(self._delta(choice, parts)))
 
     def ending(self, ending: Finish) -> bytes:
         answer = self._answers.all[ending.choice]

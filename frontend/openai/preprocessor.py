@@ -29,6 +29,7 @@ from frontend.openai.requests import (
     CompletionRequest,
     GenerationFields,
     TemplateFields,
+    shows_token_ids,
 )
 from frontend.openai.thought import Thought
 from frontend.openai.tokenizer import Tokenizer
@@ -67,6 +68,7 @@ class Preprocessor:
         self._ends = [tokenizer.decode([token]) for token in tokenizer.eos_token_ids]
         self._markers = tokenizer.special_ids_of(family.markers if family else ())
         self._chats = Chats(config, template, family)
+        self._lower_first = config.priority_order == "lower-first"
         self._served: router_pb2.ServedModel | None = None
         self._limits: Limits
 
@@ -100,7 +102,7 @@ class Preprocessor:
         limits = self._limits_of(served)
         self._check_common(request)
         if grant is not None:
-            _check_allowed(request, grant)
+            self._check_allowed(request, grant)
         shared = "" if self._config.share_prefix_cache else salt
         cache = _Cache(_salt(request, shared), lora_adapter)
         parsing, tools, thought = None, None, None
@@ -178,7 +180,12 @@ class Preprocessor:
         limits.check_text(text, param="messages")
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
         max_tokens = limits.max_tokens(token_ids, asked, limits.context_length, param="messages")
-        return Prompt.of(token_ids, max_tokens=max_tokens, **cache._asdict())
+        return Prompt.of(
+            token_ids,
+            max_tokens=max_tokens,
+            shows_ids=request.return_token_ids is True,
+            **cache._asdict(),
+        )
 
     def _completion_prompts(
         self, request: CompletionRequest, limits: Limits, cache: _Cache
@@ -208,7 +215,13 @@ class Preprocessor:
         echo = None
         if request.echo:
             echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-        return Prompt.of(token_ids, max_tokens=max_tokens, echo=echo, **cache._asdict())
+        return Prompt.of(
+            token_ids,
+            max_tokens=max_tokens,
+            echo=echo,
+            shows_ids=request.return_token_ids is True,
+            **cache._asdict(),
+        )
 
     def _check_common(self, request: GenerationFields) -> None:
         config = self._config
@@ -230,6 +243,23 @@ class Preprocessor:
             raise UnsupportedError(
                 "This deployment gives no external scores", param="tandem.external_scores"
             )
+
+    def _check_allowed(self, request: GenerationFields, grant: Grant) -> None:
+        grant.check(
+            n=request.n or 1,
+            priority=self._priority(request, grant),
+            processors=[choice.name for choice in request.logits_processors or ()],
+            lower_first=self._lower_first,
+        )
+
+    def _priority(self, request: GenerationFields, grant: Grant | None) -> int:
+        """The priority that a request asks for, of which a higher one is admitted first; a tier
+        asks for no more than its key is allowed.
+        """
+        if request.priority is not None:
+            return -request.priority if self._lower_first else request.priority
+        asked = TIER_PRIORITIES.get(request.service_tier or "", 0)
+        return asked if grant is None or asked <= 0 else min(asked, grant.max_priority)
 
     def _submission(
         self,
@@ -283,14 +313,15 @@ class Preprocessor:
             want_running_usage=bool(
                 options and options.include_usage and options.continuous_usage_stats
             ),
-            want_token_ids=request.detokenize is False,
+            want_text=request.detokenize is not False,
+            want_token_ids=shows_token_ids(request),
             want_prompt_logprobs=request.prompt_logprobs is not None,
             want_report=bool(request.tandem and request.tandem.report),
             want_external_scores=bool(request.tandem and request.tandem.external_scores),
             metadata=_metadata(request),
             withheld_reason=self._config.withheld_finish_reason,
             timeout_seconds=request.timeout or self._config.request_timeout_seconds,
-            priority=_priority(request, grant),
+            priority=self._priority(request, grant),
             says_tier=request.service_tier is not None,
             resume=self._config.resume if request.resume is None else request.resume,
             tenant="" if grant is None else grant.name,
@@ -312,22 +343,6 @@ def _of_prompt(request: CompletionRequest) -> int | None:
             param="prompt_logprobs",
         )
     return echoed
-
-
-def _check_allowed(request: GenerationFields, grant: Grant) -> None:
-    grant.check(
-        n=request.n or 1,
-        priority=_priority(request, grant),
-        processors=[choice.name for choice in request.logits_processors or ()],
-    )
-
-
-def _priority(request: GenerationFields, grant: Grant | None) -> int:
-    """The priority that a request asks for; a tier asks for no more than its key is allowed."""
-    if request.priority is not None:
-        return request.priority
-    asked = TIER_PRIORITIES.get(request.service_tier or "", 0)
-    return asked if grant is None or asked <= 0 else min(asked, grant.max_priority)
 
 
 def _salt(request: GenerationFields, salt: str) -> str:

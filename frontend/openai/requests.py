@@ -27,6 +27,7 @@ from frontend.openai.foreign import (
     OF_PARTS,
     OF_TOKENS,
     OF_TOOLS,
+    TOOL_TYPES,
 )
 from frontend.openai.formats import FormFields
 from frontend.openai.strangers import Kind
@@ -61,6 +62,11 @@ TIER_PRIORITIES: Mapping[str, int] = {"flex": -50, "priority": 50}
 """The priorities of the tiers that are not the usual one."""
 NO_SEED = -1
 NO_BUDGET = -1
+
+_PRIORITY = (
+    "Higher is admitted first while requests queue; lower, as in vLLM, where the deployment sets"
+    " `priority_order: lower-first`."
+)
 
 TokenId = Annotated[int, Meta(ge=0, le=2**32 - 1)]
 MetadataKey = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -125,8 +131,11 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     detokenize: bool | None = None
+    """False: token ids come instead of text."""
+    return_token_ids: bool | None = None
+    """Token ids come beside the text, and those of the prompt too."""
     timeout: Annotated[float, Meta(ge=0.001)] | None = None
-    priority: Annotated[int, Meta(ge=-100, le=100)] | None = None
+    priority: Annotated[int, Meta(ge=-100, le=100, description=_PRIORITY)] | None = None
     service_tier: ServiceTier | None = None
     """Stands for a `priority`, where none is given."""
     cache_salt: CacheSalt | None = None
@@ -143,6 +152,11 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     """Requests of one user for a name of several models go to one of them."""
     prompt_cache_key: str | None = None
     """Names a session, as `user` does where this says nothing: see docs/router.md, "Prefixes"."""
+
+
+def shows_token_ids(request: GenerationFields) -> bool:
+    """Whether the answer has the ids of its tokens."""
+    return request.detokenize is False or request.return_token_ids is True
 
 
 class TemplateFields(Protocol):
@@ -260,7 +274,11 @@ _INNER = {
         function_call=_CALLED,
     ),
     "tools": Kind.of(
-        Tool, OF_TOOLS, OF_CHAT_TOOLS, function=Kind.of(FunctionDefinition, OF_FUNCTIONS)
+        Tool,
+        OF_TOOLS,
+        OF_CHAT_TOOLS,
+        TOOL_TYPES,
+        function=Kind.of(FunctionDefinition, OF_FUNCTIONS),
     ),
 }
 CHAT_BODY = Body.of(ChatRequest, _AnyChatRequest, OF_CHATS, **_INNER)

@@ -68,17 +68,22 @@ class Kind(NamedTuple):
     """Types of such objects that a list of them is read without. Versions behind them do not
     count.
     """
+    types: frozenset[str] = frozenset()
+    """Types that objects of a list of offers have in some dialect: one of any other type is left
+    out too. Empty: it is no list of offers.
+    """
 
     @staticmethod
     def of(
         struct: type[msgspec.Struct],
         foreign: Mapping[str, Foreign],
         left_out: frozenset[str] = frozenset(),
+        types: frozenset[str] = frozenset(),
         /,
         **inner: Kind,
     ) -> Kind:
         fields = frozenset(struct.__struct_fields__)
-        return Kind(struct, fields, foreign, fields.union(foreign), inner, left_out)
+        return Kind(struct, fields, foreign, fields.union(foreign), inner, left_out, types)
 
     def structs(self) -> Iterator[type[msgspec.Struct]]:
         """What it and the objects in it are read as: all that may have fields that nobody knows."""
@@ -158,10 +163,19 @@ class Strangers:
         """None: the list is read without it."""
         if not _begins(item, b"{"):
             return item
-        if kind.left_out and (type := _plain_type(item)) in kind.left_out:
+        type = _plain_type(item) if kind.left_out else ""
+        if type in kind.left_out:
             self._ignored[f"{label}[{type}]"] = None
             return None
+        if type and kind.types and type not in kind.types:
+            self._leave_out(type, kind, f"{path}.type", label)
+            return None
         return self._check_object(item, kind, f"{path}.", f"{label}[].")
+
+    def _leave_out(self, type: str, kind: Kind, param: str, label: str) -> None:
+        """An offer of a type that nobody knows: it is as an unknown field is."""
+        self._check_meant("type", type, kind.types, param)
+        self._count_unknown(f"{label}[{_UNCLEAN.sub('?', type[:LONGEST_NAME])}]", param)
 
     def _check(self, members: Members, kind: Kind, path: str, label: str) -> None:
         """`label`: the path without positions."""
@@ -183,16 +197,22 @@ class Strangers:
                 self._ignored[label + name] = None
 
     def _ignore(self, name: str, kind: Kind, param: str, label: str) -> None:
-        meant = meant_by(name, kind.names)
+        self._check_meant("field", name, kind.names, param)
+        self._count_unknown(label + _UNCLEAN.sub("?", name[:LONGEST_NAME]), param)
+
+    def _check_meant(self, what: str, name: str, known: frozenset[str], param: str) -> None:
+        """Raises InvalidRequestError for what is refused or was meant to be something else."""
+        meant = meant_by(name, known)
         if self._refuses or meant:
             hint = f"; did you mean `{meant}`?" if meant else ""
-            raise InvalidRequestError(f"Unknown field `{param}`{hint}", param=param)
-        told = label + _UNCLEAN.sub("?", name[:LONGEST_NAME])
+            raise InvalidRequestError(f"Unknown {what} `{param}`{hint}", param=param)
+
+    def _count_unknown(self, told: str, param: str) -> None:
         self._unknown += told not in self._ignored
         self._ignored[told] = None
         if self._unknown > MOST_IGNORED:
             raise InvalidRequestError(
-                f"`{param}` is one unknown field too many: at most {MOST_IGNORED} are ignored",
+                f"`{param}` is one unknown name too many: at most {MOST_IGNORED} are ignored",
                 param=param,
             )
 

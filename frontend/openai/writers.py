@@ -23,8 +23,9 @@ from tandem.v1 import common_pb2
 
 _encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
-_ROW_END = b',"logprobs":null,"finish_reason":null}]}\n\n'
+_ROW_REST = b',"logprobs":null,"finish_reason":null}]'
 _EVENT_END = b"}\n\n"
+_ROW_END = _ROW_REST + _EVENT_END
 _NO_CHOICES = b'"choices":[]'
 _NO_LOGPROBS = b'"logprobs":null'
 _NO_PROMPT_LOGPROBS = b'"prompt_logprobs":null'
@@ -86,8 +87,8 @@ class EventWriter:
         ]
         self._before = [start + shape.before_text for start in self._starts]
         self._after = shape.after_text + _ROW_END
-        self._token_ids = submission.want_token_ids
-        self._echoes = submission.echoes
+        self._submission = submission
+        self._shows_prompts = submission.shown_again > 0
 
     @property
     def parsed(self) -> Parsed:
@@ -95,12 +96,26 @@ class EventWriter:
         return Parsed()
 
     def opening(self) -> Iterator[bytes]:
-        """The events before any output: each choice's role, or the prompt it echoes."""
-        if self._shape.opening:
-            return (start + self._shape.opening + _ROW_END for start in self._starts)
-        return (
-            before + _encode(text) + self._after
-            for before, text in zip(self._before, self._echoes, strict=False)
+        """The events before any output: each choice's role, or its prompt where that is shown."""
+        if not (self._shape.opening or self._shows_prompts):
+            return iter(())
+        return map(self._opening, range(self._submission.choices))
+
+    def _opening(self, choice: int) -> bytes:
+        shape = self._shape
+        prompt = self._submission.prompts[choice // self._submission.n]
+        text = shape.before_text + _encode(prompt.echo or "") + shape.after_text
+        ids = b',"prompt_token_ids":' + prompt.shown_ids if prompt.shown_ids else b""
+        in_choice, beside = (b"", ids) if shape.in_messages else (ids, b"")
+        return b"".join(
+            (
+                self._starts[choice],
+                shape.opening or text,
+                in_choice,
+                _ROW_REST,
+                beside,
+                _EVENT_END,
+            )
         )
 
     def row(self, row: Row) -> bytes:
@@ -108,18 +123,19 @@ class EventWriter:
         choice, text, token_ids, logprobs, _ = row
         if not logprobs and not token_ids:
             return self._before[choice] + _encode(text) + self._after if text else b""
-        more = b""
-        if token_ids:
-            more += b',"token_ids":' + _encode(list(token_ids))
-        shown = _encode(self._offsets.convert(choice, logprobs)) if logprobs else b"null"
+        shape = self._shape
+        return self._event_of(row, shape.before_text + _encode(text) + shape.after_text)
+
+    def _event_of(self, row: Row, shown: bytes) -> bytes:
+        """The event of a row that shows its tokens. `shown`: how it shows its text."""
+        choice, _, token_ids, logprobs, _ = row
         return b"".join(
             (
-                self._before[choice],
-                _encode(text),
-                self._shape.after_text,
-                more,
-                b',"logprobs":',
+                self._starts[choice],
                 shown,
+                b',"token_ids":' + _encode(list(token_ids)) if token_ids else b"",
+                b',"logprobs":',
+                _encode(self._offsets.convert(choice, logprobs)) if logprobs else b"null",
                 b',"finish_reason":null}]}\n\n',
             )
         )
@@ -134,7 +150,7 @@ class EventWriter:
             (
                 self._starts[ending.choice],
                 last,
-                b',"token_ids":[]' if self._token_ids else b"",
+                b',"token_ids":[]' if self._submission.want_token_ids else b"",
                 b',"logprobs":null,"finish_reason":',
                 _encode(reason),
                 b',"stop_reason":',
@@ -266,7 +282,7 @@ class BodyWriter:
                 model=self._submission.shown_model,
                 choices=[],
                 usage=usage,
-                **self._blank(self._shape.in_messages),
+                **self._of_prompt(0, here=self._shape.in_messages),
                 **_tier(self._shape, self._submission),
                 tandem=report or msgspec.UNSET,
             )
@@ -312,9 +328,17 @@ class BodyWriter:
             separator = b","
         yield b"]" + tail
 
-    def _blank(self, here: bool) -> dict[str, None]:
-        """Room for the prompt's log-probabilities, where they were asked for and stand here."""
-        return {"prompt_logprobs": None} if here and self._submission.want_prompt_logprobs else {}
+    def _of_prompt(self, choice: int, *, here: bool) -> dict[str, msgspec.Raw | None]:
+        """What is told of a choice's prompt, where that stands here: its token ids, and room for
+        its log-probabilities.
+        """
+        if not here:
+            return {}
+        ids = self._submission.prompts[choice // self._submission.n].shown_ids
+        told: dict[str, msgspec.Raw | None] = {"prompt_token_ids": msgspec.Raw(ids)} if ids else {}
+        if self._submission.want_prompt_logprobs:
+            told["prompt_logprobs"] = None
+        return told
 
     def _choice(self, choice: int) -> object:
         ending = self._endings[choice]
@@ -324,7 +348,7 @@ class BodyWriter:
             **self._shown(choice),
             index=choice,
             logprobs=None,
-            **self._blank(not self._shape.in_messages),
+            **self._of_prompt(choice, here=not self._shape.in_messages),
             finish_reason=self._reason(ending),
             stop_reason=_stop_reason(ending),
             token_ids=self._ids[choice] if self._submission.want_token_ids else msgspec.UNSET,

@@ -164,6 +164,7 @@ def _submission(
         logits=None if spec is None else spec.to_proto(),
         embedding_bias=_bias(request.embedding_bias, vocabulary),
         streaming=request.streaming,
+        want_text=False,
         want_token_ids=True,
         want_report=bool(request.output_config.return_perf_metrics),
         want_external_scores=bool(request.output_config.return_external_scores),

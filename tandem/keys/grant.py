@@ -37,7 +37,9 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_n: Annotated[int, _COUNT] | None = None
     """Largest `n` of a request."""
     max_priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
-    """Highest `priority` of a request."""
+    """Highest `priority` of a request, of which a higher one is admitted first; where lower ones
+    are, its negative is the lowest.
+    """
     models: tuple[str, ...] | None = None
     """That requests may name; none: all."""
     logits_processors: tuple[str, ...] | None = None
@@ -49,14 +51,17 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     def digests(self) -> tuple[str, ...]:
         return (self.sha256,) if isinstance(self.sha256, str) else self.sha256
 
-    def check(self, *, n: int, priority: int, processors: Iterable[str]) -> None:
-        """Raises RequestError where a request asks for what the key is not allowed."""
+    def check(
+        self, *, n: int, priority: int, processors: Iterable[str], lower_first: bool = False
+    ) -> None:
+        """Raises RequestError where a request asks for what the key is not allowed. A higher
+        `priority` is admitted first; with `lower_first` its client wrote the negative of it.
+        """
         if self.max_n is not None and n > self.max_n:
             raise InvalidRequestError(f"`n` must not exceed {self.max_n} with this key", param="n")
         if priority > self.max_priority:
-            raise NotAllowedError(
-                f"This key is allowed no `priority` above {self.max_priority}", param="priority"
-            )
+            bound = f"below {-self.max_priority}" if lower_first else f"above {self.max_priority}"
+            raise NotAllowedError(f"This key is allowed no `priority` {bound}", param="priority")
         allowed = self.logits_processors
         for position, name in enumerate(processors):
             if allowed is not None and name not in allowed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from tandem import prefix_blocks
@@ -27,6 +28,8 @@ class Prompt(Struct, kw_only=True):
     """
     echo: str | None = None
     """What the client wrote, or what its token ids stand for, where it is to be shown again."""
+    shown_ids: bytes = b""
+    """Its token ids as a list of JSON, where the answer is to show them; else nothing."""
 
     blocks: bytes = b""
     """What stands for its blocks: see tandem/prefix_blocks.py."""
@@ -39,6 +42,7 @@ class Prompt(Struct, kw_only=True):
         cache_salt: str = "",
         lora_adapter: str = "",
         echo: str | None = None,
+        shows_ids: bool = False,
     ) -> Prompt:
         """A prompt of these tokens, which caches know by that salt and adapter."""
         task = common_pb2.Task(
@@ -49,6 +53,7 @@ class Prompt(Struct, kw_only=True):
             max_tokens=max_tokens,
             task=task.SerializeToString(),
             echo=echo,
+            shown_ids=msgspec.json.encode(list(token_ids)) if shows_ids else b"",
             blocks=prefix_blocks.packed(token_ids, cache_salt, lora_adapter),
         )
 
@@ -77,8 +82,10 @@ class Submission(Struct, frozen=True, kw_only=True):
     """Each event of a stream has the usage so far."""
     shown_special_tokens: Sequence[int] = ()
     """Special tokens that hooks, stop strings and the client see as their text."""
+    want_text: bool = True
+    """Whether the answer has its text. Hooks and stop strings read that text either way."""
     want_token_ids: bool
-    """Token ids instead of text."""
+    """Whether the answer has the ids of its tokens, as hooks let them go."""
     want_prompt_logprobs: bool = False
     """The answer has those of the prompt by themselves."""
     want_report: bool
@@ -121,10 +128,16 @@ class Submission(Struct, frozen=True, kw_only=True):
         return bool(self.echoes) and self.sampling.HasField("logprobs")
 
     @property
+    def shown_again(self) -> int:
+        """Bytes of the prompts that the answer has, once for each choice: texts and token ids."""
+        ids = self.n * sum(len(prompt.shown_ids) for prompt in self.prompts)
+        return ids + sum(map(len, self.echoes))
+
+    @property
     def held_bytes(self) -> int:
         """Bytes that the prompts take while the request is open."""
         prompts = sum(len(prompt.task) + len(prompt.blocks) for prompt in self.prompts)
-        return prompts + sum(map(len, self.echoes))
+        return prompts + self.shown_again
 
     @property
     def prompt_tokens(self) -> int:
@@ -167,7 +180,7 @@ class Submission(Struct, frozen=True, kw_only=True):
         largest, total = max(prompts), sum(prompts)
         if len(common) + largest > MAX_TASK_BYTES:
             raise TooLargeError(f"The request takes more than {MAX_TASK_BYTES} bytes")
-        total += len(prompts) * len(common) + sum(map(len, self.echoes))
+        total += len(prompts) * len(common) + self.shown_again
         if total > most:
             raise TooLargeError(
                 f"{len(prompts)} prompts take {total} bytes together; at most {most} are offered"
@@ -182,7 +195,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             logits=self.logits,
             embedding_bias=self.embedding_bias,
             streaming=self.streaming,
-            want_text=not self.want_token_ids,
+            want_text=self.want_text,
             want_token_ids=self.want_token_ids,
             want_report=self.want_report,
             want_external_scores=self.want_external_scores,

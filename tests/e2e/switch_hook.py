@@ -15,7 +15,7 @@ from collections import defaultdict
 
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 
-BEHAVIOURS = tuple(f"{number:02x}" for number in range(9))
+BEHAVIOURS = tuple(f"{number:02x}" for number in range(10))
 (
     PASS,
     UPPER,
@@ -26,6 +26,7 @@ BEHAVIOURS = tuple(f"{number:02x}" for number in range(9))
     NONSENSE,
     TERMINATE_FIRST,
     FAIL_FIRST,
+    REDACT,
 ) = BEHAVIOURS
 _CHOSEN = "0" * 16
 _numbers = itertools.count(1)
@@ -58,6 +59,8 @@ class SwitchHook:
     def _verdict(self, chunk: Chunk, behaviour: str, number: int) -> Verdict:
         if behaviour == UPPER:
             return emit(chunk.text_diff.upper())
+        if behaviour == REDACT:
+            return emit(chunk.text_diff.upper(), show_tokens=False)
         if behaviour == SUPPRESS or (behaviour == SUPPRESS_SECOND and number == 2):
             return suppress()
         if (behaviour == TERMINATE_THIRD and number == 3) or behaviour == TERMINATE_FIRST:

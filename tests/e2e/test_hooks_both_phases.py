@@ -145,7 +145,9 @@ def test_a_redacted_output_stays_redacted_while_the_other_goes_on(served: Served
 
 
 @pytest.mark.promise("S0-010", "S0-024", "S0-038")
-@pytest.mark.parametrize("channel", [{}, {"detokenize": False}, {"logprobs": 2}])
+@pytest.mark.parametrize(
+    "channel", [{}, {"detokenize": False}, {"logprobs": 2}, {"return_token_ids": True}]
+)
 def test_suppressed_output_shows_in_no_channel(served: Served, channel: dict[str, Any]) -> None:
     whole = _post(served, switch_hook.SUPPRESS, "decode", **channel)[1].json()
     choice = whole["choices"][0]
@@ -159,6 +161,61 @@ def test_suppressed_output_shows_in_no_channel(served: Served, channel: dict[str
     assert _text(events) == ""
     assert not [c for e in events for c in e["choices"] if c.get("token_ids")]
     assert events[-1]["usage"]["completion_tokens"] == BODY["max_tokens"]
+
+
+@pytest.mark.promise("S5-632", "S0-009")
+@pytest.mark.parametrize("served", ["sim", "sim_pool"], indirect=True)
+@pytest.mark.parametrize(
+    "behaviour",
+    [
+        switch_hook.PASS,
+        switch_hook.UPPER,
+        switch_hook.REDACT,
+        switch_hook.SUPPRESS_SECOND,
+        switch_hook.TERMINATE_THIRD,
+    ],
+)
+def test_token_ids_beside_the_text_are_of_what_hooks_and_stop_strings_let_go(
+    served: Served, behaviour: str
+) -> None:
+    """Each chunk of this engine is one token."""
+    for stop in (None, _stop_of(served)):
+        fields = {"return_token_ids": True, "stop": stop}
+        trace_id, response = _post(served, behaviour, "decode", **fields)
+        choice = response.json()["choices"][0]
+        calls = [call for call in served.hook_calls(trace_id) if call["phase"] == "decode"]
+        chunks = [call for call in calls if not call["aborted"]]
+        if behaviour == switch_hook.SUPPRESS_SECOND:
+            del chunks[1]
+        if behaviour == switch_hook.TERMINATE_THIRD:
+            del chunks[2:]
+        ids = [token for chunk in chunks for token in chunk["token_ids"]]
+        text = "".join(chunk["text_diff"] for chunk in chunks)
+        rewrites = behaviour in (switch_hook.UPPER, switch_hook.REDACT)
+        assert choice["text"] == (text.upper() if rewrites else text)
+        assert choice["token_ids"] == ([] if behaviour == switch_hook.REDACT else ids)
+        assert text.startswith(_detokenized(served, ids)), "no token that the stop string cut"
+        events = _streamed(served, behaviour, "decode", **fields)
+        assert _text(events) == choice["text"]
+        parts = [part for event in events for part in event["choices"]]
+        assert _ids(parts) == choice["token_ids"]
+
+
+def _ids(choices: list[dict[str, Any]]) -> list[int]:
+    """Those of all, joined."""
+    return [token for choice in choices for token in choice.get("token_ids") or ()]
+
+
+def _stop_of(served: Served) -> str:
+    """Some letters in the middle of the answer."""
+    text: str = _post(served, switch_hook.PASS, "both")[1].json()["choices"][0]["text"]
+    return text[len(text) // 2 :][:3]
+
+
+def _detokenized(served: Served, ids: list[int]) -> str:
+    answer = httpx.post(f"{served.url}/detokenize", json={"tokens": ids}, timeout=60)
+    text: str = answer.json()["prompt"]
+    return text
 
 
 @pytest.mark.promise("S0-011", "S0-012")

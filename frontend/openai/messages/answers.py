@@ -49,6 +49,10 @@ class MessageUsage(msgspec.Struct, kw_only=True):
     cache_creation_input_tokens: int = 0
     cache_read_input_tokens: int
     output_tokens: int
+    service_tier: Literal["standard", "priority"] | msgspec.UnsetType = msgspec.UNSET
+    """The class of the queue that the request was really in; Anthropic names none below
+    `standard`. The last usage of a stream leaves it out.
+    """
 
 
 class RefusalDetails(msgspec.Struct, tag_field="type", tag="refusal", kw_only=True):

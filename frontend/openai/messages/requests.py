@@ -10,7 +10,14 @@ from msgspec import Meta
 
 from frontend.openai.conversation import ChatMessage
 from frontend.openai.decoding import Body
-from frontend.openai.foreign import BUILT_IN_TOOLS, OF_BLOCKS, OF_CLIENT_TOOLS, OF_COUNTS, OF_TURNS
+from frontend.openai.foreign import (
+    BUILT_IN_TOOLS,
+    OF_BLOCKS,
+    OF_CLIENT_TOOLS,
+    OF_COUNTS,
+    OF_TURNS,
+    TOOL_TYPES,
+)
 from frontend.openai.formats import JsonSchema, JsonSchemaFormat
 from frontend.openai.requests import (
     MAX_STOPS,
@@ -159,7 +166,7 @@ _BLOCKS = Kind.of(ContentBlock, OF_BLOCKS, content=Kind.of(ContentBlock, OF_BLOC
 _INNER = {
     "messages": Kind.of(Turn, OF_BLOCKS, content=_BLOCKS),
     "system": _BLOCKS,
-    "tools": Kind.of(ClientTool, OF_CLIENT_TOOLS, BUILT_IN_TOOLS),
+    "tools": Kind.of(ClientTool, OF_CLIENT_TOOLS, BUILT_IN_TOOLS, TOOL_TYPES),
 }
 BODY = Body.of(MessageRequest, _AnyMessageRequest, OF_TURNS, **_INNER)
 COUNT_BODY = Body.of(CountRequest, _AnyCountRequest, OF_COUNTS, **_INNER)

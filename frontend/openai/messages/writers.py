@@ -101,6 +101,7 @@ class _Answer:
         return message
 
     def _message(self, content: list[AnswerBlock], usage: MessageUsage) -> WholeMessage:
+        usage.service_tier = "priority" if self._asked.tier == "priority" else "standard"
         return WholeMessage(
             id=f"msg_{self._asked.id}",
             model=self._asked.shown_model,

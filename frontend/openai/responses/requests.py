@@ -19,6 +19,7 @@ from frontend.openai.foreign import (
     OF_REASONING,
     OF_RESPONSES,
     OF_TEXT,
+    TOOL_TYPES,
 )
 from frontend.openai.formats import (
     JsonObjectFormat,
@@ -224,7 +225,8 @@ BODY = Body.of(
         ResponseTool,
         OF_FLAT_TOOLS,
         BUILT_IN_TOOLS,
-        tools=Kind.of(ResponseTool, OF_FLAT_TOOLS, BUILT_IN_TOOLS),
+        TOOL_TYPES,
+        tools=Kind.of(ResponseTool, OF_FLAT_TOOLS, BUILT_IN_TOOLS, TOOL_TYPES),
     ),
     text=Kind.of(TextOptions, OF_TEXT),
     reasoning=Kind.of(ReasoningOptions, OF_REASONING),

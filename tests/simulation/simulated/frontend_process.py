@@ -262,6 +262,7 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
         ),
         logits=None,
         streaming=request.streaming,
+        want_text=not request.want_ids,
         want_token_ids=request.want_ids,
         want_report=request.want_report,
         want_external_scores=request.want_report,

@@ -37,8 +37,8 @@ class Reply:
         self._stream.add_row(self.first + output, tokens, text)
         self._stream.outbox.notify()
 
-    def token_ids(self, token_ids: Sequence[int], *, output: int = 0) -> None:
-        self._stream.add_row(self.first + output, len(token_ids), "", token_ids)
+    def token_ids(self, token_ids: Sequence[int], *, output: int = 0, text: str = "") -> None:
+        self._stream.add_row(self.first + output, len(token_ids), text, token_ids)
         self._stream.outbox.notify()
 
     def logprobs(self, entry: common_pb2.TokenLogprobs, *, output: int = 0) -> None:

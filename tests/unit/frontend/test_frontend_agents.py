@@ -378,6 +378,76 @@ async def test_an_answer_names_the_tier_that_its_request_was_really_in(
         assert response.json()["service_tier"] == tier
 
 
+@pytest.mark.promise("S5-633")
+@pytest.mark.parametrize(
+    ("asked", "tier"),
+    [(None, "standard"), ("flex", "standard"), ("auto", "standard"), ("priority", "priority")],
+)
+async def test_the_usage_of_a_message_names_the_tier_in_anthropics_words(
+    served: Harness, asked: str | None, tier: str
+) -> None:
+    body = {"model": MODEL, "max_tokens": 5, "messages": [USER], "service_tier": asked}
+    SCRIPT.says("Well.")
+    whole = await served.http.post("/v1/messages", json=body)
+    assert whole.json()["usage"]["service_tier"] == tier
+    SCRIPT.says("Well.")
+    streamed = (await served.http.post("/v1/messages", json=body | {"stream": True})).text
+    data = [json.loads(line[6:]) for line in streamed.split("\n") if line.startswith("data: ")]
+    (start,) = [each["message"] for each in data if each["type"] == "message_start"]
+    assert start["usage"]["service_tier"] == tier
+
+
+@pytest.mark.promise("S5-639")
+@pytest.mark.parametrize("size", [0, 17_000], ids=["on the loop", "in a process"])
+async def test_a_tool_of_a_type_that_nobody_knows_is_an_offer(served: Harness, size: int) -> None:
+    """It is dropped and named, as those are that are known, and the other tools are kept."""
+    unknown = {"type": "teleport_20301231", "name": "t", "deep": [1, {"x": "y" * size}]}
+    function = {"type": "function", "function": {"name": "read", "parameters": PATH}}
+    mine = {"name": "read", "input_schema": PATH}
+    chat = {"model": MODEL, "messages": [USER]}
+    response = {"model": MODEL, "input": "Hi"}
+    inner = FILES | {"tools": [READ, unknown]}
+    for path, body, label in (
+        ("/v1/chat/completions", chat | {"tools": [function, unknown]}, "tools[teleport]"),
+        ("/v1/responses", response | {"tools": [unknown, READ]}, "tools[teleport]"),
+        ("/v1/responses", response | {"tools": [inner]}, "tools[].tools[teleport]"),
+        ("/v1/messages", chat | {"max_tokens": 5, "tools": [unknown, mine]}, "tools[teleport]"),
+        ("/v1/messages/count_tokens", chat | {"tools": [mine, unknown]}, "tools[teleport]"),
+        ("/tokenize", chat | {"tools": [function, unknown]}, "tools[teleport]"),
+    ):
+        SCRIPT.says("Well.")
+        answer = await served.http.post(path, json=body)
+        assert (answer.status_code, answer.headers.get(HEADER)) == (200, label)
+    metrics = await served.http.get(f"http://127.0.0.1:{served.metrics_port}/metrics")
+    assert "teleport" not in metrics.text, "clients add no names to metrics"
+
+
+@pytest.mark.promise("S5-639")
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "t"}}},
+            "tool_choice",
+        ),
+        ({"tool_choice": {"type": "teleport"}}, "tool_choice.type"),
+        ({"tools": [{"type": "funtion", "function": {"name": "t"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "function_2", "function": {"name": "t"}}]}, "tools[0].type"),
+        ({"tools": [{"type": "namespace", "name": "t"}]}, "tools[0].type"),
+        ({"tools": [{"type": 7, "name": "t"}]}, "tools[0].type"),
+        ({"tools": [{"name": "t"}]}, "tools[0].type"),
+        ({"tools": [{"type": f"t{'x' * place}"} for place in range(17)]}, "tools[16].type"),
+    ],
+)
+async def test_a_type_that_must_be_called_or_is_a_slip_is_refused(
+    served: Harness, fields: dict[str, Any], param: str
+) -> None:
+    asked = {"tools": [{"type": "teleport", "name": "t"}]} | fields
+    refused = await served.chat(**asked)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
 @pytest.mark.promise("S5-625")
 async def test_a_requests_own_salt_keeps_its_prefixes_apart(served: Harness) -> None:
     salts = []

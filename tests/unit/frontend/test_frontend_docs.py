@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,6 @@ import pytest
 
 from frontend.http import errors as http_errors
 from frontend.openai import foreign, openapi, requests, strangers
-from frontend.openai.dialects import CHAT, COMPLETION, Dialect
 from frontend.openai.strangers import UnknownFields
 from tandem import errors
 
@@ -21,6 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 import generate_field_table
 
 TEXT = (generate_field_table.ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+BODIES, GENERATING = generate_field_table.BODIES, generate_field_table.GENERATING
+TABLE = generate_field_table.table()
 FIELDS = json.loads(generate_field_table.DATA.read_text(encoding="utf-8"))
 
 
@@ -37,26 +39,70 @@ def test_every_field_is_documented(shape: type[msgspec.Struct]) -> None:
     assert [name for name in shape.__struct_fields__ if f"`{name}`" not in TEXT] == []
 
 
-def test_every_refused_field_is_documented() -> None:
-    tables = (
-        foreign.OF_CHATS,
-        foreign.OF_COMPLETIONS,
-        foreign.OF_TOKENS,
-        foreign.OF_MESSAGES,
-        foreign.OF_PARTS,
-        foreign.OF_RESPONSES,
-        foreign.OF_ITEMS,
-        foreign.OF_FLAT_TOOLS,
-        foreign.OF_TURNS,
-        foreign.OF_BLOCKS,
-        foreign.OF_CLIENT_TOOLS,
-    )
-    names = {name for table in tables for name in table}
-    assert [name for name in sorted(names) if f"`{name}`" not in TEXT] == []
+@pytest.mark.promise("S5-638")
+def test_the_tables_say_of_each_field_and_type_of_every_dialect_what_is_done_with_it() -> None:
+    assert TABLE in TEXT
+    kinds = [inner for body in BODIES.values() for inner in _kinds(body.kind)]
+    names = {name for kind in kinds for name in (*kind.names, *kind.left_out)} | {*foreign.VALUES}
+    assert len(names) > 250
+    assert [name for name in sorted(names) if f"`{name}`" not in TABLE] == []
 
 
-def test_the_table_of_others_fields_says_what_is_done_with_each() -> None:
-    assert generate_field_table.table() in TEXT
+def _kinds(kind: strangers.Kind) -> Iterator[strangers.Kind]:
+    yield kind
+    for inner in kind.inner.values():
+        yield from _kinds(inner)
+
+
+ROWS = re.compile(r"^\| `(\w+)` \| [^|]* \| (.*) \|$", re.MULTILINE)
+
+
+@pytest.mark.promise("S5-638")
+@pytest.mark.parametrize("endpoint", BODIES)
+def test_a_body_is_read_as_the_table_says(endpoint: str) -> None:
+    """Of each field that the table has dropped or refused: no value of it is read otherwise."""
+    body = BODIES[endpoint]
+    told = dict(ROWS.findall(TABLE.partition("| Object |")[0]))
+    assert told.keys() >= body.kind.names
+    for name in body.kind.foreign.keys() - body.kind.fields:
+        (said,) = [
+            said
+            for where, said in _answers(told[name])
+            if endpoint in where or ("generating" in where and endpoint in GENERATING)
+        ]
+        given = msgspec.json.encode({name: {"x": "y" * 100}})
+        seen = strangers.Strangers(strangers.FieldRules("refuse"))
+        if said.startswith("dropped"):
+            seen.check(given, body.kind)
+            assert seen.ignored == (name,)
+        else:
+            assert said.startswith("refused")
+            with pytest.raises(errors.UnsupportedError):
+                seen.check(given, body.kind)
+
+
+def _answers(cell: str) -> Iterator[tuple[list[str], str]]:
+    """Endpoints, and what they do with a field."""
+    for match in re.finditer(
+        r"(?:^|; )([\w`/, ]+): ((?:applied|dropped|refused).*?)(?=; |$)", cell
+    ):
+        yield match[1].split(", "), match[2]
+
+
+@pytest.mark.promise("S5-638")
+@pytest.mark.parametrize("endpoint", GENERATING)
+def test_no_field_that_another_dialect_applies_is_unknown(endpoint: str) -> None:
+    """It would change the answer there: it is applied, refused or a hint, and never passed over as
+    a field of nobody's.
+    """
+    applied = {name for other in GENERATING for name in BODIES[other].kind.fields}
+    assert sorted(applied - BODIES[endpoint].kind.names) == []
+
+
+@pytest.mark.promise("S5-638")
+def test_the_body_of_a_message_can_be_counted_as_it_is() -> None:
+    generated, counted = BODIES["messages"].kind, BODIES["`count_tokens`"].kind
+    assert sorted(generated.fields - counted.names) == []
 
 
 @pytest.mark.parametrize("name", ["openai", "sglang"])
@@ -65,12 +111,21 @@ def test_the_fields_of_others_are_those_of_the_installed_packages(name: str) -> 
     assert generate_field_table.installed(name) == FIELDS[name]
 
 
-@pytest.mark.parametrize("dialect", [CHAT, COMPLETION], ids=lambda dialect: dialect.kind)
-def test_no_field_that_others_know_is_taken_for_a_slip_of_the_pen(dialect: Dialect) -> None:
-    kind = dialect.requests.kind
-    names = {name for each in FIELDS.values() for name in each[dialect.kind]}
+@pytest.mark.parametrize(
+    ("key", "endpoint"),
+    [
+        ("chat", "chats"),
+        ("completion", "completions"),
+        ("response", "responses"),
+        ("message", "messages"),
+        ("count", "`count_tokens`"),
+    ],
+)
+def test_no_field_that_others_know_is_taken_for_a_slip_of_the_pen(key: str, endpoint: str) -> None:
+    kind = BODIES[endpoint].kind
+    names = {name for each in FIELDS.values() for name in each.get(key, ())}
+    assert len(names) > 10
     unknown = {name: strangers.meant_by(name, kind.names) for name in names - kind.names}
-    assert "request_id" in unknown
     assert [name for name, meant in unknown.items() if meant] == []
 
 

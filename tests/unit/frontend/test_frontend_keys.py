@@ -221,6 +221,39 @@ async def test_what_a_key_is_not_allowed_is_refused(start: Start, path: Path, na
     assert (await ask(frontend, "acme", **allowed)).status_code == 200
 
 
+@pytest.mark.promise("S6-153", "S5-637")
+@pytest.mark.parametrize("order", ["higher-first", "lower-first"])
+async def test_a_keys_highest_priority_holds_in_either_order(
+    start: Start, path: Path, order: str
+) -> None:
+    """`asked` is written as the order has it; None: it is refused."""
+    given: list[int] = []
+
+    async def note(reply: fake_router.Reply) -> None:
+        given.append(reply.submit.priority)
+        await say_hello(reply)
+
+    sign = -1 if order == "lower-first" else 1
+    keys = line("acme", max_priority=5) + line("none") + line("last", max_priority=-60)
+    frontend = await start(note, api_keys_file=str(write(path, keys)), priority_order=order)
+    for key, most in (("acme", 5), ("none", 0), ("last", -60)):
+        for priority in (-100, -60, -59, -5, 0, 1, 5, 6, 60, 100):
+            given.clear()
+            response = await ask(frontend, key, priority=sign * priority)
+            if priority <= most:
+                assert (response.status_code, given) == (200, [priority])
+            else:
+                assert error_of(response) == (403, "not_allowed", "priority")
+                bound = f"below {-most}" if sign < 0 else f"above {most}"
+                assert bound in response.json()["error"]["message"]
+        for priority in (-101, 101, -(2**31), 2**31, -(2**63), 2**64):
+            assert (await ask(frontend, key, priority=priority)).status_code == 400
+    given.clear()
+    assert (await ask(frontend, "acme", service_tier="flex")).status_code == 200
+    assert (await ask(frontend, "acme", service_tier="priority")).status_code == 200
+    assert given == [-50, 5], "tiers have no sign that could be turned"
+
+
 @pytest.mark.promise("S6-153", "S5-625")
 async def test_a_tier_asks_for_what_the_key_is_allowed_and_nothing_else_is_lowered(
     start: Start, path: Path

@@ -102,7 +102,7 @@ def put_together(found: list[dict[str, Any]]) -> dict[str, Any]:
                     block["input"] = parsed(text)
     assert all("text so far" not in block for block in message["content"])
     assert delta["type"] == "message_delta"
-    return message | delta["delta"] | {"usage": delta["usage"]}
+    return message | delta["delta"] | {"usage": message["usage"] | delta["usage"]}
 
 
 def parsed(arguments: str) -> dict[str, Any]:
