@@ -15,9 +15,9 @@ LEAST_LOADED = 2
 """Looked at of the others."""
 WORTH = 1 / 4
 """So much of the prompt must be cached for holders to be looked at where routers share workers."""
-OVERLAP_WEIGHT = 2
-"""What a cached token counts for, in tokens of backlog. To compute it anew delays those behind, too,
-and takes another prompt's place in the cache; measured (docs/replay.md).
+OVERLAP_WEIGHT = 4
+"""What a cached token counts for, in tokens of backlog. To compute it anew delays those behind it,
+too, and takes another prompt's place in the cache; measured (docs/replay.md).
 """
 HINT_TOKENS = BLOCK_TOKENS
 """So much further behind than others a session's last worker may be: it may hold the rest of a
@@ -26,9 +26,9 @@ block, which nobody tells of, or what it has not told yet.
 
 
 class Prefix:
-    """The smallest backlog once the prompt is there: tokens still to compute, and twice those of the
-    prompt that its cache does not hold, for each of its slots. So a worker with the prompt's
-    beginning is taken as long as it is not further behind the others than twice that beginning.
+    """The smallest backlog once the prompt is there: tokens still to compute, and four times those
+    of the prompt that its cache does not hold, for each of its slots. So a worker with the prompt's
+    beginning is taken as long as it is not further behind the others than four times that.
 
     Looked at are those that hold the longest beginnings, the session's last, the two least loaded
     and two at random. Of equals the one that computes the least of it, then the one that holds the

@@ -896,7 +896,7 @@ class RouterRules:
         self.books.health.started(leg)
 
     def _release_rules(self, leg: LegBook, preferred: list[WorkerBook]) -> None:
-        """Nothing keeps a prompt at a worker that is further behind than twice what that saves."""
+        """Nothing keeps a prompt at a worker that is further behind than what that counts for."""
         best = min(preferred, key=lambda each: (each.load, each.key))
         sequence = leg.sequence
         whole = sequence.request.tokens + sequence.gone_on
