@@ -1194,8 +1194,8 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S5-255",
         "Given the policy prefix, then a request goes to the worker that would have all it has, "
-        "and the prompt, computed soonest, so that neither a cached beginning nor a session keeps "
-        "it at a worker that is further behind than they are worth.",
+        "and the prompt, computed soonest, where what a cache lacks of it counts four times: "
+        "neither a cached beginning nor a session keeps it at a worker that is further behind.",
         ours=True,
     ),
     Promise(

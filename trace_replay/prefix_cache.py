@@ -52,11 +52,13 @@ class IdealCache:
         self._cache = PrefixCache(tokens // BLOCK_TOKENS)
         self._prompt_tokens = self._cached_tokens = 0
 
-    def take(self, prompt: Blocks, tokens: int) -> None:
-        """A prompt of so many tokens comes."""
-        self._cached_tokens += min(self._cache.match(prompt) * BLOCK_TOKENS, tokens - 1)
+    def take(self, prompt: Blocks, tokens: int) -> int:
+        """A prompt of so many tokens comes. Returns how many of them were there."""
+        found = min(self._cache.match(prompt) * BLOCK_TOKENS, tokens - 1)
+        self._cached_tokens += found
         self._prompt_tokens += tokens
         self._cache.add(prompt)
+        return found
 
     @property
     def hit_rate(self) -> float:

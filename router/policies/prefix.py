@@ -15,6 +15,10 @@ LEAST_LOADED = 2
 """Looked at of the others."""
 WORTH = 1 / 4
 """So much of the prompt must be cached for holders to be looked at where routers share workers."""
+OVERLAP_WEIGHT = 4
+"""What a cached token counts for, in tokens of backlog. To compute it anew delays those behind it,
+too, and takes another prompt's place in the cache; measured (docs/replay.md).
+"""
 HINT_TOKENS = BLOCK_TOKENS
 """So much further behind than others a session's last worker may be: it may hold the rest of a
 block, which nobody tells of, or what it has not told yet.
@@ -22,9 +26,9 @@ block, which nobody tells of, or what it has not told yet.
 
 
 class Prefix:
-    """The smallest backlog once the prompt is there: tokens still to compute, and those of the
-    prompt that its cache does not hold, for each of its slots. So a worker with the prompt's
-    beginning is taken as long as it is not further behind the others than that beginning is worth.
+    """The smallest backlog once the prompt is there: tokens still to compute, and four times those
+    of the prompt that its cache does not hold, for each of its slots. So a worker with the prompt's
+    beginning is taken as long as it is not further behind the others than four times that.
 
     Looked at are those that hold the longest beginnings, the session's last, the two least loaded
     and two at random. Of equals the one that computes the least of it, then the one that holds the
@@ -32,8 +36,8 @@ class Prefix:
     out, and of those with the longest beginning two are drawn, if it is long: see LeastLoaded. All
     prompts may begin alike, so that every worker holds a little of each.
 
-    The sequences of one request go to one worker, unless it is further behind for that than the
-    prompt is long: that much it saves to compute it once.
+    The sequences of one request find each other by that: the worker of the last one is looked at,
+    and holds what that one brings.
     """
 
     def __init__(self, draw: Draw = at_random) -> None:
@@ -47,15 +51,15 @@ class Prefix:
             offered[last] = HINT_TOKENS
         sibling = candidates.last_sibling(prompt.request) if prompt.request else None
         if sibling is not None and sibling.to_compute(prompt) < prompt.tokens:
-            offered[sibling] = prompt.tokens
+            offered.setdefault(sibling, 0)
         rest = prompt.tokens - len(prompt.blocks) * BLOCK_TOKENS
         least: tuple[float, int] = inf, 0
         equals: list[AnyCandidate] = []
         for each, hint in offered.items():
             cost, slots = each.cost, each.capacity
-            if cost + (rest - hint) / slots > least[0]:
+            if cost + (OVERLAP_WEIGHT * rest - hint) / slots > least[0]:
                 continue  # even if it held all blocks
-            tokens = each.to_compute(prompt) - hint
+            tokens = OVERLAP_WEIGHT * each.to_compute(prompt) - hint
             rank = cost + tokens / slots, tokens
             if rank < least:
                 least, equals = rank, [each]

@@ -30,6 +30,7 @@ class StackOptions:
     decode: int = 1
     aggregated: int = 0
     """Workers that serve both phases, beside the pairs or alone."""
+    routers: int = 1
     token_processes: int = 1
     """Each decode worker has so many."""
     hook_prefill: str = ""
@@ -58,7 +59,7 @@ class Launch:
 
 
 def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
-    """The processes in the order to start them; stop them in reverse: frontend, router, workers.
+    """The processes in the order to start them; stop them in reverse: frontend, routers, workers.
 
     `held` keeps their ports, until it is closed, from other stacks that are planned meanwhile.
     Raises StartError where too few are free, or what is asked for cannot be.
@@ -79,10 +80,14 @@ def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
     if options.port:
         _hold(free, options.port)
     launches = [_worker(options, name, model, free) for name, model in workers]
-    router = _router(options, launches, address=free.address(), metrics=free.address())
+    names = ["router", *(f"router-{number}" for number in range(1, options.routers))]
+    routers = [
+        _router(options, name, launches, address=free.address(), metrics=free.address())
+        for name in names
+    ]
     address = f"{LOOPBACK}:{options.port}" if options.port else free.address()
-    frontend = _frontend(options, router, address=address, metrics=free.address())
-    return [*launches, router, frontend]
+    frontend = _frontend(options, routers, address=address, metrics=free.address())
+    return [*launches, *routers, frontend]
 
 
 def _hold(free: FreePorts, port: int) -> None:
@@ -129,7 +134,9 @@ def _worker(options: StackOptions, name: str, model: Path, free: FreePorts) -> L
     return Launch(name, module, address, metrics, (*flags, *more), further)
 
 
-def _router(options: StackOptions, workers: list[Launch], *, address: str, metrics: str) -> Launch:
+def _router(
+    options: StackOptions, name: str, workers: list[Launch], *, address: str, metrics: str
+) -> Launch:
     def addresses(module: str) -> str:
         found = (each for each in workers if each.module == module)
         return ",".join(address for each in found for address in (each.address, *each.further))
@@ -143,7 +150,7 @@ def _router(options: StackOptions, workers: list[Launch], *, address: str, metri
         *_tls(options, "router"),
     )
     more = (*_permissions(options), *_more(options, "router"))
-    return Launch("router", "router", address, metrics, (*flags, *more))
+    return Launch(name, "router", address, metrics, (*flags, *more))
 
 
 def _permissions(options: StackOptions) -> Iterator[str]:
@@ -154,11 +161,13 @@ def _permissions(options: StackOptions) -> Iterator[str]:
             yield flag
 
 
-def _frontend(options: StackOptions, router: Launch, *, address: str, metrics: str) -> Launch:
+def _frontend(
+    options: StackOptions, routers: list[Launch], *, address: str, metrics: str
+) -> Launch:
     flags = (
         f"--listen={address}",
         f"--metrics-listen={metrics}",
-        f"--router={router.address}",
+        f"--router={','.join(each.address for each in routers)}",
         f"--model-path={options.model_path}",
         *_models(options),
         *_tls(options, "frontend"),

@@ -155,8 +155,8 @@ class Stack:
                 raise StackError(f"{component.name} {_ending(status)}\n{tail(component.log)}")
 
     def stop(self, *, grace_seconds: float | None = None) -> list[str]:
-        """Frontend, router, workers: each drains, within its bound. Returns the names of those that
-        had to be killed.
+        """Frontend, routers, workers: each drains, within its bound. Returns the names of those
+        that had to be killed.
         """
         if grace_seconds is None:
             grace_seconds = STOP_SECONDS if self._was_ready else UNREADY_STOP_SECONDS
@@ -211,13 +211,14 @@ class Stack:
 def stop_in_order(
     components: Mapping[str, processes.Identity], *, grace_seconds: float
 ) -> list[str]:
-    """End the components of a stack: frontend, router, then all workers together. Returns the names
-    of the killed.
+    """End the components of a stack: frontend, routers, then all workers together. Returns the
+    names of the killed.
     """
+    modules = {name: name.partition("-")[0] for name in components}
     groups = [
-        [name for name in components if name == "frontend"],
-        [name for name in components if name == "router"],
-        [name for name in components if name not in ("frontend", "router")],
+        [name for name in components if modules[name] == "frontend"],
+        [name for name in components if modules[name] == "router"],
+        [name for name in components if modules[name] not in ("frontend", "router")],
     ]
     killed = []
     for group in groups:

@@ -50,6 +50,17 @@ def test_every_process_gets_an_address_of_its_own_and_the_router_knows_the_worke
     assert flags(by_name["frontend"])["--router"] == by_name["router"].address
 
 
+def test_each_of_several_routers_knows_the_workers_and_the_frontend_knows_the_routers() -> None:
+    launches = planned(StackOptions(model_path=Path("m"), engine="sim", prefill=2, routers=3))
+    routers = [launch for launch in launches if launch.module == "router"]
+    assert [each.name for each in routers] == ["router", "router-1", "router-2"]
+    assert len({address for each in routers for address in (each.address, each.metrics)}) == 6
+    for each in routers:
+        assert flags(each)["--prefill"].split(",") == [each.address for each in launches[:2]]
+    known = flags(launches[-1])["--router"].split(",")
+    assert known == [each.address for each in routers]
+
+
 def test_each_further_model_has_workers_of_its_own_and_the_frontend_has_its_files() -> None:
     launches = planned(
         StackOptions(

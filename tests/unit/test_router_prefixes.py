@@ -203,8 +203,12 @@ def test_the_worker_that_holds_the_prompt_is_taken() -> None:
 
 
 @pytest.mark.promise("S5-255")
-@pytest.mark.parametrize(("backlog", "chosen"), [(7 * BLOCK_TOKENS, "b"), (449, "a"), (447, "b")])
-def test_it_is_left_once_it_is_further_behind_than_that_is_worth(backlog: int, chosen: str) -> None:
+@pytest.mark.parametrize(
+    ("backlog", "chosen"), [(4 * 7 * BLOCK_TOKENS, "b"), (4 * 448 + 1, "a"), (4 * 448 - 1, "b")]
+)
+def test_it_is_left_once_it_is_further_behind_than_four_times_what_that_saves(
+    backlog: int, chosen: str
+) -> None:
     prefixes, idle, holder = Prefixes(), prefill("a"), prefill("b", backlog=backlog)
     prefixes.send(holder, prompt(BLOCKS[:7]))
     assert choose(prefixes, idle, holder).key == chosen
@@ -213,7 +217,7 @@ def test_it_is_left_once_it_is_further_behind_than_that_is_worth(backlog: int, c
 @pytest.mark.promise("S5-255")
 def test_a_shorter_beginning_on_a_worker_with_less_to_do_may_be_better() -> None:
     prefixes = Prefixes()
-    full, some, none = prefill("a", backlog=900), prefill("b", backlog=200), prefill("c")
+    full, some, none = prefill("a", backlog=1_600), prefill("b", backlog=200), prefill("c")
     prefixes.send(full, PROMPT)
     prefixes.send(some, prompt(BLOCKS[:5]))
     assert choose(prefixes, full, some, none).key == "b"
@@ -222,7 +226,7 @@ def test_a_shorter_beginning_on_a_worker_with_less_to_do_may_be_better() -> None
 @pytest.mark.promise("S5-255")
 def test_whoever_is_further_behind_is_asked_where_its_cache_may_be_worth_that() -> None:
     """Though a worker with less to do, which holds less, has been looked at before."""
-    prefixes, more, less = Prefixes(), prefill("a", backlog=3 * BLOCK_TOKENS - 1), prefill("b")
+    prefixes, more, less = Prefixes(), prefill("a", backlog=12 * BLOCK_TOKENS - 1), prefill("b")
     prefixes.send(more, prompt(BLOCKS[:8]))
     prefixes.send(less, prompt(BLOCKS[:5]))
     assert [*index_of(prefixes, more, less).alone.holding(PROMPT, 2)] == [more, less]
@@ -230,7 +234,7 @@ def test_whoever_is_further_behind_is_asked_where_its_cache_may_be_worth_that() 
     index = index_of(prefixes, more, less)
     assert [*index.alone.holding(PROMPT, 2)] == [less, more]
     assert choose(prefixes, more, less).key == "a"
-    more.tokens = 3 * BLOCK_TOKENS + 1
+    more.tokens = 12 * BLOCK_TOKENS + 1
     assert choose(prefixes, more, less).key == "b"
 
 
@@ -394,10 +398,10 @@ def test_the_outputs_of_a_request_prefill_once_on_one_worker() -> None:
 
 
 @pytest.mark.promise("S5-257")
-def test_outputs_leave_their_worker_once_it_is_further_behind_than_the_prompt_is_long() -> None:
+def test_outputs_leave_their_worker_once_it_is_further_behind_than_that_saves() -> None:
     bench = large(2, max_sequences=200)
-    legs = started(bench, 1, BLOCKS[:1], n=12)
-    assert [each.worker == legs[0].worker for each in legs] == [True] * 8 + [False] * 4
+    legs = started(bench, 1, BLOCKS[:1], n=24)
+    assert [each.worker == legs[0].worker for each in legs] == [True] * 20 + [False] * 4
 
 
 def test_outputs_of_a_prompt_that_no_cache_holds_are_spread() -> None:

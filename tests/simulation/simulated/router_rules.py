@@ -20,6 +20,7 @@ from router.core.sequences import MOST_MOMENTS
 from router.core.story import Story
 from router.core.values import Bounds, Phase, Voucher
 from router.core.worker import Worker
+from router.policies.prefix import OVERLAP_WEIGHT
 from simulated.canary_rules import CanaryRules
 from simulated.health_books import usual
 from simulated.router_books import (
@@ -895,16 +896,14 @@ class RouterRules:
         self.books.health.started(leg)
 
     def _release_rules(self, leg: LegBook, preferred: list[WorkerBook]) -> None:
-        """Nothing keeps a prompt at a worker that is further behind than that saves."""
+        """Nothing keeps a prompt at a worker that is further behind than what that counts for."""
         best = min(preferred, key=lambda each: (each.load, each.key))
         sequence = leg.sequence
         whole = sequence.request.tokens + sequence.gone_on
         hint = router.core.worker.BLOCK_TOKENS
-        if sequence.request.submit.n > 1:
-            hint = whole
         slots, its_slots = leg.worker.profile.max_sequences, best.profile.max_sequences
-        behind = leg.worker.load + (leg.tokens - hint) / slots
-        if behind > best.load + whole / its_slots + 1e-9:
+        behind = leg.worker.load + (OVERLAP_WEIGHT * leg.tokens - hint) / slots
+        if behind > best.load + OVERLAP_WEIGHT * whole / its_slots + 1e-9:
             self.fault(f"{sequence.key} is kept at {leg.worker}, which is further behind")
 
     def _start_rules(self, action: actions.StartLeg, leg: LegBook) -> None:
