@@ -1432,6 +1432,12 @@ PROMISES: tuple[Promise, ...] = (
         "worker that it began at.",
         ours=True,
     ),
+    Promise(
+        "S5-642",
+        "Given a session whose prompts differ at the same early place each time, so that no cache "
+        "has what follows, then a metric counts the tokens, and a log line and /debug say where.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",
