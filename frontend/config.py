@@ -297,8 +297,14 @@ class FrontendConfig:
             "x-smg-routing-key",
         ),
         "Headers that name a request's session, whose requests go where its prefix is cached: the"
-        " first that a request has. Where it has none, its body's `prompt_cache_key`, `user` or"
-        " `metadata.user_id` does.",
+        " first that a request has. Where it has none, its body's `nvext.session_control`,"
+        " `prompt_cache_key`, `user` or `metadata.user_id` does. A name with `parent` in it is of a"
+        " session that the request's own belongs to.",
+    )
+    session_end_headers: tuple[str, ...] = setting(
+        ("x-dynamo-session-final",),
+        "Headers that say, by `true`, that a request is the last of its session: what routers keep"
+        " for the session's next request is let go of.",
     )
     volatile_preambles: tuple[str, ...] = setting(
         ("x-anthropic-billing-header:",),

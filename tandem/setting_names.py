@@ -130,6 +130,7 @@ NAMES: Final = frozenset(
         "router_wait_seconds",
         "routers",
         "served_model_name",
+        "session_end_headers",
         "session_headers",
         "settle_seconds",
         "share_prefix_cache",

@@ -1438,6 +1438,19 @@ PROMISES: tuple[Promise, ...] = (
         "has what follows, then a metric counts the tokens, and a log line and /debug say where.",
         ours=True,
     ),
+    Promise(
+        "S5-643",
+        "Given a request that its client says to be its session's last, once it has ended, then "
+        "the router keeps nothing of the session; the end of a subagent is not its parent's.",
+        ours=True,
+    ),
+    Promise(
+        "S5-644",
+        "Given nvext in any dialect, then its priority orders the queue within what the key is "
+        "allowed, its expected output counts at the decode worker, what nothing follows is named, "
+        "and nonsense is refused by its name.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",

@@ -261,7 +261,7 @@ class Preprocessor:
             max_tokens=min(prompt.max_tokens for prompt in prompts),
             fields=processors.fields,
         )
-        options = request.stream_options
+        options, hints = request.stream_options, request.nvext
         return Asked(
             parsing=parsing,
             passed_over=self._chats.passed_over(request)
@@ -297,7 +297,9 @@ class Preprocessor:
             weight=1 if grant is None else grant.weight,
             cache_salt=cache.cache_salt,
             lora_adapter=cache.lora_adapter,
-            session=request.prompt_cache_key or request.user or "",
+            session=(hints and hints.session) or request.prompt_cache_key or request.user or "",
+            ends_session=hints is not None and hints.closes,
+            expected_tokens=hints.expected_tokens if hints else 0,
         )
 
 
@@ -323,10 +325,13 @@ def _check_allowed(request: GenerationFields, grant: Grant) -> None:
 
 
 def _priority(request: GenerationFields, grant: Grant | None) -> int:
-    """The priority that a request asks for; a tier asks for no more than its key is allowed."""
+    """The priority that a request asks for; a hint, or else a tier, asks for no more than its key
+    is allowed.
+    """
     if request.priority is not None:
         return request.priority
-    asked = TIER_PRIORITIES.get(request.service_tier or "", 0)
+    hinted = request.nvext.priority if request.nvext else None
+    asked = TIER_PRIORITIES.get(request.service_tier or "", 0) if hinted is None else hinted
     return asked if grant is None or asked <= 0 else min(asked, grant.max_priority)
 
 

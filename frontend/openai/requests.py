@@ -29,6 +29,8 @@ from frontend.openai.foreign import (
     OF_TOOLS,
 )
 from frontend.openai.formats import FormFields
+from frontend.openai.nvext import KIND as NVEXT
+from frontend.openai.nvext import AnyNvExt, NvExt
 from frontend.openai.strangers import Kind
 from frontend.openai.tools import (
     CalledFunction,
@@ -143,6 +145,8 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     """Requests of one user for a name of several models go to one of them."""
     prompt_cache_key: str | None = None
     """Names a session, as `user` does where this says nothing: see docs/router.md, "Prefixes"."""
+    nvext: NvExt | None = None
+    """Hints: where the request goes, and when."""
 
 
 class TemplateFields(Protocol):
@@ -235,10 +239,11 @@ class _AnyTool(Tool, forbid_unknown_fields=False, kw_only=True):
 class _AnyChatRequest(ChatRequest, forbid_unknown_fields=False, kw_only=True):
     messages: Annotated[list[_AnyMessage], Meta(min_length=1)]  # type: ignore[assignment]
     tools: list[_AnyTool] | None = None  # type: ignore[assignment]
+    nvext: AnyNvExt | None = None
 
 
 class _AnyCompletionRequest(CompletionRequest, forbid_unknown_fields=False, kw_only=True):
-    pass
+    nvext: AnyNvExt | None = None
 
 
 class _AnyTokenizeRequest(TokenizeRequest, forbid_unknown_fields=False, kw_only=True):
@@ -263,7 +268,7 @@ _INNER = {
         Tool, OF_TOOLS, OF_CHAT_TOOLS, function=Kind.of(FunctionDefinition, OF_FUNCTIONS)
     ),
 }
-CHAT_BODY = Body.of(ChatRequest, _AnyChatRequest, OF_CHATS, **_INNER)
-COMPLETION_BODY = Body.of(CompletionRequest, _AnyCompletionRequest, OF_COMPLETIONS)
+CHAT_BODY = Body.of(ChatRequest, _AnyChatRequest, OF_CHATS, nvext=NVEXT, **_INNER)
+COMPLETION_BODY = Body.of(CompletionRequest, _AnyCompletionRequest, OF_COMPLETIONS, nvext=NVEXT)
 TOKENIZE_BODY = Body.of(TokenizeRequest, _AnyTokenizeRequest, OF_TOKENS, **_INNER)
 DETOKENIZE_BODY = Body.of(DetokenizeRequest, _AnyDetokenizeRequest, {})

@@ -578,7 +578,8 @@ class Lifecycle:
         if is_prefill and not sequence.request.canary:
             self._state.counts.prompt_tokens += prompt.tokens
             self._state.counts.cached_tokens += prompt.tokens - tokens
-        tokens += made.tokens if made else 0
+        expected = 0 if is_prefill else submit.expected_tokens
+        tokens += max(expected, made.tokens if made else 0)
         sent: Blocks = self._state.fleet.prefixes.send(worker, prompt) if is_prefill else ()
         leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, sent, held)
         worker.take(leg.number, tokens)

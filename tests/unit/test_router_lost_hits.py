@@ -16,7 +16,7 @@ from router import debug
 from router.core import events
 from router.core.actions import HitsLost, StartLeg
 from router.core.lost_hits import MOST_COMPARED, MOST_SESSIONS, MOST_TOLD, LostHits
-from router.core.values import Phase
+from router.core.values import CacheReport, Phase
 from router.policies import Prefix
 from router.relay import Relay
 from tandem.prefix_blocks import BLOCK_TOKENS, session_text
@@ -88,6 +88,14 @@ def test_a_session_that_goes_on_from_its_last_prompt_loses_nothing() -> None:
 
 
 @pytest.mark.promise("S5-642")
+def test_what_changes_near_the_end_each_time_is_no_early_difference() -> None:
+    agent, stable = Agent(), agent_prompt(30)
+    for _ in range(4):
+        assert agent.turn(agent.fresh(20, stable)) == []
+    assert agent.lost_tokens == 0
+
+
+@pytest.mark.promise("S5-642")
 def test_a_difference_at_another_place_each_time_is_chance() -> None:
     agent, prompt = Agent(), agent_prompt(40)
     for place in (4, 6, 8, 10, 12):
@@ -129,7 +137,7 @@ def test_where_another_has_had_the_prompt_cached_nothing_is_lost() -> None:
 @pytest.mark.promise("S5-642")
 def test_fleets_without_caches_miss_no_hits() -> None:
     agent = Agent()
-    report = events.CacheReport(anew=True, entered=(), left=(), keeps_none=True)
+    report = CacheReport(anew=True, entered=(), left=(), keeps_none=True)
     agent.bench.feed(events.WorkerLoad("prefill-0", 0, cache=report))
     for _ in range(4):
         assert agent.turn(agent.fresh(20)) == []
@@ -196,3 +204,91 @@ async def test_a_log_line_and_a_document_say_where_and_no_clients_name(
 
 def agent_prompt(count: int, first: int = 500) -> tuple[int, ...]:
     return tuple(range(first, first + count))
+
+
+# --- the end of a session ---
+
+
+@pytest.mark.promise("S5-643")
+def test_a_session_that_ends_leaves_nothing_behind() -> None:
+    agent = Agent()
+    for _ in range(2):
+        agent.turn(agent.fresh(20, STABLE))
+    assert agent.bench.core.snapshot().sessions == 1
+    agent.turn(agent.fresh(20, STABLE), ends_session=True)
+    assert agent.bench.core.snapshot().sessions == 0
+    assert len(agent.bench.core.state.lost_hits) == 0
+
+
+@pytest.mark.promise("S5-643")
+def test_a_session_lasts_until_its_last_request_has_ended() -> None:
+    agent = Agent()
+    agent.bench.submit(500, session=SESSION, ends_session=True)
+    legs = agent.bench.legs()
+    assert agent.bench.core.snapshot().sessions == 1
+    agent.end(*legs)
+    assert agent.bench.core.snapshot().sessions == 0
+
+
+@pytest.mark.promise("S5-643")
+def test_a_last_request_that_is_cancelled_ends_its_session_too() -> None:
+    agent = Agent()
+    agent.turn(STABLE)
+    agent.bench.submit(500, session=SESSION, ends_session=True)
+    agent.bench.feed(events.Cancel(1, 500))
+    assert agent.bench.core.snapshot().sessions == 0
+
+
+@pytest.mark.promise("S5-643")
+def test_the_outputs_of_a_request_take_no_place_of_a_session_once_it_has_ended() -> None:
+    agent = Agent()
+    agent.bench.submit(500, n=2, prompt_tokens=9)
+    legs = agent.bench.of(StartLeg)
+    assert agent.bench.core.snapshot().sessions == 1
+    for prefill, decode in (legs[:2], legs[2:]):
+        agent.end(prefill, decode)
+    assert agent.bench.core.snapshot().sessions == 0
+
+
+@pytest.mark.promise("S5-643")
+def test_a_request_of_no_session_ends_none() -> None:
+    agent = Agent()
+    agent.turn(STABLE)
+    agent.turn(STABLE, session=0, ends_session=True)
+    assert agent.bench.core.snapshot().sessions == 1
+
+
+# --- what outputs are expected to have ---
+
+
+@pytest.mark.promise("S5-644")
+def test_a_long_output_that_is_expected_keeps_its_decode_worker_from_others() -> None:
+    bench = Bench(1, 2)
+    for index in range(2):
+        bench.feed(events.WorkerLoad(f"decode-{index}", 0, kv_tokens_used=0, kv_tokens_total=100))
+    bench.worker(Phase.PREFILL, 0, max_sequences=8)
+
+    def decode(first: int, **fields: Any) -> str:
+        bench.submit(first, prompt_tokens=1, max_tokens=80, **fields)
+        return bench.legs()[1].worker
+
+    assert decode(1, expected_tokens=70) == "decode-0"
+    assert [decode(first) for first in (2, 3)] == ["decode-1", "decode-1"]
+
+
+@pytest.mark.promise("S5-644")
+def test_what_an_output_was_expected_to_have_counts_until_it_has_ended() -> None:
+    bench = Bench(1, 1)
+    bench.feed(events.WorkerLoad("decode-0", 0, kv_tokens_used=0, kv_tokens_total=100))
+    bench.submit(1, prompt_tokens=10, max_tokens=80, expected_tokens=70)
+    prefill, started = bench.legs()
+    worker = bench.core.state.fleet.workers["decode-0"]
+    assert (worker.tokens, bench.core.state.fleet.workers["prefill-0"].tokens) == (80, 10)
+    bench.feed(events.WorkerLoad("decode-0", 1, kv_tokens_used=50, kv_tokens_total=100))
+    assert worker.tokens + worker.other_tokens == 80, "what it has made was expected"
+    bench.feed(events.WorkerLoad("decode-0", 1, kv_tokens_used=95, kv_tokens_total=100))
+    assert worker.tokens + worker.other_tokens == 95, "it makes more than was expected"
+    bench.close(prefill)
+    bench.feed(events.LegStarted(started.worker, started.leg))
+    bench.close(started)
+    assert worker.tokens == 0

@@ -27,6 +27,8 @@ from frontend.openai.formats import (
     ResponseFormat,
     TextFormat,
 )
+from frontend.openai.nvext import KIND as NVEXT
+from frontend.openai.nvext import AnyNvExt, NvExt
 from frontend.openai.requests import (
     ChatRequest,
     MetadataKey,
@@ -176,6 +178,8 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Requests of one user for a name of several models go to one of them."""
     prompt_cache_key: str | None = None
     service_tier: ServiceTier | None = None
+    nvext: NvExt | None = None
+    """Hints: where the request goes, and when."""
 
 
 class _AnyItemText(ItemText, forbid_unknown_fields=False, kw_only=True):
@@ -205,6 +209,7 @@ class _AnyResponseRequest(ResponseRequest, forbid_unknown_fields=False, kw_only=
     tools: list[_AnyResponseTool] | None = None  # type: ignore[assignment]
     text: _AnyTextOptions | None = None
     reasoning: _AnyReasoningOptions | None = None
+    nvext: AnyNvExt | None = None
 
 
 _PARTS = Kind.of(ItemText, OF_PARTS)
@@ -228,6 +233,7 @@ BODY = Body.of(
     ),
     text=Kind.of(TextOptions, OF_TEXT),
     reasoning=Kind.of(ReasoningOptions, OF_REASONING),
+    nvext=NVEXT,
 )
 NAMES = {
     "messages": "input",
@@ -257,6 +263,7 @@ def chat(request: ResponseRequest) -> ChatRequest:
         user=request.user,
         prompt_cache_key=request.prompt_cache_key,
         service_tier=request.service_tier,
+        nvext=request.nvext,
     )
 
 
