@@ -269,6 +269,11 @@ class FrontendConfig:
         False,
         'Let clients ask for `tandem: {"external_scores": true}`: what classifiers answered.',
     )
+    allow_kv_hints: bool = setting(
+        False,
+        "Pass `kv_hints` of requests on to engines that take them. They may pin or push out what an"
+        " engine has cached for others: for deployments where all who send requests are trusted.",
+    )
     unknown_fields: Literal["refuse", "warn"] = setting(
         "warn",
         "What becomes of a request with fields that nobody knows: `refuse` it, or ignore them and"

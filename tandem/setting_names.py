@@ -6,6 +6,7 @@ NAMES: Final = frozenset(
     {
         "advertise_host",
         "allow_external_scores",
+        "allow_kv_hints",
         "allow_reports",
         "allowed_hosts",
         "api_keys",

@@ -1451,6 +1451,12 @@ PROMISES: tuple[Promise, ...] = (
         "and nonsense is refused by its name.",
         ours=True,
     ),
+    Promise(
+        "S5-645",
+        "Given kv_hints of a client, then no engine has them unless frontend and router let them "
+        "pass, and then in bounds of size, number and depth.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",

@@ -336,7 +336,7 @@ _OF_EVERY_MESSAGE: dict[str, Foreign] = {
     "response_format": Foreign("see `output_config.format`"),
 }
 OF_COUNTS: Mapping[str, Foreign] = _OF_EVERY_MESSAGE | {
-    "nvext": _hint("a count is neither placed nor queued")
+    **dict.fromkeys(("nvext", "kv_hints"), _hint("a count is neither placed nor computed"))
 }
 OF_TURNS: Mapping[str, Foreign] = (
     _BOTH
@@ -438,7 +438,7 @@ reason. Versions are left out here too.
 """
 
 
-_DROPPED = LEFT_OUT | {
+_DROPPED = {*LEFT_OUT, "kv_hints"} | {
     name
     for table in (
         *(OF_CHATS, OF_COMPLETIONS, OF_TOKENS, OF_RESPONSES, OF_ITEMS, OF_FLAT_TOOLS, OF_MESSAGES),

@@ -4,7 +4,7 @@ who place the request. No answer means anything else without them.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +13,9 @@ from frontend.openai.foreign import OF_AGENT_HINTS, OF_NVEXT, OF_SESSION_CONTROL
 from frontend.openai.strangers import Kind
 from tandem.keys.grant import MOST_PRIORITY
 from tandem.sampling import MAX_INT32
+
+NO_HINTS: Final = msgspec.Raw(b"null")
+"""What the field `kv_hints` has where a request has none."""
 
 
 class AgentHints(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -97,6 +97,8 @@ class Submission(Struct, frozen=True, kw_only=True):
     """How much that key gets beside others."""
     cache_salt: str = ""
     """Prefix caches are shared with requests that have the same one."""
+    kv_hints: str = ""
+    """An envelope of hints for the engines' KV caches, as JSON: tandem/kv_hints.py bounds it."""
     session: str = ""
     """What the client calls what this is a part of: such requests go on from each other."""
     ends_session: bool = False
@@ -194,6 +196,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             extra_fields=self.extra_fields,
             tenant=self.tenant,
             cache_salt=self.cache_salt,
+            kv_hints=self.kv_hints,
             shown_special_tokens=self.shown_special_tokens,
             lora_adapter=self.lora_adapter,
         ).SerializeToString()

@@ -13,7 +13,7 @@ from frontend.openai.decoding import Body
 from frontend.openai.foreign import BUILT_IN_TOOLS, OF_BLOCKS, OF_CLIENT_TOOLS, OF_COUNTS, OF_TURNS
 from frontend.openai.formats import JsonSchema, JsonSchemaFormat
 from frontend.openai.nvext import KIND as NVEXT
-from frontend.openai.nvext import AnyNvExt, NvExt
+from frontend.openai.nvext import NO_HINTS, AnyNvExt, NvExt
 from frontend.openai.requests import (
     MAX_STOPS,
     ChatRequest,
@@ -133,6 +133,7 @@ class MessageRequest(CountRequest, forbid_unknown_fields=True, kw_only=True):
     service_tier: ServiceTier | None = None
     nvext: NvExt | None = None
     """Hints: where the request goes, and when."""
+    kv_hints: msgspec.Raw = NO_HINTS
 
 
 class _AnyBlock(ContentBlock, forbid_unknown_fields=False, kw_only=True):
@@ -196,6 +197,7 @@ def chat(request: MessageRequest) -> ChatRequest:
     asked.user = user
     asked.service_tier = request.service_tier
     asked.nvext = request.nvext
+    asked.kv_hints = request.kv_hints
     return asked
 
 

@@ -28,7 +28,7 @@ from frontend.openai.formats import (
     TextFormat,
 )
 from frontend.openai.nvext import KIND as NVEXT
-from frontend.openai.nvext import AnyNvExt, NvExt
+from frontend.openai.nvext import NO_HINTS, AnyNvExt, NvExt
 from frontend.openai.requests import (
     ChatRequest,
     MetadataKey,
@@ -180,6 +180,7 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     service_tier: ServiceTier | None = None
     nvext: NvExt | None = None
     """Hints: where the request goes, and when."""
+    kv_hints: msgspec.Raw = NO_HINTS
 
 
 class _AnyItemText(ItemText, forbid_unknown_fields=False, kw_only=True):
@@ -264,6 +265,7 @@ def chat(request: ResponseRequest) -> ChatRequest:
         prompt_cache_key=request.prompt_cache_key,
         service_tier=request.service_tier,
         nvext=request.nvext,
+        kv_hints=request.kv_hints,
     )
 
 

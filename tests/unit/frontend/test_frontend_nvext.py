@@ -198,3 +198,76 @@ async def test_nonsense_and_what_would_change_the_answer_is_refused_by_its_name(
         assert answer.status_code == 400, answer.text
         assert answer.json()["error"]["param"] == param
     assert not submits.replies
+
+
+HINTS: dict[str, Any] = {
+    "protocol_version": "0.1",
+    "message_id": "m",
+    "actions": [
+        {
+            "action_id": "a",
+            "action_type": "kv.retain",
+            "action_version": "1",
+            "payload": {"seconds": 60},
+        }
+    ],
+}
+
+
+def envelope(**changes: Any) -> dict[str, Any]:
+    return HINTS | changes
+
+
+def action(**changes: Any) -> dict[str, Any]:
+    return envelope(actions=[HINTS["actions"][0] | changes])
+
+
+@pytest.mark.promise("S5-645")
+async def test_hints_for_caches_stay_here_unless_the_deployment_lets_them_pass(
+    start: Start,
+) -> None:
+    submits = Submits()
+    frontend = await start(submits)
+    for path, body in BODIES:
+        for hints in (HINTS, "nonsense", None):
+            given = {"model": CHAT["model"], "kv_hints": hints, **body}
+            answer = await frontend.http.post(path, json=given)
+            assert answer.status_code == 200, answer.text
+            named = answer.headers.get("x-tandem-ignored-fields", "")
+            assert named == ("" if hints is None else "kv_hints")
+            assert submits.replies.pop().task.kv_hints == ""
+    assert await frontend.metric("tandem_frontend_ignored_fields_total", field="kv_hints") == 8
+
+
+@pytest.mark.promise("S5-645")
+async def test_hints_that_pass_are_bounded_and_well_formed(start: Start) -> None:
+    submits = Submits()
+    frontend = await start(submits, allow_kv_hints=True)
+    for path, body in BODIES:
+        answer = await frontend.http.post(
+            path, json={"model": CHAT["model"], "kv_hints": HINTS, **body}
+        )
+        assert answer.status_code == 200, answer.text
+        assert "x-tandem-ignored-fields" not in answer.headers
+        assert json.loads(submits.replies.pop().task.kv_hints) == HINTS
+    deep: Any = {}
+    for _ in range(20):
+        deep = {"d": deep}
+    for hints in (
+        5,
+        [],
+        {},
+        envelope(message_id=3),
+        envelope(message_id="m" * 129),
+        envelope(actions=HINTS["actions"] * 17),
+        envelope(actions=[{"action_id": "a"}]),
+        action(payload=[]),
+        action(payload=deep),
+        action(payload={"p": "p" * 16_384}),
+    ):
+        answer = await frontend.http.post("/v1/chat/completions", json=CHAT | {"kv_hints": hints})
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["param"] == "kv_hints"
+    answer = await frontend.http.post("/v1/chat/completions", json=CHAT | {"kv_hints": None})
+    assert answer.status_code == 200
+    assert [each.task.kv_hints for each in submits.replies] == [""]
