@@ -280,6 +280,11 @@ class FrontendConfig:
         " lower one, as in vLLM. With `lower-first` the field's sign is turned round as the request"
         " is read: the limits of keys, tiers and metrics count higher as first all the same.",
     )
+    allow_kv_hints: bool = setting(
+        False,
+        "Pass `kv_hints` of requests on to engines that take them. They may pin or push out what an"
+        " engine has cached for others: for deployments where all who send requests are trusted.",
+    )
     unknown_fields: Literal["refuse", "warn"] = setting(
         "warn",
         "What becomes of a request with fields that nobody knows: `refuse` it, or ignore them and"
@@ -317,8 +322,14 @@ class FrontendConfig:
             "x-smg-routing-key",
         ),
         "Headers that name a request's session, whose requests go where its prefix is cached: the"
-        " first that a request has. Where it has none, its body's `prompt_cache_key`, `user` or"
-        " `metadata.user_id` does.",
+        " first that a request has. Where it has none, its body's `nvext.session_control`,"
+        " `prompt_cache_key`, `user` or `metadata.user_id` does. A name with `parent` in it is of a"
+        " session that the request's own belongs to.",
+    )
+    session_end_headers: tuple[str, ...] = setting(
+        ("x-dynamo-session-final",),
+        "Headers that say, by `true`, that a request is the last of its session: what routers keep"
+        " for the session's next request is let go of.",
     )
     volatile_preambles: tuple[str, ...] = setting(
         ("x-anthropic-billing-header:",),

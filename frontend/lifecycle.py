@@ -25,6 +25,7 @@ from frontend.openai.reading.bodies import Reading
 from frontend.openai.reading.models import Models
 from frontend.openai.reading.reader import field_rules
 from frontend.openai.reading.readers import Readers
+from frontend.openai.sessions import Sessions
 from frontend.slo import Slo
 from frontend.tenants import Tenants
 from tandem import sockets
@@ -184,7 +185,8 @@ def _build(
     )
     models = Models(config, demultiplexer, metrics)
     rules = field_rules(config)
-    reading = Reading(models, readers, metrics, rules, config.session_headers)
+    sessions = Sessions(config.session_headers, config.session_end_headers)
+    reading = Reading(models, readers, metrics, rules, sessions)
     endpoints = Endpoints(models, reading, demultiplexer, draining, rules)
     generation = Generation(
         reading,

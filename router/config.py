@@ -164,6 +164,9 @@ class RouterConfig:
     allow_external_scores: bool = setting(
         False, "Let requests ask for external scores: true where a frontend's setting is."
     )
+    allow_kv_hints: bool = setting(
+        False, "Let requests have hints for caches: true where a frontend's setting is."
+    )
     voucher_key_file: str = setting(
         "",
         "File with the key by which this deployment's routers sign what a context-only request"

@@ -15,6 +15,7 @@ from router.relay import Relay
 from router.workers import Workers
 from tandem import ids
 from tandem.admin import Document
+from tandem.prefix_blocks import session_text
 
 MAX_ANSWER_BYTES = 1024 * 1024
 """What stories take of one answer; the first is told whatever it takes."""
@@ -80,6 +81,13 @@ def fleet(relay: Relay, workers: Workers) -> Document:
         ],
     }
     return Document(HTTPStatus.OK, msgspec.json.encode(answer))
+
+
+def lost_hits(relay: Relay) -> Document:
+    """Sessions whose prompts differ at the same early place each time, the latest first."""
+    lost = relay.core.snapshot().lost_hits
+    told = [{**each._asdict(), "session": session_text(each.session)} for each in lost]
+    return Document(HTTPStatus.OK, msgspec.json.encode({"sessions": told}))
 
 
 def _slots(worker: WorkerSnapshot | None) -> dict[str, int]:

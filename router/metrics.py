@@ -117,6 +117,7 @@ class RouterCollector(Collector):
         yield _gauge("queue_limit", "Sequences that may wait.", core.queue_limit)
         yield _gauge("open_sequences", "Admitted and not ended.", core.open_sequences)
         yield _gauge("frontends", "Connected frontends.", core.frontends)
+        yield _gauge("sessions", "Sessions whose last prefill worker is remembered.", core.sessions)
         yield _gauge("draining", "1 while the router shuts down.", core.draining)
         yield _gauge("ready_pairs", "Matching pairs that take work.", core.ready_pairs)
         yield _counter("relayed_bytes", "Payload passed on.", reading.relayed_bytes)
@@ -255,6 +256,12 @@ def _counters(counts: Counts) -> Iterator[Metric]:
         "expected_cached_tokens",
         "Those of them that the worker's cache was thought to hold when it was chosen.",
         counts.cached_tokens,
+    )
+    yield _counter(
+        "lost_hit_tokens",
+        "Those of them that a cache would have had, if the prompts of their session did not differ"
+        " at the same early place each time.",
+        counts.lost_hit_tokens,
     )
     yield _labelled(
         "resumed",

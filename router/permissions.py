@@ -29,6 +29,7 @@ class Permissions:
     client_logits_processors: tuple[str, ...] = ()
     allow_reports: bool = False
     allow_external_scores: bool = False
+    allow_kv_hints: bool = False
 
     def check(self, task: bytes) -> Needs:
         """What it names that not all workers may have. Raises UnsupportedError for what is not
@@ -45,6 +46,8 @@ class Permissions:
             raise UnsupportedError(
                 "this router lets no external scores pass", param="tandem.external_scores"
             )
+        if asked.kv_hints and not self.allow_kv_hints:
+            raise UnsupportedError("this router lets no hints for caches pass", param="kv_hints")
         for place, processor in enumerate(asked.logits.processors):
             name = processor.name
             if name not in OF_FIELDS and name not in self.client_logits_processors:

@@ -27,8 +27,10 @@ from router.translate import ANY_MODEL
 from router.vouchers import Vouchers
 from tandem import ids
 from tandem.byte_budget import ByteBudget
+from tandem.complaints import Complaints
 from tandem.endings import Outcome
 from tandem.errors import InternalError, InvalidRequestError
+from tandem.prefix_blocks import session_text
 from tandem.tracing.spans import Tracer
 from tandem.v1 import worker_pb2
 
@@ -72,6 +74,8 @@ class Relay:
         """Sequences of Generate calls that wait for their model's first pair."""
         self.relayed_bytes = 0
         self.relayed_frames = 0
+        self.complaints = Complaints(log)
+        """Lines that any client can cause."""
         self._clock = clock
         self._ticked = clock()
         self._wakes_at = inf
@@ -99,6 +103,7 @@ class Relay:
             actions.CanaryFailed: _log_canary,
             actions.WorkerEjected: _log_ejected,
             actions.WorkerReturned: _log_returned,
+            actions.HitsLost: self._warn_of_lost_hits,
             actions.RefuseFrontend: self._refuse_frontend,
             actions.FleetChanged: self._set_fleet,
             actions.WorkerPaired: lambda action: self._workers[action.worker].pair(),
@@ -350,6 +355,18 @@ class Relay:
     def _refuse_frontend(self, action: actions.RefuseFrontend) -> None:
         log.warning("frontend refused", extra={"reason": action.reason})
         self._frontends[action.frontend].fail(InvalidRequestError(action.reason))
+
+    def _warn_of_lost_hits(self, action: actions.HitsLost) -> None:
+        lost = action.lost
+        self.complaints.warn(
+            "a session's prompts differ at the same early place each time; caches have no more",
+            "lost_hits",
+            session=session_text(lost.session),
+            model=lost.model,
+            trace_id=lost.trace_id,
+            reason=f"they are alike up to token {lost.token}, {lost.turns + 1} in a row, and for"
+            f" the last one {lost.tokens} tokens were computed again",
+        )
 
     def _set_fleet(self, action: actions.FleetChanged) -> None:
         self.fleet = translate.fleet(action.models, self.core.bounds)

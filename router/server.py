@@ -161,6 +161,7 @@ async def running(
             finally:
                 await server.stop(LAST_WORDS_SECONDS)
                 choosing.close()
+                relay.complaints.close()
                 for task in tasks:
                     task.cancel()
 
@@ -193,6 +194,7 @@ def _admin(config: RouterConfig, router: RunningRouter, choosing: Choosing) -> A
     documents: dict[str, Callable[[str], Document]] = {
         "/debug/requests/": partial(debug.request, router.relay),
         "/debug/fleet": lambda _: debug.fleet(router.relay, router.workers),
+        "/debug/lost-hits": lambda _: debug.lost_hits(router.relay),
     }
     return Admin(registry, ready=lambda: router.ready, documents=documents)
 

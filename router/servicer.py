@@ -41,6 +41,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
             client_logits_processors=config.client_logits_processors,
             allow_reports=config.allow_reports,
             allow_external_scores=config.allow_external_scores,
+            allow_kv_hints=config.allow_kv_hints,
         )
 
     def add_to(self, server: Any) -> None:

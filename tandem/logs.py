@@ -26,6 +26,7 @@ FIELDS = (
     "trace_id",
     "client_request_id",
     "request_id",
+    "session",
     "leg",
     "peer",
     "prefill",

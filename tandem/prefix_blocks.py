@@ -75,6 +75,11 @@ def session_number(name: str, salt: str = "", lora_adapter: str = "") -> int:
     return int.from_bytes(digest.digest(), "little") or 1
 
 
+def session_text(number: int) -> str:
+    """A session as logs and people are told of it: 16 hex digits, and never the client's name."""
+    return f"{number:016x}"
+
+
 def _next(number: bytes, tokens: bytes | memoryview) -> bytes:
     digest = blake2b(number, digest_size=NUMBER_BYTES)
     digest.update(tokens)

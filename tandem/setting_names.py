@@ -6,6 +6,7 @@ NAMES: Final = frozenset(
     {
         "advertise_host",
         "allow_external_scores",
+        "allow_kv_hints",
         "allow_reports",
         "allowed_hosts",
         "api_keys",
@@ -133,6 +134,7 @@ NAMES: Final = frozenset(
         "router_wait_seconds",
         "routers",
         "served_model_name",
+        "session_end_headers",
         "session_headers",
         "settle_seconds",
         "share_prefix_cache",

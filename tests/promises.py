@@ -1455,6 +1455,31 @@ PROMISES: tuple[Promise, ...] = (
         "worker that it began at.",
         ours=True,
     ),
+    Promise(
+        "S5-642",
+        "Given a session whose prompts differ at the same early place each time, so that no cache "
+        "has what follows, then a metric counts the tokens, and a log line and /debug say where.",
+        ours=True,
+    ),
+    Promise(
+        "S5-643",
+        "Given a request that its client says to be its session's last, once it has ended, then "
+        "the router keeps nothing of the session; the end of a subagent is not its parent's.",
+        ours=True,
+    ),
+    Promise(
+        "S5-644",
+        "Given nvext in any dialect, then its priority orders the queue within what the key is "
+        "allowed, its expected output counts at the decode worker, what nothing follows is named, "
+        "and nonsense is refused by its name.",
+        ours=True,
+    ),
+    Promise(
+        "S5-645",
+        "Given kv_hints of a client, then no engine has them unless frontend and router let them "
+        "pass, and then in bounds of size, number and depth.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",

@@ -346,7 +346,7 @@ _OF_EVERY_MESSAGE: dict[str, Foreign] = {
 }
 OF_COUNTS: Mapping[str, Foreign] = _OF_EVERY_MESSAGE | dict.fromkeys(
     (
-        *("max_tokens", "metadata", "service_tier", "stop_sequences"),
+        *("kv_hints", "max_tokens", "metadata", "nvext", "service_tier", "stop_sequences"),
         *("stream", "temperature", "top_k", "top_p"),
     ),
     _hint("nothing is generated"),
@@ -376,6 +376,29 @@ OF_CLIENT_TOOLS: Mapping[str, Foreign] = {
         _MODEL_NOT_SHOWN,
     ),
     "input_examples": Foreign("templates show tools by their schema", _EMPTY_LIST),
+}
+OF_NVEXT: Mapping[str, Foreign] = {
+    "greed_sampling": Foreign("see `temperature`", _FALSE),
+    "use_raw_prompt": Foreign(_NO_TEMPLATE_CHOICE, _FALSE),
+    "token_data": Foreign("see `/v1/completions`, whose prompts may be token ids"),
+    "max_thinking_tokens": Foreign("see `thinking_token_budget`"),
+    **dict.fromkeys(
+        ("backend_instance_id", "prefill_worker_id", "decode_worker_id", "dp_rank"),
+        _hint(_ROUTED_HERE),
+    ),
+    "prefill_dp_rank": _hint(_ROUTED_HERE),
+    "cache_control": _hint("caches keep what was used last, for whomever"),
+    "annotations": _hint("streams have no events beside the API's own", _EMPTY_LIST),
+    "extra_fields": _hint("see `tandem.report`", _EMPTY_LIST),
+    "request_timestamp_ms": _hint("nothing is simulated"),
+}
+OF_AGENT_HINTS: Mapping[str, Foreign] = {
+    "strict_priority": _hint("see `priority`: one queue has one order"),
+    "speculative_prefill": _hint("prompts are computed when they come", _FALSE),
+    "latency_sensitivity": _hint("see `priority`"),
+}
+OF_SESSION_CONTROL: Mapping[str, Foreign] = {
+    "timeout": _hint("a session is forgotten when so many others have come since"),
 }
 OF_TEXT: Mapping[str, Foreign] = {"verbosity": _VERBOSITY}
 OF_REASONING: Mapping[str, Foreign] = dict.fromkeys(
@@ -434,12 +457,12 @@ reason. Versions are left out here too.
 """
 
 
-_DROPPED = LEFT_OUT | {
+_DROPPED = {*LEFT_OUT, "kv_hints"} | {
     name
     for table in (
         *(OF_CHATS, OF_COMPLETIONS, OF_TOKENS, OF_RESPONSES, OF_ITEMS, OF_FLAT_TOOLS, OF_MESSAGES),
         *(OF_PARTS, OF_TOOLS, OF_FUNCTIONS, OF_CALLS, OF_CALLED, OF_COUNTS, OF_TURNS, OF_BLOCKS),
-        *(OF_CLIENT_TOOLS, OF_TEXT, OF_REASONING),
+        *(OF_CLIENT_TOOLS, OF_TEXT, OF_REASONING, OF_NVEXT, OF_AGENT_HINTS, OF_SESSION_CONTROL),
     )
     for name, each in table.items()
     if each.dropped or each.offers

@@ -19,6 +19,7 @@ from frontend.openai.conversation import ChatMessage
 from frontend.openai.forced import behind_thought, form_with_calls
 from frontend.openai.formats import Form, form_of
 from frontend.openai.limits import Limits
+from frontend.openai.nvext import NO_HINTS
 from frontend.openai.processors import processors_of
 from frontend.openai.requests import (
     MAX_LOGIT_BIASES,
@@ -34,11 +35,13 @@ from frontend.openai.requests import (
 from frontend.openai.thought import Thought
 from frontend.openai.tokenizer import Tokenizer
 from frontend.openai.tools import AskedTools, asked_tools
+from tandem import kv_hints
 from tandem.errors import (
     InvalidRequestError,
     UnsupportedError,
 )
 from tandem.keys.grant import Grant
+from tandem.kv_hints import PARAM
 from tandem.logits.contradictions import fields as contradictions
 from tandem.sampling import TOP_K_OFF
 from tandem.upstream.submission import Prompt
@@ -84,6 +87,11 @@ class Preprocessor:
     def passed_over(self, request: ChatRequest) -> tuple[str, ...]:
         """Names of what a chat's prompt and answer are made without, as chats call it."""
         return self._chats.passed_over(request)
+
+    def _passed_over(self, request: GenerationFields) -> tuple[str, ...]:
+        names = self._chats.passed_over(request) if isinstance(request, ChatRequest) else ()
+        hints = () if self._config.allow_kv_hints or _says_nothing(request.kv_hints) else (PARAM,)
+        return *names, *hints
 
     def submission(
         self,
@@ -253,12 +261,13 @@ class Preprocessor:
         )
 
     def _priority(self, request: GenerationFields, grant: Grant | None) -> int:
-        """The priority that a request asks for, of which a higher one is admitted first; a tier
-        asks for no more than its key is allowed.
+        """The priority that a request asks for, of which a higher one is admitted first; a hint, or
+        else a tier, asks for no more than its key is allowed.
         """
         if request.priority is not None:
             return -request.priority if self._lower_first else request.priority
-        asked = TIER_PRIORITIES.get(request.service_tier or "", 0)
+        hinted = request.nvext.priority if request.nvext else None
+        asked = TIER_PRIORITIES.get(request.service_tier or "", 0) if hinted is None else hinted
         return asked if grant is None or asked <= 0 else min(asked, grant.max_priority)
 
     def _submission(
@@ -291,12 +300,11 @@ class Preprocessor:
             max_tokens=min(prompt.max_tokens for prompt in prompts),
             fields=processors.fields,
         )
-        options = request.stream_options
+        options, hints = request.stream_options, request.nvext
         return Asked(
             parsing=parsing,
-            passed_over=self._chats.passed_over(request)
-            if isinstance(request, ChatRequest)
-            else (),
+            passed_over=self._passed_over(request),
+            kv_hints=_kv_hints(request) if self._config.allow_kv_hints else "",
             shown_special_tokens=self._markers if parsing else (),
             id=id,
             trace_id=trace_id,
@@ -328,7 +336,9 @@ class Preprocessor:
             weight=1 if grant is None else grant.weight,
             cache_salt=cache.cache_salt,
             lora_adapter=cache.lora_adapter,
-            session=request.prompt_cache_key or request.user or "",
+            session=(hints and hints.session) or request.prompt_cache_key or request.user or "",
+            ends_session=hints is not None and hints.closes,
+            expected_tokens=hints.expected_tokens if hints else 0,
         )
 
 
@@ -343,6 +353,19 @@ def _of_prompt(request: CompletionRequest) -> int | None:
             param="prompt_logprobs",
         )
     return echoed
+
+
+def _kv_hints(request: GenerationFields) -> str:
+    """The envelope for the engines, as JSON; empty: there is none."""
+    if _says_nothing(request.kv_hints):
+        return ""
+    text = bytes(request.kv_hints)
+    kv_hints.read(text)
+    return text.decode()
+
+
+def _says_nothing(hints: msgspec.Raw) -> bool:
+    return memoryview(hints) == memoryview(NO_HINTS)
 
 
 def _salt(request: GenerationFields, salt: str) -> str:

@@ -30,6 +30,8 @@ from frontend.openai.foreign import (
     TOOL_TYPES,
 )
 from frontend.openai.formats import FormFields
+from frontend.openai.nvext import KIND as NVEXT
+from frontend.openai.nvext import NO_HINTS, AnyNvExt, NvExt
 from frontend.openai.strangers import Kind
 from frontend.openai.tools import (
     CalledFunction,
@@ -152,6 +154,10 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     """Requests of one user for a name of several models go to one of them."""
     prompt_cache_key: str | None = None
     """Names a session, as `user` does where this says nothing: see docs/router.md, "Prefixes"."""
+    nvext: NvExt | None = None
+    """Hints: where the request goes, and when."""
+    kv_hints: msgspec.Raw = NO_HINTS
+    """For the engines' KV caches; read only where the deployment passes them on."""
 
 
 def shows_token_ids(request: GenerationFields) -> bool:
@@ -249,10 +255,11 @@ class _AnyTool(Tool, forbid_unknown_fields=False, kw_only=True):
 class _AnyChatRequest(ChatRequest, forbid_unknown_fields=False, kw_only=True):
     messages: Annotated[list[_AnyMessage], Meta(min_length=1)]  # type: ignore[assignment]
     tools: list[_AnyTool] | None = None  # type: ignore[assignment]
+    nvext: AnyNvExt | None = None
 
 
 class _AnyCompletionRequest(CompletionRequest, forbid_unknown_fields=False, kw_only=True):
-    pass
+    nvext: AnyNvExt | None = None
 
 
 class _AnyTokenizeRequest(TokenizeRequest, forbid_unknown_fields=False, kw_only=True):
@@ -281,7 +288,7 @@ _INNER = {
         function=Kind.of(FunctionDefinition, OF_FUNCTIONS),
     ),
 }
-CHAT_BODY = Body.of(ChatRequest, _AnyChatRequest, OF_CHATS, **_INNER)
-COMPLETION_BODY = Body.of(CompletionRequest, _AnyCompletionRequest, OF_COMPLETIONS)
+CHAT_BODY = Body.of(ChatRequest, _AnyChatRequest, OF_CHATS, nvext=NVEXT, **_INNER)
+COMPLETION_BODY = Body.of(CompletionRequest, _AnyCompletionRequest, OF_COMPLETIONS, nvext=NVEXT)
 TOKENIZE_BODY = Body.of(TokenizeRequest, _AnyTokenizeRequest, OF_TOKENS, **_INNER)
 DETOKENIZE_BODY = Body.of(DetokenizeRequest, _AnyDetokenizeRequest, {})

@@ -154,6 +154,13 @@ _ENGINE = Row(
             ),
             "expected by routers",
         ),
+        (
+            ratio(
+                rate("tandem_router_lost_hit_tokens_total"),
+                rate("tandem_router_prompt_tokens_total"),
+            ),
+            "lost where sessions' prompts differ early",
+        ),
         unit="percentunit",
         maximum=1,
         width=6,

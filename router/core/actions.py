@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from router.core.events import Submit
+from router.core.lost_hits import LostHits
 from router.core.story import Moment, Story
 from router.core.values import ServedModel, Voucher
 from tandem.errors import TandemError
@@ -170,6 +171,12 @@ class WorkerReturned(msgspec.Struct, frozen=True):
     reason: str
 
 
+class HitsLost(msgspec.Struct, frozen=True):
+    """A session's prompts have begun to differ at the same early place each time; for logs."""
+
+    lost: LostHits
+
+
 class RefuseFrontend(msgspec.Struct, frozen=True):
     """The frontend broke the protocol: close its stream. The core has dropped it already."""
 
@@ -222,6 +229,7 @@ Action = (
     | CanaryFailed
     | WorkerEjected
     | WorkerReturned
+    | HitsLost
     | RefuseFrontend
     | FleetChanged
     | WorkerPaired

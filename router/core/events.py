@@ -42,7 +42,13 @@ class Submit(msgspec.Struct, frozen=True, kw_only=True):
     """What stands for its blocks: see tandem/prefix_blocks.py. Empty: they are not known."""
     session: int = 0
     """Requests with the same one are likely to go on from each other; 0: nothing is known."""
+    ends_session: bool = False
+    """No request of the session follows."""
     max_tokens: int = 0
+    expected_tokens: int = 0
+    """What each output is likely to have, as the client expects it, at most max_tokens; 0: nothing
+    is known.
+    """
     logits_processors: frozenset[str] = frozenset()
     """Logits processors that the task names."""
     lora_adapter: str = ""

@@ -504,6 +504,7 @@ class Lifecycle:
         self._state.traces.remove(request)
         story = of_request(request, self._state.fleet, self.now)
         self._forget_request(request)
+        self._forget_session(request)
         if requests := self._state.frontends.get(submit.frontend):
             for number in range(submit.first_sequence, submit.first_sequence + submit.n):
                 requests.pop(number, None)
@@ -517,6 +518,17 @@ class Lifecycle:
         request.sequences = []  # they refer back to it: else both wait for the garbage collector
         if not request.legs:
             request.allotment.close()
+
+    def _forget_session(self, request: Request) -> None:
+        """Let go of what was kept for the prompts to come of a session that is over, and for other
+        sequences of the request.
+        """
+        prefixes, session = self._state.fleet.prefixes, request.submit.session
+        if request.number:
+            prefixes.forget_session(-request.number)
+        if request.submit.ends_session and session:
+            prefixes.forget_session(session)
+            self._state.lost_hits.forget(session)
 
     def _begin(self, sequence: Sequence, room: int) -> None:
         """It leaves the queue, and its legs are started."""
@@ -566,7 +578,8 @@ class Lifecycle:
         if is_prefill and not sequence.request.canary:
             self._state.counts.prompt_tokens += prompt.tokens
             self._state.counts.cached_tokens += prompt.tokens - tokens
-        tokens += made.tokens if made else 0
+        expected = 0 if is_prefill else submit.expected_tokens
+        tokens += max(expected, made.tokens if made else 0)
         sent: Blocks = self._state.fleet.prefixes.send(worker, prompt) if is_prefill else ()
         leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, sent, held)
         worker.take(leg.number, tokens)

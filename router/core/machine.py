@@ -18,6 +18,7 @@ from router.core.events import Event
 from router.core.fleet import Fleet
 from router.core.health import Health, News
 from router.core.lifecycle import Lifecycle
+from router.core.lost_hits import TURNS
 from router.core.picking import Pair
 from router.core.prefixes import DEFAULT_BYTES
 from router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
@@ -245,8 +246,20 @@ class Core:
         self.state.traces.add(request)
         self.state.open_sequences += submit.n
         self.state.deadlines.set(request, request.deadline)
+        if submit.voucher is None:
+            self._note_lost_hits(submit)
         for sequence in request.sequences:
             self._lifecycle.enqueue(sequence)
+
+    def _note_lost_hits(self, submit: events.Submit) -> None:
+        """Where no worker has a cache, no hit is missed."""
+        prefixes, blocks = self.state.fleet.prefixes, submit.prompt_blocks
+        held = prefixes.depth(blocks) if prefixes.count else len(blocks)
+        lost = self.state.lost_hits.note(submit, held)
+        if lost is not None:
+            self.state.counts.lost_hit_tokens += lost.tokens
+            if lost.turns == TURNS:
+                self._lifecycle.actions.append(actions.HitsLost(lost))
 
     def _refuse_frontend(self, submit: events.Submit) -> None:
         self._frontend_down(events.FrontendDown(submit.frontend))

@@ -83,6 +83,19 @@ class Prefixes:
             while count and blocks[count - 1] not in holders:
                 count //= 2
 
+    def depth(self, blocks: Blocks) -> int:
+        """How many blocks of a prompt some worker holds, from the first on."""
+        return max(depth_in(blocks, holders) for holders in self._holders.values())
+
+    @property
+    def sessions(self) -> int:
+        """How many sessions' last workers are known."""
+        return len(self._sessions)
+
+    def forget_session(self, session: int) -> None:
+        """A session is over: nothing follows that would go where its last prompt went."""
+        self._sessions.pop(session, None)
+
     def last_of(self, session: int) -> Worker | None:
         """The worker that a session's last prompt was sent to. A request of several sequences is a
         session, too: the one of its number below 0.

@@ -206,7 +206,9 @@ class Leg:
     worker: Worker
     sequence: Sequence
     tokens: int
-    """Prompt tokens that count as load: decode counts all, prefill those that it computes."""
+    """What counts as load: of prefill the prompt's tokens that it computes, of decode all of them
+    and those that the output is expected to have.
+    """
     fresh: Blocks = ()
     """Prompt blocks that this leg adds to its worker's prefix cache."""
     held: bool = False

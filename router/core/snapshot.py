@@ -9,6 +9,7 @@ import copy
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from router.core.lost_hits import LostHits
 from router.core.state import State
 from router.core.values import Counts, Phase, Standing
 
@@ -57,6 +58,10 @@ class Snapshot:
     workers: tuple[WorkerSnapshot, ...]
     records: dict[str, RecordSnapshot]
     """By address, of workers that are connected or were not long ago."""
+    sessions: int
+    """Sessions whose last prefill worker is remembered."""
+    lost_hits: tuple[LostHits, ...]
+    """The last sessions that lost some, the latest first."""
 
 
 def take(state: State) -> Snapshot:
@@ -88,4 +93,6 @@ def take(state: State) -> Snapshot:
             )
             for key, each in fleet.records.items()
         },
+        sessions=fleet.prefixes.sessions,
+        lost_hits=state.lost_hits.told(),
     )

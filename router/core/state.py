@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from router.core.fleet import Fleet
+from router.core.lost_hits import LostHitsOfSessions
 from router.core.sequences import Leg, Request, Sequence
 from router.core.stories import Traces
 from router.core.timers import Timers
@@ -36,5 +37,6 @@ class State:
     deadlines: Timers[Request] = field(default_factory=Timers)
     settling: Timers[Leg] = field(default_factory=Timers)
     counts: Counts = field(default_factory=Counts)
+    lost_hits: LostHitsOfSessions = field(default_factory=LostHitsOfSessions)
     open_sequences: int = 0
     draining: bool = False

@@ -281,6 +281,10 @@ class Counts:
     """Those of prefill legs' prompts, but for canaries'."""
     cached_tokens: int = 0
     """Those of them that the workers' caches were thought to hold when they were chosen."""
+    lost_hit_tokens: int = 0
+    """Those of them that a cache would have had, if the prompts of their session did not differ at
+    the same early place each time: see lost_hits.py.
+    """
     retries: int = 0
     requeued: int = 0
     """Sequences that wait again because a worker was full, or shut down, before it began."""

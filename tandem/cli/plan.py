@@ -12,7 +12,12 @@ from pathlib import Path
 from tandem.errors import StartError
 from tandem.free_ports import LOOPBACK, FreePorts
 
-PERMISSIONS = ("client_logits_processors", "allow_reports", "allow_external_scores")
+PERMISSIONS = (
+    "client_logits_processors",
+    "allow_reports",
+    "allow_external_scores",
+    "allow_kv_hints",
+)
 """Settings that a frontend and its router have alike: what one lets through the other must too."""
 COMPONENTS = ("frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker")
 

@@ -89,6 +89,10 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     trace_id: str = ""
     cache_salt: str = ""
     """Cached prefixes are those of requests that have the same one, and the same adapter."""
+    kv_hints: str = ""
+    """For the engine's KV cache: an envelope as tandem/kv_hints.py reads it. An engine without such
+    hints passes over them; empty: none.
+    """
     lora_adapter: str = ""
     """One of EngineSettings.lora_adapters, by name; empty: the model alone."""
     tenant: str = ""

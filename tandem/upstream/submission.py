@@ -104,8 +104,14 @@ class Submission(Struct, frozen=True, kw_only=True):
     """How much that key gets beside others."""
     cache_salt: str = ""
     """Prefix caches are shared with requests that have the same one."""
+    kv_hints: str = ""
+    """An envelope of hints for the engines' KV caches, as JSON: tandem/kv_hints.py bounds it."""
     session: str = ""
     """What the client calls what this is a part of: such requests go on from each other."""
+    ends_session: bool = False
+    """No request of that session follows."""
+    expected_tokens: int = 0
+    """What each output is likely to have, as the client expects it; 0: nothing is known."""
     resume: bool = False
     """Where a decode worker is lost, another pair may go on."""
     context_only: bool = False
@@ -203,6 +209,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             extra_fields=self.extra_fields,
             tenant=self.tenant,
             cache_salt=self.cache_salt,
+            kv_hints=self.kv_hints,
             shown_special_tokens=self.shown_special_tokens,
             lora_adapter=self.lora_adapter,
         ).SerializeToString()
@@ -229,7 +236,9 @@ class Submission(Struct, frozen=True, kw_only=True):
             prompt_tokens=chosen.tokens,
             prompt_blocks=chosen.blocks,
             session=self.session_number,
+            ends_session=self.ends_session,
             max_tokens=chosen.max_tokens,
+            expected_tokens=min(self.expected_tokens, chosen.max_tokens),
             timeout_ms=max(1, min(round(seconds * 1000), 2**32 - 1)),
             priority=self.priority,
             want_report=self.want_report,

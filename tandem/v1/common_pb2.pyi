@@ -347,6 +347,7 @@ class Task(_message.Message):
     RESUME_FIELD_NUMBER: _builtins.int
     LORA_ADAPTER_FIELD_NUMBER: _builtins.int
     EXTRA_FIELDS_FIELD_NUMBER: _builtins.int
+    KV_HINTS_FIELD_NUMBER: _builtins.int
     trace_id: _builtins.str
     """32 lower-case hex digits (W3C trace context)"""
     model: _builtins.str
@@ -370,6 +371,8 @@ class Task(_message.Message):
     """which of the model's LoRA adapters runs it, in both phases; empty: the model alone"""
     extra_fields: _builtins.str
     """a JSON object: fields of the client's body that OpenAI's API does not have, for classifiers"""
+    kv_hints: _builtins.str
+    """a JSON object, for the engine's KV cache: see tandem/kv_hints.py; at most 16 KiB; empty: none"""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -419,10 +422,11 @@ class Task(_message.Message):
         resume: Global___Resumption | None = ...,
         lora_adapter: _builtins.str = ...,
         extra_fields: _builtins.str = ...,
+        kv_hints: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["embedding_bias", b"embedding_bias", "logits", b"logits", "regeneration", b"regeneration", "resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embedding_bias", b"embedding_bias", "extra_fields", b"extra_fields", "logits", b"logits", "lora_adapter", b"lora_adapter", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "resume", b"resume", "sampling", b"sampling", "shown_special_tokens", b"shown_special_tokens", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embedding_bias", b"embedding_bias", "extra_fields", b"extra_fields", "kv_hints", b"kv_hints", "logits", b"logits", "lora_adapter", b"lora_adapter", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "resume", b"resume", "sampling", b"sampling", "shown_special_tokens", b"shown_special_tokens", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -492,9 +496,11 @@ class TaskRequests(_message.Message):
     WANT_REPORT_FIELD_NUMBER: _builtins.int
     WANT_EXTERNAL_SCORES_FIELD_NUMBER: _builtins.int
     LORA_ADAPTER_FIELD_NUMBER: _builtins.int
+    KV_HINTS_FIELD_NUMBER: _builtins.int
     want_report: _builtins.bool
     want_external_scores: _builtins.bool
     lora_adapter: _builtins.str
+    kv_hints: _builtins.str
     @_builtins.property
     def logits(self) -> Global___ProcessorNames: ...
     def __init__(
@@ -504,10 +510,11 @@ class TaskRequests(_message.Message):
         want_report: _builtins.bool = ...,
         want_external_scores: _builtins.bool = ...,
         lora_adapter: _builtins.str = ...,
+        kv_hints: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits", "lora_adapter", b"lora_adapter", "want_external_scores", b"want_external_scores", "want_report", b"want_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_hints", b"kv_hints", "logits", b"logits", "lora_adapter", b"lora_adapter", "want_external_scores", b"want_external_scores", "want_report", b"want_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

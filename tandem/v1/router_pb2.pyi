@@ -100,6 +100,8 @@ class Submit(_message.Message):
     PROMPT_BLOCKS_FIELD_NUMBER: _builtins.int
     SESSION_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
+    ENDS_SESSION_FIELD_NUMBER: _builtins.int
+    EXPECTED_TOKENS_FIELD_NUMBER: _builtins.int
     first_sequence: _builtins.int
     """the request's n sequences are first_sequence .. first_sequence + n - 1"""
     n: _builtins.int
@@ -136,6 +138,10 @@ class Submit(_message.Message):
     """requests with the same one are likely to go on from each other; 0: nothing is known of that"""
     resume: _builtins.bool
     """where a decode worker is lost, another pair may go on: all is said again from the first row"""
+    ends_session: _builtins.bool
+    """no request of its session follows: once it has ended, nothing is kept for such"""
+    expected_tokens: _builtins.int
+    """of each output, as the client expects it, at most max_tokens; 0: nothing is known of that"""
     def __init__(
         self,
         *,
@@ -159,10 +165,12 @@ class Submit(_message.Message):
         prompt_blocks: _builtins.bytes = ...,
         session: _builtins.int = ...,
         resume: _builtins.bool = ...,
+        ends_session: _builtins.bool = ...,
+        expected_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_blocks", b"prompt_blocks", "prompt_logprobs", b"prompt_logprobs", "prompt_tokens", b"prompt_tokens", "resume", b"resume", "session", b"session", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tokenizer_sha256", b"tokenizer_sha256", "trace_id", b"trace_id", "voucher", b"voucher", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "ends_session", b"ends_session", "expected_tokens", b"expected_tokens", "first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_blocks", b"prompt_blocks", "prompt_logprobs", b"prompt_logprobs", "prompt_tokens", b"prompt_tokens", "resume", b"resume", "session", b"session", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tokenizer_sha256", b"tokenizer_sha256", "trace_id", b"trace_id", "voucher", b"voucher", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -184,6 +184,7 @@ class Intake:
             timeout_seconds=command.timeout_ms / 1000,
             trace_id=task.trace_id,
             cache_salt=task.cache_salt,
+            kv_hints=task.kv_hints,
             lora_adapter=task.lora_adapter,
             tenant=task.tenant,
             embedding_bias=task.embedding_bias if task.HasField("embedding_bias") else None,

@@ -5,7 +5,7 @@ The frontend's API has the same bounds or narrower ones; a worker trusts no chec
 
 from __future__ import annotations
 
-from tandem import extra_fields
+from tandem import extra_fields, kv_hints
 from tandem.errors import InvalidRequestError
 from tandem.keys import MAX_NAME
 from tandem.message_limits import MAX_PROMPT_LOGPROBS
@@ -43,6 +43,8 @@ def check(task: common_pb2.Task, limits: worker_pb2.Limits) -> None:
         characters = sum(len(key) + len(value) for key, value in task.metadata.items())
         _at_most(MOST_METADATA_CHARACTERS, characters, "metadata")
     extra_fields.read(task.extra_fields)
+    if task.kv_hints:
+        kv_hints.read(task.kv_hints)
     if shown := task.shown_special_tokens:
         _at_most(MOST_SHOWN_SPECIAL_TOKENS, len(shown), "shown_special_tokens")
         check_token_ids(shown, limits.vocabulary, param="shown_special_tokens")

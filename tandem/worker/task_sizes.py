@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from tandem import extra_fields
+from tandem import extra_fields, kv_hints
 from tandem.errors import ContextLengthError, InvalidRequestError
 from tandem.logits.forms.limits import SpecLimits
 from tandem.message_limits import MAX_MADE_BYTES
@@ -55,6 +55,7 @@ def check(task: bytes, limits: worker_pb2.Limits, *, most_text: int, specs: Spec
     most_bias = _TOKEN_BIAS * limits.vocabulary + _MARGIN_BYTES
     _at_most(most_bias, sizes[_TASK.EMBEDDING_BIAS_FIELD_NUMBER], "embedding_bias")
     extra_fields.check_size(sizes[_TASK.EXTRA_FIELDS_FIELD_NUMBER])
+    kv_hints.check_size(sizes[_TASK.KV_HINTS_FIELD_NUMBER])
     _at_most(MAX_MADE_BYTES, sizes[_TASK.RESUME_FIELD_NUMBER], "resume")
     shown = sizes[_TASK.SHOWN_SPECIAL_TOKENS_FIELD_NUMBER]
     _at_most(_MARGIN_BYTES, shown, "shown_special_tokens")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,27 @@ def test_several_outputs_of_a_prompt_are_prefilled_once(cached: Served) -> None:
     cached_tokens(cached, [110, *PROMPT], n=4)
     told = 4 * (len(PROMPT) + 1) - 3 * 6 * BLOCK_TOKENS
     assert computed(cached) - before == told
+
+
+@pytest.mark.promise("S5-642", "S5-643")
+def test_a_clock_at_the_beginning_is_told_of_until_the_session_ends(cached: Served) -> None:
+    """Of tokens, so that a block is where it is; the session's name is in no document."""
+    session = {"session_control": {"session_id": "a clock in its instructions"}}
+    before = cached.metric("router", "tandem_router_lost_hit_tokens_total")
+    for clock in range(4):
+        prompt = [120, *PROMPT[:BLOCK_TOKENS], 121 + clock, *PROMPT]
+        cached_tokens(cached, prompt, nvext=session)
+    assert cached.metric("router", "tandem_router_sessions") == 1
+    lost = cached.metric("router", "tandem_router_lost_hit_tokens_total") - before
+    assert lost == 2 * 6 * BLOCK_TOKENS, "of the third prompt and the fourth"
+    address = cached.stack.components["router"].launch.metrics
+    text = httpx.get(f"http://{address}/debug/lost-hits").text
+    assert "clock" not in text
+    (told,) = json.loads(text)["sessions"]
+    assert (told["token"], told["turns"], told["tokens"]) == (64, 3, 6 * BLOCK_TOKENS)
+    session["session_control"]["action"] = "close"
+    cached_tokens(cached, PROMPT, nvext=session)
+    assert cached.metric("router", "tandem_router_sessions") == 0
 
 
 def computed(served: Served) -> float:

@@ -94,7 +94,7 @@ def test_what_cannot_be_is_refused_alone_and_kept_nowhere(fields: dict[str, Any]
     assert len(submit.tokenizer_sha256) <= MAX_TOKENIZER_CHARACTERS
 
 
-@pytest.mark.promise("S6-143")
+@pytest.mark.promise("S6-143", "S5-645")
 @pytest.mark.parametrize(
     ("asked", "allowed"),
     [
@@ -102,6 +102,7 @@ def test_what_cannot_be_is_refused_alone_and_kept_nowhere(fields: dict[str, Any]
         (_task("json_schema", "steer"), {"client_logits_processors": ("steer",)}),
         (_task(want_report=True), {"allow_reports": True}),
         (_task(want_external_scores=True), {"allow_external_scores": True}),
+        (_task(kv_hints="{}"), {"allow_kv_hints": True}),
         (_task() + _task("forced_sequence"), {"client_logits_processors": ("forced_sequence",)}),
     ],
 )

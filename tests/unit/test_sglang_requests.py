@@ -552,3 +552,14 @@ def test_time_running_out_names_the_hand_over_only_before_the_first_token(
     role: Role, started: bool, error: type[Exception]
 ) -> None:
     assert type(chunks.deadline(role, started=started, seconds=1.0)) is error
+
+
+# --- hints for its cache
+
+
+@pytest.mark.promise("S5-645")
+@pytest.mark.parametrize("role", Role)
+def test_sglang_is_given_hints_for_its_cache_as_it_takes_them(role: Role) -> None:
+    envelope = {"protocol_version": "0.1", "message_id": "m", "actions": []}
+    assert fields_of(request(kv_hints=json.dumps(envelope)), role)["kv_hints"] == envelope
+    assert "kv_hints" not in fields_of(request(), role)

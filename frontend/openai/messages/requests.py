@@ -19,6 +19,8 @@ from frontend.openai.foreign import (
     TOOL_TYPES,
 )
 from frontend.openai.formats import JsonSchema, JsonSchemaFormat
+from frontend.openai.nvext import KIND as NVEXT
+from frontend.openai.nvext import NO_HINTS, AnyNvExt, NvExt
 from frontend.openai.requests import (
     MAX_STOPS,
     ChatRequest,
@@ -136,6 +138,9 @@ class MessageRequest(CountRequest, forbid_unknown_fields=True, kw_only=True):
     metadata: MessageMetadata | None = None
     stream: bool | None = None
     service_tier: ServiceTier | None = None
+    nvext: NvExt | None = None
+    """Hints: where the request goes, and when."""
+    kv_hints: msgspec.Raw = NO_HINTS
 
 
 class _AnyBlock(ContentBlock, forbid_unknown_fields=False, kw_only=True):
@@ -160,6 +165,7 @@ class _AnyMessageRequest(MessageRequest, forbid_unknown_fields=False, kw_only=Tr
     messages: Annotated[list[_AnyTurn], Meta(min_length=1)]  # type: ignore[assignment]
     system: str | list[_AnyBlock] | None = None  # type: ignore[assignment]
     tools: list[_AnyClientTool] | None = None  # type: ignore[assignment]
+    nvext: AnyNvExt | None = None
 
 
 _BLOCKS = Kind.of(ContentBlock, OF_BLOCKS, content=Kind.of(ContentBlock, OF_BLOCKS))
@@ -168,7 +174,7 @@ _INNER = {
     "system": _BLOCKS,
     "tools": Kind.of(ClientTool, OF_CLIENT_TOOLS, BUILT_IN_TOOLS, TOOL_TYPES),
 }
-BODY = Body.of(MessageRequest, _AnyMessageRequest, OF_TURNS, **_INNER)
+BODY = Body.of(MessageRequest, _AnyMessageRequest, OF_TURNS, nvext=NVEXT, **_INNER)
 COUNT_BODY = Body.of(CountRequest, _AnyCountRequest, OF_COUNTS, **_INNER)
 NAMES = {
     "messages": "messages",
@@ -197,6 +203,8 @@ def chat(request: MessageRequest) -> ChatRequest:
     asked.stream = request.stream
     asked.user = user
     asked.service_tier = request.service_tier
+    asked.nvext = request.nvext
+    asked.kv_hints = request.kv_hints
     return asked
 
 

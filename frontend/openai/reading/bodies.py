@@ -17,6 +17,7 @@ from frontend.openai.reading.models import Chosen, LoadedModel, Models
 from frontend.openai.reading.reader import decode
 from frontend.openai.reading.readers import Readers
 from frontend.openai.reading.wire import Answerable, Answered, Order, Read
+from frontend.openai.sessions import Sessions
 from frontend.openai.strangers import FieldRules
 
 SMALL_BYTES: Final = 16 * 1024
@@ -55,12 +56,9 @@ class Reading:
         readers: Readers,
         metrics: Metrics,
         rules: FieldRules,
-        session_headers: Sequence[str],
+        sessions: Sessions,
     ) -> None:
-        """`session_headers`: those that say, before any field of a body, what a request is a part
-        of: the first that it has.
-        """
-        self._session_headers = [name.lower().encode() for name in session_headers]
+        self._sessions = sessions
         self._models = models
         self._readers = readers
         self._metrics = metrics
@@ -70,11 +68,7 @@ class Reading:
         """The request of a call. Raises RequestError and RefusedError."""
         found = await self._read(dialect, call)
         tell_ignored(call, found.asked.passed_over, self._metrics)
-        session = next(filter(None, map(call.header, self._session_headers)), None)
-        if session:
-            asked = msgspec.structs.replace(found.asked, session=session.decode("latin-1"))
-            found = found._replace(asked=asked)
-        return found
+        return found._replace(asked=self._sessions.of(call, found.asked))
 
     async def _read(self, dialect: Dialect, call: Call) -> Submissible:
         body = await call.body()

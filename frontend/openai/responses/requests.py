@@ -28,6 +28,8 @@ from frontend.openai.formats import (
     ResponseFormat,
     TextFormat,
 )
+from frontend.openai.nvext import KIND as NVEXT
+from frontend.openai.nvext import NO_HINTS, AnyNvExt, NvExt
 from frontend.openai.requests import (
     ChatRequest,
     MetadataKey,
@@ -177,6 +179,9 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Requests of one user for a name of several models go to one of them."""
     prompt_cache_key: str | None = None
     service_tier: ServiceTier | None = None
+    nvext: NvExt | None = None
+    """Hints: where the request goes, and when."""
+    kv_hints: msgspec.Raw = NO_HINTS
 
 
 class _AnyItemText(ItemText, forbid_unknown_fields=False, kw_only=True):
@@ -206,6 +211,7 @@ class _AnyResponseRequest(ResponseRequest, forbid_unknown_fields=False, kw_only=
     tools: list[_AnyResponseTool] | None = None  # type: ignore[assignment]
     text: _AnyTextOptions | None = None
     reasoning: _AnyReasoningOptions | None = None
+    nvext: AnyNvExt | None = None
 
 
 _PARTS = Kind.of(ItemText, OF_PARTS)
@@ -230,6 +236,7 @@ BODY = Body.of(
     ),
     text=Kind.of(TextOptions, OF_TEXT),
     reasoning=Kind.of(ReasoningOptions, OF_REASONING),
+    nvext=NVEXT,
 )
 NAMES = {
     "messages": "input",
@@ -259,6 +266,8 @@ def chat(request: ResponseRequest) -> ChatRequest:
         user=request.user,
         prompt_cache_key=request.prompt_cache_key,
         service_tier=request.service_tier,
+        nvext=request.nvext,
+        kv_hints=request.kv_hints,
     )
 
 

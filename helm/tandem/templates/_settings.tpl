@@ -114,7 +114,7 @@
 {{- $settings = merge $settings .Values.router.config (dict "expected_models" (list (include "tandem.modelName" .))) }}
 {{- end }}
 {{- /* What the frontends let clients ask for must pass the router. */}}
-{{- $permissions := pick .Values.frontend.config "client_logits_processors" "allow_reports" "allow_external_scores" }}
+{{- $permissions := pick .Values.frontend.config "client_logits_processors" "allow_reports" "allow_external_scores" "allow_kv_hints" }}
 {{- merge $settings .Values.router.config $permissions (include "tandem.pairWait" . | fromYaml) | toYaml }}
 {{- end }}
 

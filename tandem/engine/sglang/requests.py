@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from tandem import kv_hints
 from tandem.engine.base import EngineRequest, Role
 from tandem.engine.sglang import cache_events
 from tandem.engine.sglang.processors import Steering
@@ -76,6 +77,8 @@ def fields(
         "log_metrics": True,
         "cache_salt": cache_events.salt(request.cache_salt, request.lora_adapter),
     }
+    if request.kv_hints:
+        arguments["kv_hints"] = kv_hints.read(request.kv_hints)
     if rank is not None:
         arguments["routed_dp_rank"] = rank
     if request.lora_adapter:

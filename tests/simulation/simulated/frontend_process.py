@@ -275,6 +275,8 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
         resume=request.resume,
         cache_salt="another" if half is not None and half.spoilt == "task" else "",
         session=session_of(request.number),
+        ends_session=request.number % 9 == 0,
+        expected_tokens=request.max_tokens if request.number % 4 == 1 else 0,
         context_only=bool(request.seconds) and half is None,
         voucher=voucher,
     )

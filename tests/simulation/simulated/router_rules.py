@@ -876,7 +876,8 @@ class RouterRules:
                 block=router.core.worker.BLOCK_TOKENS,
                 forgets=self.forgets,
             )
-        tokens += gone_on
+        expected = 0 if phase is Phase.PREFILL else sequence.request.submit.expected_tokens
+        tokens += max(gone_on, expected)
         leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output, tokens)
         self._start_rules(action, leg)
         if sequence.request.submit.half:

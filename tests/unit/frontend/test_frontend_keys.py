@@ -276,6 +276,21 @@ async def test_a_tier_asks_for_what_the_key_is_allowed_and_nothing_else_is_lower
         assert (await ask(frontend, "last", **fields)).status_code == 403
 
 
+@pytest.mark.promise("S6-153", "S5-644")
+async def test_a_hint_asks_for_what_the_key_is_allowed(start: Start, path: Path) -> None:
+    given: list[int] = []
+
+    async def note(reply: fake_router.Reply) -> None:
+        given.append(reply.submit.priority)
+        await say_hello(reply)
+
+    frontend = await start(note, api_keys_file=str(write(path, line("acme", max_priority=5))))
+    for hinted in (2**31 - 1, 3, -7):
+        nvext = {"agent_hints": {"priority": hinted}}
+        assert (await ask(frontend, "acme", nvext=nvext)).status_code == 200
+    assert given == [5, 3, -7]
+
+
 @pytest.mark.promise("S6-153")
 async def test_a_key_of_other_models_gets_nothing(start: Start, path: Path) -> None:
     keys = line("other", models=["m2"]) + line("none", models=[]) + line("mine", models=[MODEL])

@@ -228,6 +228,7 @@ def test_decode_refuses_the_second_half_of_another_request(
 
 OF_EACH_HALF = {
     "trace_id",
+    "kv_hints",
     "streaming",
     "want_text",
     "want_token_ids",

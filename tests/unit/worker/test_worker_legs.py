@@ -88,6 +88,15 @@ def test_the_engine_is_told_whose_prefixes_are_whose(tokenizer: Tokenizer) -> No
     assert [each.cache_salt for each in bench.engine.submitted] == ["acme", ""]
 
 
+@pytest.mark.promise("S5-645")
+def test_the_engine_is_told_a_requests_hints_for_its_cache(tokenizer: Tokenizer) -> None:
+    bench = Bench(tokenizer)
+    hints = '{"protocol_version": "0.1", "message_id": "m"}'
+    bench.start(1, task={"kv_hints": hints})
+    bench.start(2)
+    assert [each.kv_hints for each in bench.engine.submitted] == [hints, ""]
+
+
 def test_the_end_token_has_no_text_even_where_it_is_an_ordinary_word(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     word = ids_of(tokenizer, "the")
