@@ -59,7 +59,7 @@ class Answers:
 
 
 async def kill_in_turn(stack: Stack, seconds: float) -> None:
-    """Until cancelled."""
+    """Kill one router after the other, until cancelled."""
     routers = [name for name in stack.components if name.startswith("router")]
     for name in itertools.cycle(routers):
         await asyncio.sleep(seconds)
