@@ -122,6 +122,8 @@ def _compare(blocks: Blocks, turns: deque[_Turn], held: int) -> tuple[_Turn, int
         alike = _alike(blocks, each.blocks)
         if alike > place:
             place, last = alike, each
+        if 2 * place >= len(blocks):
+            break  # a turn that goes on from the last one: others need no look
     shorter = 0 if last is None else min(len(blocks), len(last.blocks))
     if last is None or held > place or 2 * place >= shorter:
         return _Turn(blocks, -1, 0), 0
@@ -133,6 +135,8 @@ def _alike(one: Blocks, other: Blocks) -> int:
     first that is not.
     """
     low, high = 0, min(len(one), len(other))
+    if one[high - 1] == other[high - 1]:
+        return high
     while low < high:
         middle = (low + high + 1) // 2
         if one[middle - 1] == other[middle - 1]:
