@@ -4,7 +4,7 @@ who place the request. No answer means anything else without them.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -14,8 +14,8 @@ from frontend.openai.strangers import Kind
 from tandem.keys.grant import MOST_PRIORITY
 from tandem.sampling import MAX_INT32
 
-NO_HINTS: Final = msgspec.Raw(b"null")
-"""What the field `kv_hints` has where a request has none."""
+KvHints: TypeAlias = msgspec.Raw | msgspec.UnsetType
+"""The field `kv_hints` as it came, to be read only where the deployment lets it pass."""
 
 
 class AgentHints(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -19,7 +19,7 @@ from frontend.openai.conversation import ChatMessage
 from frontend.openai.forced import behind_thought, form_with_calls
 from frontend.openai.formats import Form, form_of
 from frontend.openai.limits import Limits
-from frontend.openai.nvext import NO_HINTS
+from frontend.openai.nvext import KvHints
 from frontend.openai.processors import processors_of
 from frontend.openai.requests import (
     MAX_LOGIT_BIASES,
@@ -90,7 +90,8 @@ class Preprocessor:
 
     def _passed_over(self, request: GenerationFields) -> tuple[str, ...]:
         names = self._chats.passed_over(request) if isinstance(request, ChatRequest) else ()
-        hints = () if self._config.allow_kv_hints or _says_nothing(request.kv_hints) else (PARAM,)
+        allowed = self._config.allow_kv_hints or not _hints(request.kv_hints)
+        hints = () if allowed else (PARAM,)
         return *names, *hints
 
     def submission(
@@ -304,7 +305,7 @@ class Preprocessor:
         return Asked(
             parsing=parsing,
             passed_over=self._passed_over(request),
-            kv_hints=_kv_hints(request) if self._config.allow_kv_hints else "",
+            kv_hints=_kv_hints(request.kv_hints) if self._config.allow_kv_hints else "",
             shown_special_tokens=self._markers if parsing else (),
             id=id,
             trace_id=trace_id,
@@ -355,17 +356,18 @@ def _of_prompt(request: CompletionRequest) -> int | None:
     return echoed
 
 
-def _kv_hints(request: GenerationFields) -> str:
-    """The envelope for the engines, as JSON; empty: there is none."""
-    if _says_nothing(request.kv_hints):
-        return ""
-    text = bytes(request.kv_hints)
-    kv_hints.read(text)
+def _kv_hints(given: KvHints) -> str:
+    """The envelope for the engines, as JSON; empty: there is none. Raises InvalidRequestError."""
+    text = _hints(given)
+    if text:
+        kv_hints.read(text)
     return text.decode()
 
 
-def _says_nothing(hints: msgspec.Raw) -> bool:
-    return memoryview(hints) == memoryview(NO_HINTS)
+def _hints(given: KvHints) -> bytes:
+    """Their JSON; empty where a request has none."""
+    text = b"" if given is msgspec.UNSET else bytes(given)
+    return b"" if text == b"null" else text
 
 
 def _salt(request: GenerationFields, salt: str) -> str:

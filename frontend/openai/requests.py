@@ -31,7 +31,7 @@ from frontend.openai.foreign import (
 )
 from frontend.openai.formats import FormFields
 from frontend.openai.nvext import KIND as NVEXT
-from frontend.openai.nvext import NO_HINTS, AnyNvExt, NvExt
+from frontend.openai.nvext import AnyNvExt, KvHints, NvExt
 from frontend.openai.strangers import Kind
 from frontend.openai.tools import (
     CalledFunction,
@@ -156,7 +156,7 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     """Names a session, as `user` does where this says nothing: see docs/router.md, "Prefixes"."""
     nvext: NvExt | None = None
     """Hints: where the request goes, and when."""
-    kv_hints: msgspec.Raw = NO_HINTS
+    kv_hints: KvHints = msgspec.UNSET
     """For the engines' KV caches; read only where the deployment passes them on."""
 
 

@@ -20,7 +20,7 @@ from frontend.openai.foreign import (
 )
 from frontend.openai.formats import JsonSchema, JsonSchemaFormat
 from frontend.openai.nvext import KIND as NVEXT
-from frontend.openai.nvext import NO_HINTS, AnyNvExt, NvExt
+from frontend.openai.nvext import AnyNvExt, KvHints, NvExt
 from frontend.openai.requests import (
     MAX_STOPS,
     ChatRequest,
@@ -140,7 +140,7 @@ class MessageRequest(CountRequest, forbid_unknown_fields=True, kw_only=True):
     service_tier: ServiceTier | None = None
     nvext: NvExt | None = None
     """Hints: where the request goes, and when."""
-    kv_hints: msgspec.Raw = NO_HINTS
+    kv_hints: KvHints = msgspec.UNSET
 
 
 class _AnyBlock(ContentBlock, forbid_unknown_fields=False, kw_only=True):

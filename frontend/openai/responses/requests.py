@@ -29,7 +29,7 @@ from frontend.openai.formats import (
     TextFormat,
 )
 from frontend.openai.nvext import KIND as NVEXT
-from frontend.openai.nvext import NO_HINTS, AnyNvExt, NvExt
+from frontend.openai.nvext import AnyNvExt, KvHints, NvExt
 from frontend.openai.requests import (
     ChatRequest,
     MetadataKey,
@@ -181,7 +181,7 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     service_tier: ServiceTier | None = None
     nvext: NvExt | None = None
     """Hints: where the request goes, and when."""
-    kv_hints: msgspec.Raw = NO_HINTS
+    kv_hints: KvHints = msgspec.UNSET
 
 
 class _AnyItemText(ItemText, forbid_unknown_fields=False, kw_only=True):

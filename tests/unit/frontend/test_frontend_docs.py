@@ -162,7 +162,7 @@ def test_the_description_says_where_unknown_fields_pass() -> None:
         "CalledFunction",
     }
     objects |= {"InputItem", "ItemText", "ResponseTool", "Turn", "ContentBlock", "ClientTool"}
-    objects |= {"ReasoningOptions", "TextOptions"}
+    objects |= {"ReasoningOptions", "TextOptions", "NvExt", "AgentHints", "SessionControl"}
     bodies = {"ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest"}
     bodies |= {"ResponseRequest", "MessageRequest", "CountRequest"}
     bodies |= {"ModerationRequest", "ModerationPart"}
