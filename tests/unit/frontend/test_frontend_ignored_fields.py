@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fake_router import Reply
 from harness import Start, events, say_hello
@@ -58,7 +60,7 @@ async def test_what_is_dropped_is_counted_by_names_that_clients_add_nothing_to(
 @pytest.mark.promise("S5-638")
 async def test_a_field_that_another_dialect_applies_is_not_passed_over(start: Start) -> None:
     frontend = await start(say_hello, unknown_fields="warn")
-    bodies = {
+    bodies: dict[str, dict[str, Any]] = {
         "/v1/responses": {"model": "tandem-tiny", "input": "Hi"},
         "/v1/messages": {"model": "tandem-tiny", "max_tokens": 5, "messages": [USER]},
         "/v1/chat/completions": {"model": "tandem-tiny", "messages": [USER]},
