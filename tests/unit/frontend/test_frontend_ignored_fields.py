@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from fake_router import Reply
 from harness import Start, events, say_hello
@@ -53,6 +55,34 @@ async def test_what_is_dropped_is_counted_by_names_that_clients_add_nothing_to(
     for field in ("_other", "verbosity", "cache_control", "web_search"):
         assert await frontend.metric(name, field=field) == 3
     assert await frontend.metric(name) == 12, "there are no other names"
+
+
+@pytest.mark.promise("S5-638")
+async def test_a_field_that_another_dialect_applies_is_not_passed_over(start: Start) -> None:
+    frontend = await start(say_hello, unknown_fields="warn")
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/responses": {"model": "tandem-tiny", "input": "Hi"},
+        "/v1/messages": {"model": "tandem-tiny", "max_tokens": 5, "messages": [USER]},
+        "/v1/chat/completions": {"model": "tandem-tiny", "messages": [USER]},
+    }
+    for path, field, value in (
+        ("/v1/responses", "prompt_logprobs", 1),
+        ("/v1/messages", "echo", True),
+        ("/v1/chat/completions", "output_config", {"effort": "low"}),
+    ):
+        refused = await frontend.http.post(path, json=bodies[path] | {field: value})
+        assert refused.status_code == 400
+        assert f"`{field}` is not supported" in refused.json()["error"]["message"]
+
+
+@pytest.mark.promise("S5-638")
+async def test_the_body_of_a_message_is_counted_as_it_is(start: Start) -> None:
+    frontend = await start(say_hello, unknown_fields="refuse")
+    generates = {"max_tokens": 5, "stream": True, "temperature": 0.5}
+    body = {"model": "tandem-tiny", "messages": [USER]} | generates
+    counted = await frontend.http.post("/v1/messages/count_tokens", json=body)
+    assert counted.status_code == 200
+    assert {*counted.headers[HEADER].split(", ")} == {*generates}
 
 
 @pytest.mark.promise("S6-301")
