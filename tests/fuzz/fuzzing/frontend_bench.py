@@ -13,6 +13,7 @@ from frontend.http.connection import Connection
 from frontend.http.draining import Draining
 from frontend.http.server import HttpServer
 from frontend.metrics import Metrics
+from frontend.openai.moderations.endpoint import Moderations
 from frontend.openai.reading.reader import Reader
 from frontend.openai.reading.wire import Answered, Order, Read, ReaderBoot
 from frontend.slo import Slo
@@ -97,6 +98,7 @@ class FrontendBench:
         draining = Draining()
         tenants = Tenants((), None, metrics.keys, max_open=64)
         self.budget = ByteBudget(self.config.max_held_bytes)
+        readers: Any = ReadersHere(self.config)
         app, self.endpoints, self.demultiplexer, _ = lifecycle._build(
             self.config,
             metrics,
@@ -104,7 +106,8 @@ class FrontendBench:
             tenants,
             draining,
             complaints,
-            ReadersHere(self.config),  # type: ignore[arg-type]
+            readers,
+            Moderations(self.config, metrics, readers),
             None,
         )
         self._server = HttpServer(
