@@ -124,8 +124,8 @@ class Moderations:
         """Until the client goes away, the request's time runs out or the process ends."""
         work = _Work(task)
         self._open.add(work)
-        late = DeadlineError("The request's time ran out")
-        timer = asyncio.get_running_loop().call_later(self._seconds, work.fail, late)
+        overdue = DeadlineError("The request's time ran out")
+        timer = asyncio.get_running_loop().call_later(self._seconds, work.fail, overdue)
         try:
             call.connection.watch(
                 on_lost=lambda: work.fail(CancelledError("The client went away")),

@@ -16,8 +16,8 @@ import uvloop
 
 from frontend.openai.moderations.categories import answer_of
 from frontend.openai.moderations.wire import (
-    Answer,
     Cancel,
+    JudgeAnswer,
     JudgeBoot,
     JudgeLoaded,
     Question,
@@ -62,7 +62,7 @@ async def _serve(stream: socket.socket, boot: JudgeBoot) -> None:
 
     def deliver(call: Hashable, judgement: Judgement) -> None:
         assert isinstance(call, int)
-        writer.write(frame(encoder.encode(Answer(call=call, said=answer_of(judgement)))))
+        writer.write(frame(encoder.encode(JudgeAnswer(call=call, said=answer_of(judgement)))))
 
     judgements = Judgements(classifiers, deliver)
     while (payload := await read_message(reader)) is not None:

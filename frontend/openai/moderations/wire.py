@@ -1,6 +1,6 @@
 """What a frontend and the process of its classifiers say to each other: messages of
 tandem/child_process.py in MessagePack. The frontend says JudgeBoot first, and gets JudgeLoaded;
-then each Question gets its one Answer, in any order, unless a Cancel came before.
+then each Question gets its one JudgeAnswer, in any order, unless a Cancel came before.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Unjudged(msgspec.Struct, frozen=True, tag=True):
     """One word."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class JudgeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     call: int
     said: Judged | Unjudged
 
@@ -84,4 +84,4 @@ boots = msgspec.msgpack.Decoder(JudgeBoot)
 loads = msgspec.msgpack.Decoder(JudgeLoaded)
 Asked: TypeAlias = Question | Cancel
 asks: msgspec.msgpack.Decoder[Asked] = msgspec.msgpack.Decoder(Question | Cancel)
-answers = msgspec.msgpack.Decoder(Answer)
+answers = msgspec.msgpack.Decoder(JudgeAnswer)
