@@ -41,7 +41,6 @@ from tandem.errors import (
     UnsupportedError,
 )
 from tandem.keys.grant import Grant
-from tandem.kv_hints import PARAM
 from tandem.logits.contradictions import fields as contradictions
 from tandem.sampling import TOP_K_OFF
 from tandem.upstream.submission import Prompt
@@ -90,9 +89,8 @@ class Preprocessor:
 
     def _passed_over(self, request: GenerationFields) -> tuple[str, ...]:
         names = self._chats.passed_over(request) if isinstance(request, ChatRequest) else ()
-        allowed = self._config.allow_kv_hints or not _hints(request.kv_hints)
-        hints = () if allowed else (PARAM,)
-        return *names, *hints
+        dropped = not self._config.allow_kv_hints and _hints(request.kv_hints)
+        return (*names, kv_hints.PARAM) if dropped else names
 
     def submission(
         self,

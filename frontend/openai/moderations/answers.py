@@ -12,7 +12,7 @@ InputType = Literal["text"]
 
 
 class Moderation(msgspec.Struct, kw_only=True):
-    """What classifiers say of one input."""
+    """The verdict of all classifiers on one input."""
 
     flagged: bool
     categories: dict[str, bool]
@@ -30,7 +30,7 @@ class Moderation(msgspec.Struct, kw_only=True):
 
 
 class ModerationAnswer(msgspec.Struct, kw_only=True):
-    """What classifiers say of all inputs, in their order."""
+    """The verdicts on all inputs, in the order of the inputs."""
 
     id: str
     model: str

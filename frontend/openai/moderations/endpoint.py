@@ -15,12 +15,12 @@ from frontend.http.messages import Call
 from frontend.metrics import Metrics
 from frontend.openai.moderations.answers import Moderation, ModerationAnswer
 from frontend.openai.moderations.judge import Judge, JudgeLink, boot_of
-from frontend.openai.moderations.turns import Turns
 from frontend.openai.moderations.wire import Judged, Question, Unjudged
 from frontend.openai.reading import readers as reading
 from frontend.openai.reading.bodies import SMALL_BYTES, tell_ignored
 from frontend.openai.reading.moderations import ModerationTexts, check_model
 from frontend.openai.reading.reader import moderation_reader
+from frontend.openai.reading.turns import Turns
 from frontend.openai.reading.wire import Answered, Order
 from tandem.child_process import LostError
 from tandem.errors import (
@@ -35,8 +35,7 @@ from tandem.hooks.classifiers.settings import parse
 
 MAX_WAITING: Final = 256
 """Requests that wait for a turn of one of their texts."""
-
-
+_FULL: Final = "Too many moderations wait; try again later"
 _texts = msgspec.msgpack.Decoder(ModerationTexts)
 
 
@@ -69,7 +68,7 @@ class Moderations:
         if config.moderation_classifiers:
             self._judge = Judge(boot_of(config))
             at_once = parse(config.moderation_classifiers).max_concurrency
-            self._turns = Turns(at_once, most_waiting=MAX_WAITING)
+            self._turns = Turns(at_once, most_waiting=MAX_WAITING, full=_FULL)
         self._open: set[_Work] = set()
 
     async def follow(self) -> None:

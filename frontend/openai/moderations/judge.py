@@ -43,9 +43,6 @@ MOST_PAUSE_SECONDS: Final = 60.0
 """Between two starts of the process: twice as long after each that failed."""
 
 
-_UNLOADED: Final = "The classifiers cannot be loaded; see the frontend's log"
-
-
 class Heard(NamedTuple):
     """What a process says of a text."""
 
@@ -165,7 +162,9 @@ class Judge:
         try:
             return await asyncio.shield(self._link)
         except LostError:
-            raise ClassifierError(_UNLOADED) from None
+            raise ClassifierError(
+                "The classifiers cannot be loaded; see the frontend's log"
+            ) from None
 
 
 def boot_of(config: FrontendConfig) -> JudgeBoot:

@@ -43,7 +43,7 @@ BODY: Final = Body.of(ModerationRequest, _AnyRequest, {}, input=Kind.of(Moderati
 
 
 class ModerationTexts(msgspec.Struct, frozen=True, kw_only=True):
-    """What is read of a body."""
+    """The texts of a body, and the fields beside them."""
 
     texts: list[str]
     """A result is wanted of each."""

@@ -8,12 +8,12 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
 from frontend.config import FrontendConfig
+from frontend.openai.reading.turns import Turns
 from frontend.openai.reading.wire import (
     MAX_MESSAGE_BYTES,
     PROGRAM,
@@ -28,7 +28,6 @@ from frontend.openai.reading.wire import (
 )
 from tandem.child_process import ChildProcess, LostError
 from tandem.errors import InternalError, QueueFullError, TooLargeError
-from tandem.line import Line
 
 log = logging.getLogger(__name__)
 
@@ -65,70 +64,36 @@ class Readers:
         await self._large.close()
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
-    tenant: str
-    told: asyncio.Future[None]
-    has_turn: bool = False
-
-
 class _Lane:
     """One process, which reads one body at a time. Keys take turns."""
 
     def __init__(self, seconds: float, memory_bytes: int) -> None:
         self._seconds = seconds
         self._memory_bytes = memory_bytes
-        self._line: Line[_Waiting] = Line(MAX_WAITING)
-        self._busy = False
+        self._turns = Turns(1, most_waiting=MAX_WAITING, full=_FULL)
         self._process: ChildProcess | None = None
         self._booted: dict[str, ReaderBoot] = {}
         """What the process knows of models, by name."""
 
     async def read(self, order: Order, boot: ReaderBoot, tenant: str) -> Read | Answered:
-        if self._busy:
-            await self._wait(tenant)
-        self._busy = True
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._turns.take(tenant)
+        except TimeoutError:
+            raise QueueFullError(_FULL) from None
         try:
             reply = replies.decode(await self._ask(order, boot))
         except BaseException:
             await self._end()
             raise
         finally:
-            self._let_next()
+            self._turns.give_back()
         if isinstance(reply, Refused):
             raise reply.to_error()
         return reply
 
     async def close(self) -> None:
         await self._end()
-
-    async def _wait(self, tenant: str) -> None:
-        """For a turn, which whoever had the last one gives. Raises QueueFullError."""
-        if not self._line.has_room(tenant):
-            raise QueueFullError(_FULL)
-        waiting = _Waiting(tenant, asyncio.get_running_loop().create_future())
-        gone = self._line.add(waiting)
-        if gone is not None:
-            gone.told.set_exception(QueueFullError(_FULL))
-        try:
-            async with asyncio.timeout(self._seconds):
-                await waiting.told
-        except BaseException as error:
-            if waiting in self._line:
-                self._line.remove(waiting)
-            elif waiting.has_turn:
-                self._let_next()  # it came too late
-            if isinstance(error, TimeoutError):
-                raise QueueFullError(_FULL) from None
-            raise
-
-    def _let_next(self) -> None:
-        self._busy = len(self._line) > 0
-        if self._busy:
-            waiting = self._line.next()
-            waiting.has_turn = True
-            if not waiting.told.done():  # else it ends now, and lets the next
-                waiting.told.set_result(None)
 
     async def _ask(self, order: Order, boot: ReaderBoot) -> bytes:
         process = await self._ready(boot)
@@ -184,7 +149,7 @@ def boot_of(config: FrontendConfig) -> ReaderBoot:
 
 
 def _settings(config: FrontendConfig) -> dict[str, Any]:
-    """All that is no secret, as plain values."""
+    """The settings that are no secret, as plain values."""
     return {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(config)

@@ -16,10 +16,10 @@ from harness import PATIENCE, Harness, Start, error_of, request_bytes, say_hello
 from frontend.config import FrontendConfig
 from frontend.openai.moderations import judge
 from frontend.openai.moderations.categories import answer_of
-from frontend.openai.moderations.turns import Turns
 from frontend.openai.moderations.wire import Judged, Unjudged
 from frontend.openai.reading.bodies import SMALL_BYTES
 from frontend.openai.reading.moderations import ModerationReader
+from frontend.openai.reading.turns import Turns
 from tandem.errors import ConfigError, QueueFullError
 from tandem.hooks.classifiers.classifier_set import Judgement
 
@@ -303,7 +303,7 @@ async def test_a_frontend_that_shuts_down_ends_moderations_and_shuts_classifiers
 
 @pytest.mark.promise("S5-636")
 async def test_keys_take_turns_and_what_has_no_place_in_the_line_is_refused() -> None:
-    turns = Turns(1, most_waiting=2)
+    turns = Turns(1, most_waiting=2, full="full")
     served: list[str] = []
 
     async def one(tenant: str) -> None:
@@ -325,7 +325,7 @@ async def test_keys_take_turns_and_what_has_no_place_in_the_line_is_refused() ->
 
 
 async def test_a_turn_of_one_that_has_gone_is_the_next_ones() -> None:
-    turns = Turns(1, most_waiting=1)
+    turns = Turns(1, most_waiting=1, full="full")
     await turns.take("first")
     gone = asyncio.create_task(turns.take("gone"))
     await asyncio.sleep(0)

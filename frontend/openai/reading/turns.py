@@ -1,4 +1,4 @@
-"""How many texts are judged at once, and whose turn is next: one of each key's after the other."""
+"""How many do something at once, and whose turn is next: one of each key's after the other."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 
 from tandem.errors import QueueFullError
 from tandem.line import Line
-
-_FULL = "Too many moderations wait; try again later"
 
 
 @dataclass(slots=True, eq=False)
@@ -22,9 +20,11 @@ class Turns:
     waiting takes the place of one that has more.
     """
 
-    def __init__(self, at_once: int, *, most_waiting: int) -> None:
+    def __init__(self, at_once: int, *, most_waiting: int, full: str) -> None:
+        """`full`: what those are told for whom there is no place."""
         self._free = at_once
         self._line: Line[_Waiting] = Line(most_waiting)
+        self._full = full
 
     async def take(self, tenant: str) -> None:
         """Wait for a turn, which must be given back. Raises QueueFullError."""
@@ -32,11 +32,11 @@ class Turns:
             self._free -= 1
             return
         if not self._line.has_room(tenant):
-            raise QueueFullError(_FULL)
+            raise QueueFullError(self._full)
         waiting = _Waiting(tenant, asyncio.get_running_loop().create_future())
         displaced = self._line.add(waiting)
         if displaced is not None:
-            displaced.turn.set_exception(QueueFullError(_FULL))
+            displaced.turn.set_exception(QueueFullError(self._full))
         try:
             await waiting.turn
         except asyncio.CancelledError:
