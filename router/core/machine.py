@@ -246,7 +246,7 @@ class Core:
         self.state.traces.add(request)
         self.state.open_sequences += submit.n
         self.state.deadlines.set(request, request.deadline)
-        if submit.voucher is None:
+        if submit.session and submit.voucher is None:
             self._note_lost_hits(submit)
         for sequence in request.sequences:
             self._lifecycle.enqueue(sequence)
