@@ -2006,6 +2006,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-372",
+        "Given a port of the API whose operator names neither `/metrics` nor `/ping`, then neither "
+        "is there, with a key or without; scrapes that come at once are written once.",
+        ours=True,
+    ),
+    Promise(
+        "S6-373",
+        "Given a classifier that fails, is late, hangs, ends its process or cannot be loaded, then "
+        "moderations are errors and never `flagged: false`, and all else is served meanwhile.",
+        ours=True,
+    ),
+    Promise(
         "S6-150",
         "Given a server on a loopback address without keys, then it answers to local names "
         "alone and takes JSON alone, and no page reads an answer unless its origin is named.",
@@ -2021,18 +2033,6 @@ PROMISES: tuple[Promise, ...] = (
         "S6-371",
         "Given whatever a model writes, then the playground shows it as text; the key is kept in "
         "its memory alone, and no other server is called.",
-        ours=True,
-    ),
-    Promise(
-        "S6-372",
-        "Given a port of the API whose operator names neither `/metrics` nor `/ping`, then neither "
-        "is there, with a key or without; scrapes that come at once are written once.",
-        ours=True,
-    ),
-    Promise(
-        "S6-373",
-        "Given a classifier that fails, is late, hangs, ends its process or cannot be loaded, then "
-        "moderations are errors and never `flagged: false`, and all else is served meanwhile.",
         ours=True,
     ),
     Promise(
