@@ -46,7 +46,7 @@ class Answer:
 
 
 async def turn(client: httpx.AsyncClient, prompt: list[int]) -> Answer:
-    """Ask for a few tokens of a prompt."""
+    """Ask for a few tokens of a prompt. Raises RuntimeError where the request fails."""
     body = {
         "model": "tandem-tiny",
         "prompt": prompt,
@@ -56,12 +56,16 @@ async def turn(client: httpx.AsyncClient, prompt: list[int]) -> Answer:
     }
     began, ttft, usage = time.perf_counter(), 0.0, {}
     async with client.stream("POST", "/v1/completions", json=body) as response:
-        response.raise_for_status()
+        if response.is_error:
+            raise RuntimeError((await response.aread()).decode())
         async for line in response.aiter_lines():
             if not line.startswith("data: {"):
                 continue
             ttft = ttft or time.perf_counter() - began
-            usage = json.loads(line[6:]).get("usage") or usage
+            said = json.loads(line[6:])
+            if "error" in said:
+                raise RuntimeError(line)
+            usage = said.get("usage") or usage
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     return Answer(ttft, usage["prompt_tokens"], cached)
 

@@ -1,14 +1,14 @@
-"""What is left of the prefix caches' hits where routers die: a whole stack on the sim engine, some
-routers, one of them killed so often, and a trace whose requests come at their times.
+"""What the prefix caches of a fleet find while its routers die: a whole stack on the sim engine
+with several routers, one of them killed so often, and a trace whose requests come at their times.
 
-    python benchmarks/router_kills.py conversation.jsonl                # fifteen minutes, and half
-    python benchmarks/router_kills.py conversation.jsonl --seconds 600 --routers 8
+    python benchmarks/router_kills.py conversation.jsonl                # sixteen minutes
+    python benchmarks/router_kills.py conversation.jsonl --seconds 600 --routers 4
 
-Prompts are sent as tokens, as long as in the trace and with the beginnings in common that the trace
-says; of each output two tokens are asked for. A killed router comes back after five seconds, as one
-that knows nothing. Printed is the share of prompt tokens that were cached, and what one cache would
-have had, as large as those of all workers, if each prompt were in it as soon as it came: of the
-requests that were answered in both cases.
+Prompts are sent as token ids, as long as in the trace and with the beginnings in common that the
+trace says; two tokens of output are asked for. A killed router comes back after five seconds, and
+knows nothing. Printed is the share of the prompts' tokens that were cached, and the share that one
+cache as large as those of all workers would have had, if each prompt were in it as soon as it came.
+Both count the requests that were answered, and no others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
-import json
 import os
 import random
 import statistics
@@ -26,10 +25,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import httpx
 import machine
+from prefixes import turn
 
 from router.policies import POLICIES
 from tandem.cli import trace as traces
@@ -79,35 +78,15 @@ def prompt_of(line: TracedRequest) -> list[int]:
 
 
 async def ask(client: httpx.AsyncClient, line: TracedRequest, ideal: int, told: Answers) -> None:
-    """Send one request, and note what its usage says."""
-    body = {
-        "model": MODEL.name,
-        "prompt": prompt_of(line),
-        "max_tokens": 2,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "detokenize": False,
-    }
-    began, ttft, error = time.perf_counter(), 0.0, ""
-    usage: dict[str, Any] = {}
+    """Send one request, and note what became of it. `ideal`: tokens that one cache had of it."""
     try:
-        async with client.stream("POST", "/v1/completions", json=body) as response:
-            async for text in response.aiter_lines():
-                if text.startswith("data: {"):
-                    ttft = ttft or time.perf_counter() - began
-                    said = json.loads(text[6:])
-                    usage = said.get("usage") or usage
-                    error = error or str(said.get("error") or "")
-                elif response.is_error:
-                    error += text
-    except httpx.HTTPError as failure:
-        error = repr(failure)
-    if error or not usage:
-        told.failed.append(error or "no usage came")
+        answer = await turn(client, prompt_of(line))
+    except (httpx.HTTPError, RuntimeError) as failure:
+        told.failed.append(repr(failure))
         return
-    told.ttft.append(ttft)
-    told.prompt_tokens += usage["prompt_tokens"]
-    told.cached_tokens += usage["prompt_tokens_details"]["cached_tokens"]
+    told.ttft.append(answer.ttft)
+    told.prompt_tokens += answer.prompt
+    told.cached_tokens += answer.cached
     told.ideal_tokens += ideal
 
 
