@@ -110,8 +110,13 @@ def describe(rules: FieldRules = _DEFAULT) -> dict[str, Any]:
     for _, _, body, _ in _POSTS:
         described = components[body.kind.struct.__name__]["properties"]
         described |= dict.fromkeys(sorted(rules.extra), _EXTRA)
-        for open in body.kind.structs() if rules.unknown == "warn" else ():
-            components[open.__name__].pop("additionalProperties", None)
+        if rules.unknown == "warn":
+            for kind in body.kind.walk():
+                components[kind.struct.__name__].pop("additionalProperties", None)
+    for kind in {kind.struct: kind for *_, body, _ in _POSTS for kind in body.kind.walk()}.values():
+        if left_out := kind.left_out_schema(rules):
+            name = kind.struct.__name__
+            components[name] = {"anyOf": [components[name], left_out]}
     schema = dict(zip(map(repr, types), schemas, strict=True))
     error, message_error = schema[repr(answers.ErrorBody)], schema[repr(MessageError)]
     paths: dict[str, Any] = {}

@@ -85,11 +85,25 @@ class Kind(NamedTuple):
         fields = frozenset(struct.__struct_fields__)
         return Kind(struct, fields, foreign, fields.union(foreign), inner, left_out, types)
 
-    def structs(self) -> Iterator[type[msgspec.Struct]]:
-        """What it and the objects in it are read as: all that may have fields that nobody knows."""
-        yield self.struct
+    def walk(self) -> Iterator[Kind]:
+        """The kind itself and those of the objects in it: all may have fields that nobody knows."""
+        yield self
         for inner in self.inner.values():
-            yield from inner.structs()
+            yield from inner.walk()
+
+    def left_out_schema(self, rules: FieldRules) -> dict[str, Any] | None:
+        """JSON Schema of the objects that a list of this kind is read without; None: of none."""
+        if not self.left_out:
+            return None
+        passes_unknown = self.types and rules.unknown == "warn"
+        names = self.types - self.left_out if passes_unknown else self.left_out
+        named = {"type": "string", "pattern": rf"^({'|'.join(sorted(names))})[_\d]*$"}
+        return {
+            "type": "object",
+            "properties": {"type": {"type": "string", "not": named} if passes_unknown else named},
+            "required": ["type"],
+            "description": "Of a type that this server does not have: left out.",
+        }
 
 
 class Strangers:

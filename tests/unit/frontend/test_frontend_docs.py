@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from jsonschema import Draft202012Validator
 
 from frontend.http import errors as http_errors
 from frontend.openai import foreign, openapi, requests, strangers
@@ -151,7 +152,11 @@ def _tree(base: type[errors.TandemError]) -> list[type[errors.TandemError]]:
 def test_the_description_says_where_unknown_fields_pass() -> None:
     def closed(unknown_fields: UnknownFields) -> set[str]:
         schemas = openapi.describe(strangers.FieldRules(unknown_fields))["components"]["schemas"]
-        return {name for name, schema in schemas.items() if "additionalProperties" in schema}
+        return {
+            name
+            for name, schema in schemas.items()
+            if "additionalProperties" in schema.get("anyOf", [schema])[0]
+        }
 
     objects = {
         "ChatMessage",
@@ -168,3 +173,23 @@ def test_the_description_says_where_unknown_fields_pass() -> None:
     bodies |= {"ModerationRequest", "ModerationPart"}
     assert closed("refuse") - closed("warn") == bodies | objects
     assert {"StreamOptions", "TandemOptions"} <= closed("warn")
+
+
+_TYPES = ["custom", "function", "namespace", "web_search", "web_search_20260101", "x"]
+_DROPPED = {
+    "Tool": ("custom", "web_search", "web_search_20260101"),
+    "ResponseTool": ("web_search", "web_search_20260101"),
+    "ClientTool": ("web_search", "web_search_20260101"),
+}
+
+
+@pytest.mark.promise("S5-639")
+@pytest.mark.parametrize("name", _DROPPED)
+@pytest.mark.parametrize("unknown", ["refuse", "warn"])
+def test_the_description_says_which_tools_are_left_out(unknown: UnknownFields, name: str) -> None:
+    schemas = openapi.describe(strangers.FieldRules(unknown))["components"]["schemas"]
+    _, left_out = schemas[name]["anyOf"]
+    validator = Draft202012Validator(left_out)
+    dropped = tuple(type for type in _TYPES if validator.is_valid({"type": type}))
+    assert dropped == _DROPPED[name] + (("x",) if unknown == "warn" else ())
+    assert not validator.is_valid({})
