@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from typing import Any
 
 from frontend.http.connection import EXTENSION, Connection
@@ -81,6 +81,10 @@ class Call:
     def header(self, name: bytes) -> bytes | None:
         """The first header of a lower-case name."""
         return self._headers.get(name)
+
+    def has_header(self, names: Set[bytes]) -> bool:
+        """Whether the request has one of these lower-case headers."""
+        return not self._headers.keys().isdisjoint(names)
 
     async def body(self, most: int | None = None) -> bytes:
         """All of the body. `most`: bytes that its endpoint takes; None: as many as any.

@@ -23,11 +23,14 @@ class Sessions:
         """
         self._headers = [name.lower().encode() for name in headers]
         self._end_headers = [name.lower().encode() for name in end_headers]
+        self._all = frozenset((*self._headers, *self._end_headers))
 
     def of(self, call: Call, asked: Asked) -> Asked:
         """The request with the session that it belongs to. A subagent's end is not its parent's:
         the parent's session goes on, and nothing is kept for the subagent's own.
         """
+        if not call.has_header(self._all):
+            return asked
         ends = any(_says_true(call.header(name)) for name in self._end_headers)
         for name in self._headers:
             if value := call.header(name):

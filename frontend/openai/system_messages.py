@@ -54,14 +54,20 @@ class SystemMessages(NamedTuple):
         """The messages as the template takes them. What it has no place for is added to the first
         system message, and that to the first message of the user where it takes none.
         """
-        named = [self._named(message) for message in messages]
         if not self.system:
-            return _into_user(named)
+            return _into_user(messages)
         placed: list[Message] = []
         moved: list[Message] = []
-        for place, message in enumerate(named):
-            takes = self._takes(named, place)
-            (placed if takes else moved).append(message)
+        leading = True
+        for place, message in enumerate(messages):
+            if message["role"] not in _INSTRUCTIONS:
+                leading = False
+                placed.append(message)
+                continue
+            if message["role"] == "developer" and not self.developer:
+                message = {**message, "role": "system"}
+            shown = place == 0 or (self.several if leading else self.later)
+            (placed if shown else moved).append(message)
         if not moved:
             return placed
         texts = [message["content"] for message in moved if message["content"]]
@@ -69,18 +75,6 @@ class SystemMessages(NamedTuple):
             texts = [text for text in (placed[0]["content"], *texts) if text]
             return [{**placed[0], "content": _GAP.join(texts)}, *placed[1:]]
         return [{"role": "system", "content": _GAP.join(texts)}, *placed]
-
-    def _named(self, message: Message) -> Message:
-        if message["role"] == "developer" and not self.developer:
-            return {**message, "role": "system"}
-        return message
-
-    def _takes(self, messages: Sequence[Message], place: int) -> bool:
-        """Whether the message is shown where it stands."""
-        if messages[place]["role"] not in _INSTRUCTIONS or place == 0:
-            return True
-        leading = all(each["role"] in _INSTRUCTIONS for each in messages[:place])
-        return self.several if leading else self.later
 
 
 def _into_user(messages: Sequence[Message]) -> list[Message]:

@@ -136,8 +136,10 @@ class Submission(Struct, frozen=True, kw_only=True):
     @property
     def shown_again(self) -> int:
         """Bytes of the prompts that the answer has, once for each choice: texts and token ids."""
-        ids = self.n * sum(len(prompt.shown_ids) for prompt in self.prompts)
-        return ids + sum(map(len, self.echoes))
+        shown = 0
+        for prompt in self.prompts:
+            shown += len(prompt.shown_ids) + len(prompt.echo or "")
+        return self.n * shown
 
     @property
     def held_bytes(self) -> int:

@@ -68,7 +68,7 @@ class Reading:
         """The request of a call. Raises RequestError and RefusedError."""
         found = await self._read(dialect, call)
         tell_ignored(call, found.asked.passed_over, self._metrics)
-        return found._replace(asked=self._sessions.of(call, found.asked))
+        return Submissible(found.model, self._sessions.of(call, found.asked))
 
     async def _read(self, dialect: Dialect, call: Call) -> Submissible:
         body = await call.body()

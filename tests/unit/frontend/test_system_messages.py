@@ -6,6 +6,7 @@ import pytest
 
 from frontend.openai.chat_template import ChatTemplate
 from frontend.openai.conversation import ChatMessage, Role
+from frontend.openai.system_messages import SystemMessages
 
 CHATML = """\
 {% for m in messages %}<|im_start|>{{ m.role }}
@@ -167,3 +168,17 @@ def test_what_a_template_takes_stays_where_it_is() -> None:
     assert leading == "[<system>][<developer>]<user>Go on."
     folded = rendered(QWEN35, *said)
     assert "<|im_start|>system\n<0>\n\n<3><|im_end|>" in folded
+
+
+def test_a_chat_of_instructions_alone_takes_a_step_for_each() -> None:
+    asked = 0
+
+    class Counted(dict[str, str]):
+        def __getitem__(self, key: str) -> str:
+            nonlocal asked
+            asked += key == "role"
+            return super().__getitem__(key)
+
+    said = [Counted(role="system", content=f"<{place}>") for place in range(500)]
+    assert len(SystemMessages().placed(said)) == 500
+    assert asked <= 3 * len(said)
