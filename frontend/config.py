@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tandem import sockets, tracing
+from tandem import ranges, sockets, tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.endings import WithheldReason
@@ -23,46 +23,8 @@ from tandem.wire import tls
 from tandem.wire.silence import SILENCE_SECONDS
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.\[\]:-]+")
-_POSITIVE = (
-    "request_timeout_seconds",
-    "receive_timeout_seconds",
-    "client_stall_seconds",
-    "keep_alive_seconds",
-    "max_body_bytes",
-    "read_seconds",
-    "read_memory_mb",
-    "max_header_bytes",
-    "max_open_requests",
-    "max_held_bytes",
-    "max_connections",
-    "max_routers",
-    "max_models",
-    "max_n",
-    "max_choices",
-    "max_prompt_logprobs",
-    "max_tools",
-    "max_calls",
-    "max_call_characters",
-    "key_limit_shares",
-    "max_moderation_bytes",
-    "max_request_bytes",
-    "max_backlog_bytes",
-    "router_silence_seconds",
-    "max_processor_bytes",
-    "max_processor_depth",
-    "max_processor_values",
-    "slo_ttft_seconds",
-    "slo_itl_seconds",
-)
 _LEAST_KEEP_ALIVE_SECONDS = 0.01
 OPERATOR_PATHS = ("/metrics", "/ping")
-_NOT_NEGATIVE = (
-    "drain_seconds",
-    "router_wait_seconds",
-    "sse_keep_alive_seconds",
-    "key_series",
-    "model_unload_seconds",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +49,7 @@ class FrontendConfig:
     max_routers: int = setting(
         names.MAX_ROUTERS,
         "Routers to which the frontend keeps a stream at once; of more it takes some at random.",
+        above=0,
     )
     tls_cert: str = setting("", tls.CERT_HELP)
     tls_key: str = setting("", tls.KEY_HELP)
@@ -122,11 +85,14 @@ class FrontendConfig:
         " and their weights, between which its requests are divided. It is read again when it"
         " changes. Empty: none.",
     )
-    max_models: int = setting(32, "Most models that one frontend knows; of more it takes none.")
+    max_models: int = setting(
+        32, "Most models that one frontend knows; of more it takes none.", above=0
+    )
     model_unload_seconds: float = setting(
         300.0,
         "A model of `models` or `models_folder` that no router serves for so long is given up, with"
         " the memory that its tokenizer takes; it is loaded again when it comes back.",
+        at_least=0,
     )
     api_keys: tuple[str, ...] = setting(
         (),
@@ -162,10 +128,12 @@ class FrontendConfig:
         " is read again when it changes. Beside `api_keys`; empty: none.",
     )
     key_limit_shares: int = setting(
-        1, "Frontends that share the limits of keys: each lets this part of them through."
+        1, "Frontends that share the limits of keys: each lets this part of them through.", above=0
     )
     key_series: int = setting(
-        100, "Keys that have metrics of their own; those of the rest are counted as `_other`."
+        100,
+        "Keys that have metrics of their own; those of the rest are counted as `_other`.",
+        at_least=0,
     )
     share_prefix_cache: bool = setting(
         False,
@@ -173,29 +141,39 @@ class FrontendConfig:
         " first token then tell of; answers no longer say how many tokens were cached.",
     )
     request_timeout_seconds: float = setting(
-        600.0, "Deadline of a request that names none, and the longest one that it may name."
+        600.0,
+        "Deadline of a request that names none, and the longest one that it may name.",
+        above=0,
     )
     receive_timeout_seconds: float = setting(
-        30.0, "Time a client has to send a request's head, and again to send its body."
+        30.0, "Time a client has to send a request's head, and again to send its body.", above=0
     )
     client_stall_seconds: float = setting(
-        30.0, "Time a client may leave its full socket unread before its connection is closed."
+        30.0,
+        "Time a client may leave its full socket unread before its connection is closed.",
+        above=0,
     )
     keep_alive_seconds: int = setting(
-        75, "Time an idle connection is kept open; longer than that of a load balancer before it."
+        75,
+        "Time an idle connection is kept open; longer than that of a load balancer before it.",
+        above=0,
     )
     sse_keep_alive_seconds: float = setting(
         15.0,
         "A stream that is silent for so long is sent a comment, which clients pass over, so that no"
         " proxy before it takes it for dead: well below the proxies' timeouts. 0: never; else at"
         " least 0.01.",
+        at_least=0,
     )
-    max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body.")
-    max_header_bytes: int = setting(32 * 1024, "Largest request line and headers together.")
+    max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body.", above=0)
+    max_header_bytes: int = setting(
+        32 * 1024, "Largest request line and headers together.", above=0
+    )
     max_open_requests: int = setting(
         4096,
         "Requests at once, from before their body is read to the end of their answer; one more is"
         " refused with queue_full (429).",
+        above=0,
     )
     max_held_bytes: int = setting(
         DEFAULT_BYTES,
@@ -203,19 +181,24 @@ class FrontendConfig:
         " that waits for slow clients. A request that would take more than three quarters is"
         " refused with queue_full (429); where output finds no room, whoever holds most of it is"
         " ended. Well below the memory limit of the process.",
+        above=0,
     )
     read_seconds: float = setting(
         20.0,
         "Time that a body larger than 16 KiB may take to be decoded, checked and tokenised, in a"
         " process of its own, and may wait for that before; one that takes more is refused (413).",
+        above=0,
     )
     read_memory_mb: int = setting(
-        512, "Memory that reading one such body may take, MiB; one that takes more is refused."
+        512,
+        "Memory that reading one such body may take, MiB; one that takes more is refused.",
+        above=0,
     )
     max_connections: int = setting(
         8192,
         "Connections of clients at once; one more is answered too_many_connections (503) and"
         " closed. Fewer are taken where the process may not open so many files.",
+        above=0,
     )
     router_wait_seconds: float = setting(
         10.0,
@@ -223,46 +206,58 @@ class FrontendConfig:
         " has only just started. Then it is refused (503): router_lost, or no_pair where its router"
         " has no pair. 0: at once. Where a router says that a first pair may come, at least that"
         " router's pair_wait_seconds.",
+        at_least=0,
     )
     router_silence_seconds: float = setting(
         SILENCE_SECONDS,
         "A router that says nothing for this long is given up: what is open by it ends"
         " (router_lost), and another is dialled. It says something each second.",
+        above=0,
     )
-    max_n: int = setting(128, "Largest `n` of a request, at most 1024.")
+    max_n: int = setting(128, "Largest `n` of a request.", above=0, at_most=MAX_OUTPUTS)
     max_choices: int = setting(
         256,
         "Most choices of one request: its prompts times its `n`. Most texts of one moderation.",
+        above=0,
     )
     max_prompt_logprobs: int = setting(
         256 * 1024,
         "Most numbers that the log-probabilities of a request's prompts may be: their tokens, times"
-        " one more than the alternatives, for each choice. At most 1048576. More are refused.",
+        " one more than the alternatives, for each choice. More are refused.",
+        above=0,
+        at_most=MAX_PROMPT_LOGPROBS,
     )
-    max_tools: int = setting(128, "Most tools that one request may declare.")
-    max_calls: int = setting(128, "Most calls of tools in one message that a request sends back.")
+    max_tools: int = setting(128, "Most tools that one request may declare.", above=0)
+    max_calls: int = setting(
+        128, "Most calls of tools in one message that a request sends back.", above=0
+    )
     max_call_characters: int = setting(
         256 * 1024,
         "Characters of an answer that are held back until it is clear whether they are a call of a"
         " tool: its beginning, and all of a call that is not written as JSON. What is longer is"
         " text. It bounds memory, and for how long a conversion keeps other requests waiting.",
+        above=0,
     )
     max_request_bytes: int = setting(
         64 * 1024 * 1024,
         "Largest sum of what a request sends to the router: each of its prompts, with all the rest"
         " of the request beside each. A larger one is refused (413).",
+        above=0,
     )
     max_backlog_bytes: int = setting(
         1024 * 1024,
         "Output kept for one client that reads too slowly, beside 64 KiB in the process and 64 KiB"
         " in its socket; past it the request is cancelled, so that a slow client never slows"
         " others.",
+        above=0,
     )
     slo_ttft_seconds: float = setting(
-        2.0, "Objective for the time to first token: metrics count each request as met or missed."
+        2.0,
+        "Objective for the time to first token: metrics count each request as met or missed.",
+        above=0,
     )
     slo_itl_seconds: float = setting(
-        0.1, "Objective for a request's mean time between tokens: counted in the same way."
+        0.1, "Objective for a request's mean time between tokens: counted in the same way.", above=0
     )
     playground: bool = setting(
         False, "Serve /playground: a page that chats with this server from a browser."
@@ -297,7 +292,10 @@ class FrontendConfig:
         " whatever their values. Of other such fields see `unknown_fields`.",
     )
     max_extra_fields_bytes: int = setting(
-        16_384, "What those fields may come to in one request, as JSON; at most 131072."
+        16_384,
+        "What those fields may come to in one request, as JSON.",
+        above=0,
+        at_most=MAX_EXTRA_FIELDS_BYTES,
     )
     moderation_classifiers: dict[str, Any] = setting(
         {},
@@ -306,7 +304,7 @@ class FrontendConfig:
         " no moderations.",
     )
     max_moderation_bytes: int = setting(
-        1024 * 1024, "Largest body of a moderation. Of its texts see `max_choices`."
+        1024 * 1024, "Largest body of a moderation. Of its texts see `max_choices`.", above=0
     )
     session_headers: tuple[str, ...] = setting(
         (
@@ -362,34 +360,23 @@ class FrontendConfig:
         262_144,
         "Largest arguments of all logits processors of a request, forms of answers (`guided_...`,"
         " `response_format`) included, as JSON; at most what the workers take.",
+        above=0,
     )
-    max_processor_depth: int = setting(64, "Deepest nesting of those arguments.")
-    max_processor_values: int = setting(65_536, "Most values, members and items, in them.")
+    max_processor_depth: int = setting(64, "Deepest nesting of those arguments.", above=0)
+    max_processor_values: int = setting(65_536, "Most values, members and items, in them.", above=0)
     drain_seconds: float = setting(
-        30.0, "After SIGTERM, time that open requests have to finish; then they end with an error."
+        30.0,
+        "After SIGTERM, time that open requests have to finish; then they end with an error.",
+        at_least=0,
     )
     otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
-    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP)
+    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
     log_format: Literal["console", "json"] = setting("console", "How log lines look.")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""
-        for name in _POSITIVE:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
-        if self.max_prompt_logprobs > MAX_PROMPT_LOGPROBS:
-            raise ConfigError(
-                f"max_prompt_logprobs must be at most {MAX_PROMPT_LOGPROBS},"
-                f" not {self.max_prompt_logprobs}"
-            )
-        if not 0 < self.max_extra_fields_bytes <= MAX_EXTRA_FIELDS_BYTES:
-            raise ConfigError(f"max_extra_fields_bytes must be 1 to {MAX_EXTRA_FIELDS_BYTES}")
-        if self.max_n > MAX_OUTPUTS:
-            raise ConfigError(f"max_n must be at most {MAX_OUTPUTS}, not {self.max_n}")
-        for name in _NOT_NEGATIVE:
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
+        ranges.check(self)
         if 0 < self.sse_keep_alive_seconds < _LEAST_KEEP_ALIVE_SECONDS:
             raise ConfigError(
                 f"sse_keep_alive_seconds must be 0 or at least {_LEAST_KEEP_ALIVE_SECONDS}"
@@ -414,7 +401,7 @@ class FrontendConfig:
             raise ConfigError("https_cert and https_key are needed together, or neither")
         names.check(self.router)
         tls.check(self)
-        tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
+        tracing.check(self.otlp_endpoint)
 
     def _check_models(self) -> None:
         if not (self.model_path or self.models or self.models_folder):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from router.conduct import EJECT_AFTER, EJECT_SECONDS
-from tandem import sockets, tracing
+from tandem import ranges, sockets, tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.errors import ConfigError
@@ -16,31 +16,7 @@ from tandem.wire.grpc import REFLECTION_HELP, check_address
 from tandem.wire.rpc import connections
 from tandem.wire.rpc.connections import ConnectionLimits
 
-_AT_LEAST_ONE = ("max_queue", "max_n", "max_fanout_bytes", "max_backlog_bytes")
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
-_ABOVE_ZERO = (
-    "default_timeout_seconds",
-    "max_timeout_seconds",
-    "settle_seconds",
-    "pair_wait_seconds",
-    "worker_silence_seconds",
-    "eject_seconds",
-    "eject_first_seconds",
-    "stall_seconds",
-    "policy_seconds",
-)
-_NOT_NEGATIVE = (
-    "max_retries",
-    "drain_seconds",
-    "eject_after_faults",
-    "pair_memory_seconds",
-    "eject_after_failures",
-    "max_stories",
-    "max_story_bytes",
-    "decode_routers",
-    "decode_routers_from",
-    "canary_seconds",
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,11 +65,13 @@ class RouterConfig:
         "Routers that serve each decode worker, chosen by their addresses and its own; prefill"
         " workers are served by all. With 2 the loss of one leaves each worker another. 0: all"
         " serve all. The same for all routers, whose frontends must reach each of them.",
+        at_least=0,
     )
     decode_routers_from: int = setting(
         32,
         "With decode_routers: all routers serve all decode workers while fewer are listed than"
         " this, about what half a core of a router carries. The same for all routers.",
+        at_least=0,
     )
     routers: tuple[str, ...] = setting(
         (),
@@ -132,18 +110,22 @@ class RouterConfig:
         0.01,
         "Time that a policy of such a package may take for a choice; then least_loaded chooses, and"
         " goes on for a hundred times as long as the choice took.",
+        above=0,
     )
     max_queue: int = setting(
-        1024, "Sequences that wait for a pair; one more is refused with queue_full."
+        1024, "Sequences that wait for a pair; one more is refused with queue_full.", at_least=1
     )
     max_retries: int = setting(
-        1, "Further attempts of a sequence, on other pairs, while nothing of it was shown."
+        1,
+        "Further attempts of a sequence, on other pairs, while nothing of it was shown.",
+        at_least=0,
     )
-    max_n: int = setting(128, "Largest `n` of a Generate call, at most 1024.")
+    max_n: int = setting(128, "Largest `n` of a Generate call.", at_least=1, at_most=MAX_OUTPUTS)
     max_fanout_bytes: int = setting(
         256 * 1024 * 1024,
         "Largest product of a request's size and its `n`; a larger one is refused with"
         " request_too_large.",
+        at_least=1,
     )
     max_held_bytes: int = setting(
         DEFAULT_BYTES,
@@ -151,6 +133,7 @@ class RouterConfig:
         " frontends. A request that would take more than three quarters is refused with queue_full;"
         " where output finds no room, the frontend that holds most of it is given up. Well below"
         " the memory limit of the process.",
+        at_least=_LEAST_HELD_BYTES,
     )
     client_logits_processors: tuple[str, ...] = setting(
         (),
@@ -173,28 +156,39 @@ class RouterConfig:
         " leaves, 32 bytes or more, the same for all of them. Empty: such requests are refused.",
     )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
-    grpc_max_connections: int = setting(connections.MOST_CONNECTIONS, connections.MOST_HELP)
+    grpc_max_connections: int = setting(
+        connections.MOST_CONNECTIONS, connections.MOST_HELP, at_least=1
+    )
     grpc_max_connections_of_a_client: int = setting(
-        connections.MOST_OF_A_CLIENT, connections.MOST_OF_A_CLIENT_HELP
+        connections.MOST_OF_A_CLIENT, connections.MOST_OF_A_CLIENT_HELP, at_least=1
     )
     grpc_max_connection_idle_seconds: float = setting(
-        connections.IDLE_SECONDS, connections.IDLE_HELP
+        connections.IDLE_SECONDS, connections.IDLE_HELP, at_least=0
     )
-    grpc_max_connection_age_seconds: float = setting(connections.AGE_SECONDS, connections.AGE_HELP)
-    default_timeout_seconds: float = setting(600.0, "Deadline of a Generate call that names none.")
+    grpc_max_connection_age_seconds: float = setting(
+        connections.AGE_SECONDS, connections.AGE_HELP, at_least=0
+    )
+    default_timeout_seconds: float = setting(
+        600.0, "Deadline of a Generate call that names none.", above=0
+    )
     max_timeout_seconds: float = setting(
-        3600.0, "Longest deadline; a frontend's longer one is cut to it, a Generate call's refused."
+        3600.0,
+        "Longest deadline; a frontend's longer one is cut to it, a Generate call's refused.",
+        above=0,
     )
     settle_seconds: float = setting(
-        10.0, "Time a worker has to close a cancelled leg; later its slot counts as overdue."
+        10.0,
+        "Time a worker has to close a cancelled leg; later its slot counts as overdue.",
+        above=0,
     )
     pair_wait_seconds: float = setting(
-        10.0, "Time a queued sequence waits while no pair of workers for it takes work."
+        10.0, "Time a queued sequence waits while no pair of workers for it takes work.", above=0
     )
     pair_memory_seconds: float = setting(
         600.0,
         "How long after a model's last pair has gone requests for it are queued, and not refused at"
         " once. 0: they are refused.",
+        at_least=0,
     )
     expected_models: tuple[str, ...] = setting(
         (),
@@ -206,44 +200,56 @@ class RouterConfig:
         10.0,
         "A worker that sends nothing for this long, or up to a quarter longer, is lost; it reports"
         " at least each second.",
+        above=0,
     )
     stall_seconds: float = setting(
         10.0,
         "A worker whose engine has work and has made no step for this long gets nothing new until"
         " it makes one. Engines that cannot say when they did (SGLang's prefill) are left alone.",
+        above=0,
     )
     stall_failover_seconds: float = setting(
         30.0,
         "After this long without a step, at least stall_seconds, the worker's stream is given up:"
         " what showed nothing runs elsewhere, what did ends with worker_lost.",
+        above=0,
     )
     eject_after_faults: int = setting(
         EJECT_AFTER,
         "Faults in a worker's output within a minute after which it is taken out for"
         " eject_seconds. 0: never.",
+        at_least=0,
     )
     eject_seconds: float = setting(
-        EJECT_SECONDS, "Time for which a worker is left alone whose output could not be read."
+        EJECT_SECONDS,
+        "Time for which a worker is left alone whose output could not be read.",
+        above=0,
     )
     eject_after_failures: int = setting(
         5,
         "Legs that fail on a worker within the last 30 to 60 seconds, by its own doing, before it"
         " may be ejected for them. 0: never.",
+        at_least=0,
     )
     eject_ratio: float = setting(
         0.3,
         "How much larger the share of a worker's legs that fail must be than the median of its"
         " group's, above 0 and at most 1, for it to be ejected.",
+        above=0,
+        at_most=1,
     )
     eject_first_seconds: float = setting(
         10.0,
         "Time for which a worker that fails gets nothing new; twice as long each further time in a"
         " row, up to 600 seconds. Then it gets one request at a time until three have ended well.",
+        above=0,
     )
     eject_most_share: float = setting(
         0.5,
         "Largest share of the workers of a group and phase that are out at once for failing, from 0"
         " to 1. The last of them never is.",
+        at_least=0,
+        at_most=1,
     )
     canary_seconds: float = setting(
         330.0,
@@ -251,52 +257,44 @@ class RouterConfig:
         " moved no KV since its start, before it gets a request and is ready. Longer than the first"
         " hand-over of an engine may take (SGLang's first_handover_timeout_seconds, 300). 0: none"
         " are sent, and every worker counts as proved.",
+        at_least=0,
     )
     max_backlog_bytes: int = setting(
         64 * 1024 * 1024,
         "Output kept for a frontend. Past it one that has read nothing for 5 seconds is given up:"
         " its stream is closed and its requests are cancelled. Past four times as much, any is.",
+        at_least=1,
     )
     drain_seconds: float = setting(
-        30.0, "After SIGTERM, time that open requests have to finish; then they end with an error."
+        30.0,
+        "After SIGTERM, time that open requests have to finish; then they end with an error.",
+        at_least=0,
     )
     max_stories: int = setting(
         4096,
         "Requests that have ended and that /debug/requests/TRACE_ID of metrics_listen still tells,"
         " the oldest forgotten first; half of them are kept for refused ones. 0: none.",
+        at_least=0,
     )
     max_story_bytes: int = setting(
         16 * 1024 * 1024,
         "What these may take together: some 1,300 bytes each, 600 for each further output, and 100"
         " for each worker that would not do.",
+        at_least=0,
     )
     log_requests: bool = setting(
         False, "Log a line at the end of each request that tells its story; else at level debug."
     )
     otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
-    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP)
+    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
     log_format: Literal["console", "json"] = setting("console", "How log lines look.")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""
-        for names, bound in ((_AT_LEAST_ONE, 1), (_NOT_NEGATIVE, 0)):
-            for name in names:
-                if getattr(self, name) < bound:
-                    raise ConfigError(f"{name} must be at least {bound}")
-        for name in _ABOVE_ZERO:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be above 0")
+        ranges.check(self)
         if self.stall_failover_seconds < self.stall_seconds:
             raise ConfigError("stall_failover_seconds must be at least stall_seconds")
-        if not 0 < self.eject_ratio <= 1:
-            raise ConfigError("eject_ratio must be above 0 and at most 1")
-        if not 0 <= self.eject_most_share <= 1:
-            raise ConfigError("eject_most_share must be from 0 to 1")
-        if self.max_held_bytes < _LEAST_HELD_BYTES:
-            raise ConfigError(f"max_held_bytes must be at least {_LEAST_HELD_BYTES}")
-        if self.max_n > MAX_OUTPUTS:
-            raise ConfigError(f"max_n must be at most {MAX_OUTPUTS}, not {self.max_n}")
         if self.default_timeout_seconds > self.max_timeout_seconds:
             raise ConfigError("default_timeout_seconds must not exceed max_timeout_seconds")
         check_address(self.listen, setting="listen")
@@ -305,7 +303,7 @@ class RouterConfig:
         self._check_sharing()
         tls.check(self)
         ConnectionLimits.of(self)
-        tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
+        tracing.check(self.otlp_endpoint)
 
     def _check_discovery(self) -> None:
         pair = [each for each in (self.prefill_service, self.decode_service) if each]

@@ -22,11 +22,10 @@ import yaml
 
 from frontend.config import FrontendConfig
 from router.config import RouterConfig
-from tandem.engine.sglang import options as sglang_options
+from tandem import ranges
 from tandem.engine.sglang.options import Options as SglangOptions
 from tandem.engine.sim.faults import Faults
 from tandem.engine.sim.options import SimOptions
-from tandem.errors import ConfigError
 from tandem.hooks import loader as hooks
 from tandem.hooks import settings as hook_settings
 from tandem.hooks.classifiers import loader as classifiers
@@ -76,6 +75,12 @@ CLASSES: dict[str, tuple[type[Any], ...]] = {
     "decode": (WorkerConfig,),
     "worker": (WorkerConfig,),
     "engine": (SglangOptions, SimOptions, Faults),
+}
+_BOUNDS = {
+    "above": "exclusiveMinimum",
+    "at_least": "minimum",
+    "at_most": "maximum",
+    "below": "exclusiveMaximum",
 }
 _TYPES: dict[Any, str] = {
     str: "string",
@@ -242,7 +247,8 @@ def settings_schema(component: str) -> dict[str, Any]:
                 continue
             name = f"fault_{field.name}" if model is Faults else field.name
             found = _type_schema(hints[field.name])
-            found |= _least(model, field.name, hints[field.name])
+            bounds = ranges.of(field)._asdict()
+            found |= {_BOUNDS[name]: each for name, each in bounds.items() if each is not None}
             if section := _SECTIONS.get(field.name):
                 found |= section_schema(section)
             other = properties.get(name, found)
@@ -306,29 +312,6 @@ def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
         for key, value in schema.items()
         if key not in left_out
     }
-
-
-def _least(model: type[Any], name: str, hint: Any) -> dict[str, Any]:
-    """The least value that the settings' own class takes of a number: below 0, 0, or above."""
-    if hint not in (int, float) or not _refuses(model, name, -1):
-        return {}
-    if not _refuses(model, name, 0):
-        return {"minimum": 0}
-    return {"minimum": 1} if hint is int else {"exclusiveMinimum": 0}
-
-
-def _refuses(model: type[Any], name: str, value: int) -> bool:
-    make = sglang_options.parse if model is SglangOptions else lambda given: model(**given)
-    required = {
-        field.name: Path()
-        for field in dataclasses.fields(model)
-        if field.default is field.default_factory is dataclasses.MISSING
-    }
-    try:
-        make({**required, name: value})
-    except (ConfigError, ValueError) as error:
-        return name in str(error)
-    return False
 
 
 def _type_schema(hint: Any) -> dict[str, Any]:

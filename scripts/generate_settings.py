@@ -15,6 +15,7 @@ import yaml
 
 from frontend.config import FrontendConfig
 from router.config import RouterConfig
+from tandem import ranges
 from tandem.config import REQUIRED, flag_name, variable_name
 from tandem.worker.config import WorkerConfig
 
@@ -69,6 +70,8 @@ def _section(title: str, model: type[Any]) -> str:
 
 def _row(field: dataclasses.Field[Any]) -> str:
     effect = " ".join(field.metadata["help"].split()).replace("|", "\\|")
+    if range := str(ranges.of(field)):
+        effect += f" {range[0].upper()}{range[1:]}."
     names = f"`{flag_name(field.name)}` `{variable_name(field.name)}`"
     return f"| `{field.name}` | {names} | {_default(field)} | {effect} |\n"
 

@@ -29,8 +29,9 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 import yaml
 
-from tandem import settings_file
+from tandem import ranges, settings_file
 from tandem.errors import ConfigError, MissingSettingError, StartError
+from tandem.ranges import Range
 from tandem.setting_names import NAMES
 from tandem.settings_file import SettingsFile, nearest
 
@@ -44,8 +45,17 @@ Source = Literal["flag", "environment", "file", "default"]
 REQUIRED: Any = dataclasses.MISSING
 
 
-def setting(default: Any, help: str, *, secret: bool = False) -> Any:
-    """A field of a settings class. `help` says the effect, the unit and the reason; a secret is
+def setting(
+    default: Any,
+    help: str,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    secret: bool = False,
+) -> Any:
+    """A field of a settings class. `help` says the effect, the unit and the reason; the bounds are
+    those of `ranges.check`; a secret is
     never printed, and one that is given must not be empty: its file was, or its variable, and the
     process would be open where it was to be closed.
 
@@ -55,7 +65,7 @@ def setting(default: Any, help: str, *, secret: bool = False) -> Any:
     metadata = {"help": help, "secret": secret}
     if isinstance(default, dict | list):
         return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+    return ranges.ranged(default, Range(above, at_least, at_most), **metadata)
 
 
 @dataclass(frozen=True)
@@ -275,6 +285,8 @@ def _parser(model: type[Any], prog: str) -> argparse.ArgumentParser:
         text = f"{field.metadata['help']} [{variable_name(field.name)}"
         if field.default is not dataclasses.MISSING and not field.metadata["secret"]:
             text += f"; default: {field.default!r}"
+        if range := str(ranges.of(field)):
+            text += f"; {range}"
         options: dict[str, Any] = {"dest": field.name, "help": text.replace("%", "%%") + "]"}
         if hints[field.name] is bool:
             options["action"] = argparse.BooleanOptionalAction

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, Literal
 
+from tandem import ranges
 from tandem.errors import ConfigError
 from tandem.executor.left_out import UNUSED, refuse, refuses_left_out
 from tandem.executor.workers_own import KvCacheConfig, PeftCacheConfig, SchedulerConfig
 from tandem.keys import MAX_NAME, MAX_WEIGHT
+from tandem.ranges import Range, ranged
 from tandem.wire import tls
 
-_AT_LEAST_ONE = ("max_queue_size", "max_open_sequences", "max_unread_tokens", "max_logits_rows")
-_NOT_NEGATIVE = ("iter_stats_max_iterations", "request_stats_max_iterations")
-_TIMES = ("request_timeout_seconds", "router_wait_seconds")
 MOST_SECONDS = 2**31
 """The longest time that a timer takes."""
+_TIMES = Range(above=0, at_most=MOST_SECONDS)
 
 
 class BatchingType(enum.Enum):
@@ -53,26 +53,26 @@ class ExecutorConfig:
     max_beam_width: int = 1
     _: KW_ONLY
     batching_type: BatchingType = BatchingType.INFLIGHT
-    max_queue_size: int = 65_536
+    max_queue_size: int = ranged(65_536, Range(at_least=1))
     """Requests that may wait here or at the router; one more is refused with FullError."""
-    iter_stats_max_iterations: int = 1000
+    iter_stats_max_iterations: int = ranged(1000, Range(at_least=0))
     """IterationStats that are kept until they are read, the latest; 0: none are."""
-    request_stats_max_iterations: int = 0
+    request_stats_max_iterations: int = ranged(0, Range(at_least=0))
     """The same of RequestStatsPerIteration, for which all open requests are gone through."""
     model: str = ""
     """The model that requests are for; empty: the only one that the router serves."""
-    max_open_sequences: int = 512
+    max_open_sequences: int = ranged(512, Range(at_least=1))
     """Sequences at the router at once. What is more waits here, by priority: keep it below the
     router's `max_queue`."""
-    max_unread_tokens: int = 1_000_000
+    max_unread_tokens: int = ranged(1_000_000, Range(at_least=1))
     """Tokens of responses that nobody has awaited yet, all that open requests may still bring
     counted in. A request that could bring more waits until others have been read."""
-    max_logits_rows: int = 2048
+    max_logits_rows: int = ranged(2048, Range(at_least=1))
     """Rows of logits, one for each position, of requests that asked for them and were not read to
     their end. A row takes four bytes for each token of the vocabulary."""
-    request_timeout_seconds: float = 600.0
+    request_timeout_seconds: float = ranged(600.0, _TIMES)
     """The time of a request without `allotted_time_ms`."""
-    router_wait_seconds: float = 10.0
+    router_wait_seconds: float = ranged(10.0, _TIMES)
     """Time a request waits while no router takes it, within its deadline."""
     resume: bool = False
     """Another pair of workers goes on with a request whose decode worker was lost, where one can;
@@ -86,7 +86,7 @@ class ExecutorConfig:
     tenant: str = ""
     """Whose requests these are, as a key's name: routers share pairs between tenants, and audit
     logs name them."""
-    weight: int = 1
+    weight: int = ranged(1, Range(at_least=1, at_most=MAX_WEIGHT))
     """How much the tenant gets beside others."""
     disaggregated: bool = False
     """An engine for each phase, and a hand-over between them; False: one for both."""
@@ -125,19 +125,9 @@ class ExecutorConfig:
             refuse("BatchingType.STATIC", "workers let requests join and leave at every step")
         if self.max_beam_width != 1:
             refuse("max_beam_width above 1", "beams are not searched")
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        for name in _NOT_NEGATIVE:
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must be at least 0")
-        for name in _TIMES:
-            if not 0 < getattr(self, name) <= MOST_SECONDS:
-                raise ConfigError(f"{name} must be above 0 and at most {MOST_SECONDS}")
-        if len(self.tenant) > MAX_NAME or not 1 <= self.weight <= MAX_WEIGHT:
-            raise ConfigError(
-                f"tenant has at most {MAX_NAME} characters, and weight is 1 to {MAX_WEIGHT}"
-            )
+        ranges.check(self)
+        if len(self.tenant) > MAX_NAME:
+            raise ConfigError(f"tenant has at most {MAX_NAME} characters")
         tls.check(self)
 
 

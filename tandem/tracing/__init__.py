@@ -32,10 +32,8 @@ RATIO_HELP = (
 """Help of the setting `trace_sample_ratio`."""
 
 
-def check(endpoint: str, ratio: float) -> None:
+def check(endpoint: str) -> None:
     """Raises ConfigError for values that can never serve."""
-    if not 0 <= ratio <= 1:
-        raise ConfigError(f"trace_sample_ratio must be from 0 to 1, not {ratio}")
     if not endpoint:
         return
     url = urlsplit(endpoint)

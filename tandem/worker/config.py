@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tandem import sockets, tracing
+from tandem import ranges, sockets, tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import REQUIRED, setting
 from tandem.engine import lora
@@ -31,27 +31,6 @@ WorkerKind = Phase | Literal["worker"]
 """What a process serves: a phase, or as an aggregated worker both."""
 _PORTS: dict[WorkerKind, int] = {"prefill": 7100, "decode": 7200, "worker": 7300}
 _HOST_AND_PORT = re.compile(r".+:[0-9]+")
-_POSITIVE = (
-    "logits_timeout_ms",
-    "max_processor_bytes",
-    "max_processor_depth",
-    "max_processor_values",
-    "form_processes",
-    "form_cpu_seconds",
-    "form_timeout_seconds",
-    "form_memory_mb",
-    "form_cache_mb",
-    "park_seconds",
-    "max_lora_adapters",
-    "max_lora_rank",
-)
-_NOT_NEGATIVE = (
-    "early_reports_per_second",
-    "drain_seconds",
-    "max_logits_processors",
-    "max_parked",
-    "max_parked_bytes",
-)
 _MOST_PARK_SECONDS = 24 * 3600
 _MOST_TOKEN_PROCESSES = 64
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
@@ -107,15 +86,19 @@ class WorkerConfig:
         "LoRA adapters of the model, by name: the folder of each, in PEFT's layout. Requests name"
         " one as model:adapter; equal in both phases. See docs/lora.md.",
     )
-    max_lora_adapters: int = setting(64, "Most LoRA adapters of one worker; at most 256.")
+    max_lora_adapters: int = setting(
+        64, "Most LoRA adapters of one worker.", above=0, at_most=lora.MOST_ADAPTERS
+    )
     max_lora_rank: int = setting(
-        128, "Highest rank of a LoRA adapter; a higher one is refused at the start."
+        128, "Highest rank of a LoRA adapter; a higher one is refused at the start.", above=0
     )
     engine_options: dict[str, Any] = setting(
         {}, "Options of the engine itself; each engine documents its own and refuses others."
     )
     nodes: int = setting(
-        1, "Machines that compute this worker together, with one process on each; sglang alone."
+        1,
+        "Machines that compute this worker together, with one process on each; sglang alone.",
+        at_least=1,
     )
     node_rank: int = setting(
         0,
@@ -128,19 +111,22 @@ class WorkerConfig:
         " free port of it.",
     )
     max_sequences: int = setting(
-        256, "Most sequences open at once; routers are told, and one more is refused."
+        256, "Most sequences open at once; routers are told, and one more is refused.", at_least=1
     )
     token_processes: int = setting(
         1,
         "Decode: processes that turn tokens into output, each with an equal part of max_sequences"
         " and max_held_bytes; sglang alone. Those from the second on listen at the port of `listen`"
         " plus their number, and routers must list them too. See docs/engines/sglang.md.",
+        at_least=1,
+        at_most=_MOST_TOKEN_PROCESSES,
     )
     early_reports_per_second: float = setting(
         10.0,
         "Most reports a second of its load and prefix cache that a worker sends each router beside"
         " the regular one, as soon as 2,048 prompt tokens or a sixteenth of its slots were started"
         " or ended; 0: none.",
+        at_least=0,
     )
     max_held_bytes: int = setting(
         DEFAULT_BYTES,
@@ -148,6 +134,7 @@ class WorkerConfig:
         " prefill's verdict, and output that waits for routers. A sequence whose task would take"
         " more than three quarters is refused; where output finds no room, the sequence or the"
         " router whose output holds most is ended. Well below the memory limit of the process.",
+        at_least=_LEAST_HELD_BYTES,
     )
     hook: str = setting(
         "", 'Import path of the output hook\'s class, "package.module:Class"; empty: no hook.'
@@ -182,86 +169,94 @@ class WorkerConfig:
         "Logits processors that requests may name beside the ready-made ones:"
         " name=package.module:Class, and more in a file: docs/logits/configuring.md.",
     )
-    max_logits_processors: int = setting(16, "Most logits processors that one request may name.")
+    max_logits_processors: int = setting(
+        16, "Most logits processors that one request may name.", at_least=0
+    )
     logits_timeout_ms: float = setting(
         1000.0,
         "Time of its own that one call of a logits processor may take, ms, not counting what a GPU"
         " has to do for others before it answers; a longer one fails its request.",
+        above=0,
     )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
-    grpc_max_connections: int = setting(connections.MOST_CONNECTIONS, connections.MOST_HELP)
+    grpc_max_connections: int = setting(
+        connections.MOST_CONNECTIONS, connections.MOST_HELP, at_least=1
+    )
     grpc_max_connections_of_a_client: int = setting(
-        connections.MOST_OF_A_CLIENT, connections.MOST_OF_A_CLIENT_HELP
+        connections.MOST_OF_A_CLIENT, connections.MOST_OF_A_CLIENT_HELP, at_least=1
     )
     grpc_max_connection_idle_seconds: float = setting(
-        connections.IDLE_SECONDS, connections.IDLE_HELP
+        connections.IDLE_SECONDS, connections.IDLE_HELP, at_least=0
     )
-    grpc_max_connection_age_seconds: float = setting(connections.AGE_SECONDS, connections.AGE_HELP)
+    grpc_max_connection_age_seconds: float = setting(
+        connections.AGE_SECONDS, connections.AGE_HELP, at_least=0
+    )
     max_processor_bytes: int = setting(
         262_144,
         "Largest arguments of all logits processors of a request, forms of answers (JSON Schema,"
         " regular expression, grammar, choice) included, as JSON.",
+        above=0,
     )
-    max_processor_depth: int = setting(64, "Deepest nesting of those arguments.")
-    max_processor_values: int = setting(65_536, "Most values, members and items, in them.")
+    max_processor_depth: int = setting(64, "Deepest nesting of those arguments.", above=0)
+    max_processor_values: int = setting(65_536, "Most values, members and items, in them.", above=0)
     form_processes: int = setting(
-        1, "Processes that compile the forms of answers that requests ask for."
+        1, "Processes that compile the forms of answers that requests ask for.", above=0
     )
     form_cpu_seconds: int = setting(
-        2, "CPU time that compiling one form may take; a dearer one is refused (400)."
+        2, "CPU time that compiling one form may take; a dearer one is refused (400).", above=0
     )
     form_timeout_seconds: float = setting(
-        30.0, "Time that compiling one form may take by the clock, on a machine that is busy."
+        30.0,
+        "Time that compiling one form may take by the clock, on a machine that is busy.",
+        above=0,
     )
-    form_memory_mb: int = setting(256, "Memory that compiling one form may take, MiB.")
+    form_memory_mb: int = setting(256, "Memory that compiling one form may take, MiB.", above=0)
     form_cache_mb: int = setting(
-        512, "Memory for forms that were compiled, in use and kept for later requests, MiB."
+        512,
+        "Memory for forms that were compiled, in use and kept for later requests, MiB.",
+        above=0,
     )
     max_parked: int = setting(
         64,
         "Prefill: prompts whose KV may wait for a request to come, those that are computed for that"
         " included; one more is refused with parking_full. 0: none. See"
         " docs/executor/context-only.md.",
+        at_least=0,
     )
     max_parked_bytes: int = setting(
-        4 * 2**30, "Prefill: what that KV may take together, of the memory that the engine has."
+        4 * 2**30,
+        "Prefill: what that KV may take together, of the memory that the engine has.",
+        at_least=0,
     )
     park_seconds: float = setting(
-        60.0, "Prefill: time for which that KV waits; then it is freed, and its request refused."
+        60.0,
+        "Prefill: time for which that KV waits; then it is freed, and its request refused.",
+        above=0,
+        at_most=_MOST_PARK_SECONDS,
     )
     drain_seconds: float = setting(
         300.0,
         "After SIGTERM, time that open sequences have to finish; then they end with an error."
         " Parked KV is waited for as long, or until it is freed.",
+        at_least=0,
     )
     otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
-    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP)
+    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
     log_format: Literal["console", "json"] = setting("console", "How log lines look.")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""
-        if self.max_sequences < 1:
-            raise ConfigError(f"max_sequences must be at least 1, not {self.max_sequences}")
-        for name in _POSITIVE:
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} must be above 0, not {getattr(self, name)}")
-        if not 1 <= self.token_processes <= _MOST_TOKEN_PROCESSES:
-            raise ConfigError(f"token_processes must be from 1 to {_MOST_TOKEN_PROCESSES}")
+        ranges.check(self)
         if self.held_bytes() < _LEAST_HELD_BYTES:
             least = _LEAST_HELD_BYTES * self.token_processes
             raise ConfigError(f"max_held_bytes must be at least {least}")
-        if self.nodes < 1 or not 0 <= self.node_rank < self.nodes:
+        if not 0 <= self.node_rank < self.nodes:
             raise ConfigError(
                 f"node_rank must be from 0 to below nodes: {self.node_rank} is not, of {self.nodes}"
             )
         if self.nodes > 1 and not _HOST_AND_PORT.fullmatch(self.leader):
             raise ConfigError(f"several nodes need leader, as host:port, not {self.leader!r}")
-        for name in _NOT_NEGATIVE:
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} must not be negative, not {getattr(self, name)}")
-        if self.park_seconds > _MOST_PARK_SECONDS:
-            raise ConfigError(f"park_seconds must be at most {_MOST_PARK_SECONDS}")
         if self.listen:
             check_address(self.listen, setting="listen")
         if self.metrics_listen:
@@ -271,13 +266,11 @@ class WorkerConfig:
         classifier_settings.parse(self.classifiers)
         audit_settings.parse(self.audit)
         logits_settings.parse(self.logits_processors)
-        tracing.check(self.otlp_endpoint, self.trace_sample_ratio)
+        tracing.check(self.otlp_endpoint)
         tls.check(self)
         ConnectionLimits.of(self)
 
     def _check_lora_adapters(self) -> None:
-        if self.max_lora_adapters > lora.MOST_ADAPTERS:
-            raise ConfigError(f"max_lora_adapters must be at most {lora.MOST_ADAPTERS}")
         if len(self.lora_adapters) > self.max_lora_adapters:
             raise ConfigError(
                 f"lora_adapters holds {len(self.lora_adapters)}: more than max_lora_adapters"

@@ -319,7 +319,7 @@ def test_settings_are_printed_whatever_is_missing_and_what_is_wrong_is_refused_t
 def test_a_line_is_not_told_of_a_setting_that_the_file_does_not_decide(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("max_queue: 3\n")
-    with pytest.raises(ConfigError, match=r"^max_queue must be at least 1$"):
+    with pytest.raises(ConfigError, match=r"^max_queue must be at least 1, not 0$"):
         load(RouterConfig, prog="t", argv=["--config", str(file), "--max-queue=0"], environ={})
 
 

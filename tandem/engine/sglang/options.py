@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tandem import ranges
 from tandem.engine.sglang import server_arguments
 from tandem.errors import ConfigError
+from tandem.ranges import Range, ranged
 
 _WITHOUT_PREFIXES = ("disable_radix_cache", "enable_hisparse")
 _DRAFTS_WITH_PREFIXES = "DSPARK"
@@ -26,38 +28,38 @@ class Options:
     dtype: str = "auto"
     """The type of weights and KV cache, e.g. "bfloat16"; "auto" is the model's own. "float32" is
     for CPUs: SGLang's kernels for cuda do not know it."""
-    context_length: int = 0
+    context_length: int = ranged(0, Range(at_least=0))
     """Tokens that prompt and completion may have together, and two that SGLang keeps; 0: the
     model's."""
-    max_total_tokens: int = 0
+    max_total_tokens: int = ranged(0, Range(at_least=0))
     """Tokens the KV cache holds; 0: what memory allows, on CPU 65536."""
-    mem_fraction_static: float = 0.0
+    mem_fraction_static: float = ranged(0.0, Range(at_least=0, below=1))
     """Share of the device's memory for weights and KV cache; 0: SGLang's choice, on CPU 0.5.
     Workers that share a GPU need one each, which together leave some of it."""
-    page_size: int = 0
+    page_size: int = ranged(0, Range(at_least=0))
     """Tokens to a KV page, equal in both phases; 0: 64 on cuda, but SGLang's choice for models that
     keep states, and with drafts that may be a tree. CPU knows only 1."""
     attention_backend: str = ""
     """"": SGLang's choice, on CPU torch_native."""
-    chunked_prefill_size: int = 0
+    chunked_prefill_size: int = ranged(0, Range(at_least=-1))
     """Prompt tokens of one prefill step; 0: SGLang's choice, -1: never cut a prompt."""
     disable_overlap_schedule: bool = False
     """Take each step's result in before the next is planned. Slower."""
-    tensor_parallel: int = 1
+    tensor_parallel: int = ranged(1, Range(at_least=1))
     """Accelerators that share the model, on all nodes of a worker together."""
-    decode_tensor_parallel: int = 0
+    decode_tensor_parallel: int = ranged(0, Range(at_least=0))
     """The same of decode workers, where it is another number; 0: it is not. Prefill has to be told
     too. Only for models with plain attention, or with latents (MLA)."""
-    data_parallel: int = 1
+    data_parallel: int = ranged(1, Range(at_least=1))
     """Groups among which they are divided for attention, each for sequences of its own (DP
     attention)."""
-    decode_data_parallel: int = 0
+    decode_data_parallel: int = ranged(0, Range(at_least=0))
     """The same of decode workers, where it is another number; 0: it is not. Prefill has to be told
     too."""
-    pipeline_parallel: int = 1
+    pipeline_parallel: int = ranged(1, Range(at_least=1))
     """Groups of tensor_parallel accelerators, each with a part of the layers. No logits processors
     with it."""
-    decode_pipeline_parallel: int = 0
+    decode_pipeline_parallel: int = ranged(0, Range(at_least=0))
     """The same of decode workers: 1, or 0 for as many as prefill has, which has to be told too."""
     transfer_backend: Literal["nixl", "mooncake"] = "nixl"
     """What hands KV over, the same in both phases. "mooncake" needs its package in the workers'
@@ -67,17 +69,17 @@ class Options:
     kept. SGLang calls it experimental."""
     random_seed: int = 0
     """The seed of requests that name none; 0 takes another one at each start."""
-    bootstrap_port: int = 0
+    bootstrap_port: int = ranged(0, Range(at_least=0, at_most=65535))
     """PREFILL: port on which decode engines begin a hand-over; 0: any free one."""
-    handover_timeout_seconds: int = 60
+    handover_timeout_seconds: int = ranged(60, Range(at_least=1))
     """A hand-over that makes no progress for this long fails. It has to cover the prompts queued
     before it in prefill, and the wait for KV pages in decode."""
-    first_handover_timeout_seconds: int = 300
+    first_handover_timeout_seconds: int = ranged(300, Range(at_least=1))
     """The same until this engine has moved KV once: NIXL opens its connections meanwhile. Where it
     is raised, so is the router's canary_seconds."""
-    load_seconds: int = 1800
+    load_seconds: int = ranged(1800, Range(at_least=1))
     """Weights are loaded, and memory and graphs made ready, in this time; else the start fails."""
-    warm_up_seconds: int = 1800
+    warm_up_seconds: int = ranged(1800, Range(at_least=1))
     """Requests of its own, which have kernels compiled before any client's, take no longer."""
     seeded_sampling: bool = True
     """Make a request's seed decide its tokens, whatever shares its batches; false: SGLang's choice
@@ -114,31 +116,7 @@ def parse(raw: Mapping[str, Any]) -> Options:
 
 
 def _check(options: Options) -> None:
-    least = {
-        "context_length": 0,
-        "max_total_tokens": 0,
-        "mem_fraction_static": 0,
-        "page_size": 0,
-        "chunked_prefill_size": -1,
-        "tensor_parallel": 1,
-        "decode_tensor_parallel": 0,
-        "data_parallel": 1,
-        "decode_data_parallel": 0,
-        "pipeline_parallel": 1,
-        "decode_pipeline_parallel": 0,
-        "bootstrap_port": 0,
-        "handover_timeout_seconds": 1,
-        "first_handover_timeout_seconds": 1,
-        "load_seconds": 1,
-        "warm_up_seconds": 1,
-    }
-    for name, bound in least.items():
-        if getattr(options, name) < bound:
-            raise ConfigError(f"engine option {name} must be at least {bound}")
-    if options.mem_fraction_static >= 1:
-        raise ConfigError("engine option mem_fraction_static must be below 1")
-    if options.bootstrap_port > 65535:
-        raise ConfigError("engine option bootstrap_port must be at most 65535")
+    ranges.check(options, owner="engine option ")
     if options.device == "cpu" and options.page_size > 1:
         raise ConfigError(
             "engine option page_size must be 1 on cpu: SGLang pages KV with a GPU kernel"

@@ -6,6 +6,7 @@ import enum
 import hashlib
 from dataclasses import dataclass
 
+from tandem import ranges
 from tandem.config import setting
 from tandem.errors import ConfigError
 
@@ -71,13 +72,13 @@ class Faults:
     withhold: Selector = setting(_NEVER, "PREFILL hands over without writing the last KV page.")
     corrupt: Selector = setting(_NEVER, "PREFILL damages one byte of KV after its checksum.")
     delay: Selector = setting(_NEVER, "PREFILL hands over `fault_delay_ms` late.")
-    delay_ms: float = setting(200.0, "How late, ms.")
+    delay_ms: float = setting(200.0, "How late, ms.", at_least=0)
     stall: Selector = setting(
         _NEVER, "The engine computes nothing for `fault_stall_seconds` when the request's turn is."
     )
-    stall_seconds: float = setting(0.0, "How long, s. 0: for ever.")
+    stall_seconds: float = setting(0.0, "How long, s. 0: for ever.", at_least=0)
     slow: Selector = setting(_NEVER, "Steps with the request in them take `fault_slow_ms` longer.")
-    slow_ms: float = setting(100.0, "How much longer, ms.")
+    slow_ms: float = setting(100.0, "How much longer, ms.", at_least=0)
     fail: Selector = setting(_NEVER, "The engine fails the request as soon as it is given it.")
     crash: Selector = setting(_NEVER, "The process exits at once, at `fault_crash_at`.")
     crash_at: str = setting(
@@ -90,9 +91,7 @@ class Faults:
     def __post_init__(self) -> None:
         if self.crash_at not in ("prefill", "transfer", "decode"):
             raise ConfigError("fault_crash_at must be prefill, transfer or decode")
-        for name in ("delay_ms", "stall_seconds", "slow_ms"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"fault_{name} must be at least 0")
+        ranges.check(self, owner="fault_")
 
     def active(self) -> tuple[tuple[Fault, Selector], ...]:
         """The switches that can hit anything."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tandem import ranges
 from tandem.config import setting
 from tandem.errors import ConfigError
 from tandem.settings_file import nearest
@@ -19,52 +20,48 @@ T = TypeVar("T")
 class SimOptions:
     """Time, memory and language of the simulated model."""
 
-    step_ms: float = setting(10.0, "Time of one decode step, ms. 0: as fast as it can.")
+    step_ms: float = setting(10.0, "Time of one decode step, ms. 0: as fast as it can.", at_least=0)
     step_ms_per_sequence: float = setting(
-        0.0, "Load curve: each running sequence makes a step longer by this, ms."
+        0.0, "Load curve: each running sequence makes a step longer by this, ms.", at_least=0
     )
-    prefill_base_ms: float = setting(0.0, "Time to prefill any prompt, ms.")
-    prefill_ms_per_token: float = setting(0.0, "Time to prefill each prompt token, ms.")
-    page_size: int = setting(64, "Tokens to a KV page. Both phases must agree.")
+    prefill_base_ms: float = setting(0.0, "Time to prefill any prompt, ms.", at_least=0)
+    prefill_ms_per_token: float = setting(0.0, "Time to prefill each prompt token, ms.", at_least=0)
+    page_size: int = setting(64, "Tokens to a KV page. Both phases must agree.", at_least=1)
     kv_bytes_per_token: int = setting(
-        64, "Size of a token's KV slot, bytes; a multiple of 8. Both phases must agree."
+        64, "Size of a token's KV slot, bytes; a multiple of 8. Both phases must agree.", at_least=8
     )
     max_total_tokens: int = setting(
-        0, "Size of the KV pool, tokens; requests wait for room in it. 0: room for all."
+        0, "Size of the KV pool, tokens; requests wait for room in it. 0: room for all.", at_least=0
     )
     prefix_cache_tokens: int = setting(
-        0, "PREFILL: size of the prefix cache, tokens, in blocks of 64. 0: there is none."
+        0,
+        "PREFILL: size of the prefix cache, tokens, in blocks of 64. 0: there is none.",
+        at_least=0,
     )
     context_length: int = setting(
-        0, "Prompt and completion together, tokens. 0: as the model's config.json says."
+        0, "Prompt and completion together, tokens. 0: as the model's config.json says.", at_least=0
     )
-    min_output_tokens: int = setting(8, "The shortest answer before the end token, tokens.")
-    max_output_tokens: int = setting(400, "The longest answer before the end token, tokens.")
+    min_output_tokens: int = setting(
+        8, "The shortest answer before the end token, tokens.", at_least=2
+    )
+    max_output_tokens: int = setting(
+        400, "The longest answer before the end token, tokens.", at_least=2
+    )
     handover_timeout_seconds: float = setting(
-        30.0, "How long one phase waits for the other's part of a hand-over, s."
+        30.0, "How long one phase waits for the other's part of a hand-over, s.", above=0
     )
-    kv_port: int = setting(0, "PREFILL: port of the hand-over stream. 0: any.")
+    kv_port: int = setting(
+        0, "PREFILL: port of the hand-over stream. 0: any.", at_least=0, at_most=65535
+    )
 
     def __post_init__(self) -> None:
-        for name in ("step_ms", "step_ms_per_sequence", "prefill_base_ms", "prefill_ms_per_token"):
-            _require(getattr(self, name) >= 0, name, "at least 0")
-        _require(self.page_size >= 1, "page_size", "at least 1")
-        _require(
-            self.kv_bytes_per_token >= 8 and self.kv_bytes_per_token % 8 == 0,
-            "kv_bytes_per_token",
-            "a multiple of 8",
-        )
-        _require(self.max_total_tokens >= 0, "max_total_tokens", "at least 0")
-        _require(self.prefix_cache_tokens >= 0, "prefix_cache_tokens", "at least 0")
-        _require(self.context_length >= 0, "context_length", "at least 0")
-        _require(self.min_output_tokens >= 2, "min_output_tokens", "at least 2")
-        _require(
-            self.max_output_tokens >= self.min_output_tokens,
-            "max_output_tokens",
-            "at least min_output_tokens",
-        )
-        _require(self.handover_timeout_seconds > 0, "handover_timeout_seconds", "above 0")
-        _require(0 <= self.kv_port < 65536, "kv_port", "a port number")
+        ranges.check(self, owner="the sim engine's ")
+        if self.kv_bytes_per_token % 8:
+            raise ConfigError("the sim engine's kv_bytes_per_token must be a multiple of 8")
+        if self.max_output_tokens < self.min_output_tokens:
+            raise ConfigError(
+                "the sim engine's max_output_tokens must be at least min_output_tokens"
+            )
 
 
 def parse(model: type[T], values: Mapping[str, Any], *, prefix: str = "") -> T:
@@ -98,8 +95,3 @@ def _convert(kind: Any, name: str, value: Any) -> Any:
         return kind(value)
     except ValueError as error:
         raise ConfigError(f"the sim engine's {name} cannot be {value!r}: {error}") from None
-
-
-def _require(holds: bool, name: str, what: str) -> None:
-    if not holds:
-        raise ConfigError(f"the sim engine's {name} must be {what}")

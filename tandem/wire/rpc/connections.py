@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Final, Protocol
 
-from tandem.errors import ConfigError
-
 MOST_CONNECTIONS: Final = 4096
 MOST_OF_A_CLIENT: Final = 1024
 IDLE_SECONDS: Final = 300.0
@@ -61,13 +59,6 @@ class ConnectionLimits:
 
     @classmethod
     def of(cls, settings: ConnectionSettings) -> ConnectionLimits:
-        """Raises ConfigError for limits by which nobody could call."""
-        for name in ("grpc_max_connections", "grpc_max_connections_of_a_client"):
-            if getattr(settings, name) < 1:
-                raise ConfigError(f"{name} must be at least 1")
-        for name in ("grpc_max_connection_idle_seconds", "grpc_max_connection_age_seconds"):
-            if not getattr(settings, name) >= 0:
-                raise ConfigError(f"{name} must not be negative")
         return cls(
             most=settings.grpc_max_connections,
             most_of_a_client=settings.grpc_max_connections_of_a_client,

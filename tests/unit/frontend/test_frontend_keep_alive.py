@@ -236,7 +236,7 @@ async def test_an_answer_that_is_not_streamed_has_no_comment(start: Start) -> No
 
 
 def test_a_negative_time_or_one_too_short_is_refused() -> None:
-    with pytest.raises(ConfigError, match="sse_keep_alive_seconds must not be negative"):
+    with pytest.raises(ConfigError, match="sse_keep_alive_seconds must be at least 0"):
         FrontendConfig(model_path="x", sse_keep_alive_seconds=-1)
     with pytest.raises(ConfigError, match=r"sse_keep_alive_seconds must be 0 or at least 0\.01"):
         FrontendConfig(model_path="x", sse_keep_alive_seconds=0.001)

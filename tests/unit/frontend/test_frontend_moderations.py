@@ -24,7 +24,7 @@ from tandem.errors import ConfigError, QueueFullError
 from tandem.hooks.classifiers.classifier_set import Judgement
 
 PATH = "/v1/moderations"
-BOTH = {"entries": ["judges:Toxicity", "judges:Openai"]}
+BOTH = {"entries": ["text_judges:Toxicity", "text_judges:Openai"]}
 
 
 async def judged(frontend: Harness, given: Any, **fields: Any) -> httpx.Response:
@@ -32,7 +32,10 @@ async def judged(frontend: Harness, given: Any, **fields: Any) -> httpx.Response
 
 
 def alone(diary: Path | str = "", **settings: Any) -> dict[str, Any]:
-    return {"entries": [{"path": "judges:Toxicity", "config": {"diary": str(diary)}}], **settings}
+    return {
+        "entries": [{"path": "text_judges:Toxicity", "config": {"diary": str(diary)}}],
+        **settings,
+    }
 
 
 async def until_written(diary: Path, line: str) -> None:
@@ -200,7 +203,7 @@ async def test_a_classifier_that_is_late_or_hangs_costs_nobody_else(
 ) -> None:
     monkeypatch.setattr(judge, "MARGIN_SECONDS", 0.5)
     monkeypatch.setattr(judge, "LEAST_PAUSE_SECONDS", 0.01)
-    entry = {"path": "judges:Toxicity", "timeout_ms": 300}
+    entry = {"path": "text_judges:Toxicity", "timeout_ms": 300}
     frontend = await start(say_hello, moderation_classifiers={"entries": [entry]})
     assert await recovered(frontend) is False
     late = await judged(frontend, "wait")
@@ -216,7 +219,9 @@ async def test_a_classifier_that_is_late_or_hangs_costs_nobody_else(
 async def test_classifiers_that_cannot_be_loaded_leave_moderations_failing_and_the_rest_served(
     start: Start,
 ) -> None:
-    frontend = await start(say_hello, moderation_classifiers={"entries": ["judges:Unloadable"]})
+    frontend = await start(
+        say_hello, moderation_classifiers={"entries": ["text_judges:Unloadable"]}
+    )
     answer = await judged(frontend, "fine")
     assert error_of(answer) == (500, "classifier_failed", None)
     assert (await frontend.complete()).status_code == 200

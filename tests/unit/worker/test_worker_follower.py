@@ -210,7 +210,7 @@ async def test_sigterm_before_the_model_is_loaded_ends_it_at_once(
         ({"nodes": 2, "leader": "10.0.0.1"}, "several nodes need leader, as host:port"),
         ({"nodes": 2, "leader": "a:1", "node_rank": 2}, "node_rank must be from 0 to below nodes"),
         ({"node_rank": -1}, "node_rank must be from 0 to below nodes"),
-        ({"nodes": 0}, "node_rank must be from 0 to below nodes"),
+        ({"nodes": 0}, "nodes must be at least 1, not 0"),
     ],
 )
 def test_a_node_without_its_place_is_refused(
