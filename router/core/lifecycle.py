@@ -266,13 +266,15 @@ class Lifecycle:
         if sequence.stage is Stage.RETRYING:
             self.end(sequence, error=sequence.failure)
 
-    def died(self, worker: Worker, reason: str, unsent: Collection[int] = ()) -> list[Request]:
-        """A worker may have died of what had begun there. Returns what is not to be run again: once
-        its legs on that worker are closed, `condemn` it.
+    def died(
+        self, worker: Worker, reason: str, unsent: Collection[int] = (), *, told: bool
+    ) -> list[Request]:
+        """A worker may have died of what had begun there, as `suspect` has it. Returns what is not
+        to be run again: once its legs on that worker are closed, `condemn` it.
         """
-        condemned, told = suspect(self._state, worker, reason, unsent=unsent)
-        if told is not None:
-            self.actions.append(told)
+        condemned, death = suspect(self._state, worker, reason, unsent=unsent, told=told)
+        if death is not None:
+            self.actions.append(death)
         return condemned
 
     def condemn(self, request: Request) -> None:

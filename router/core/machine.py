@@ -293,10 +293,10 @@ class Core:
         if worker is None:
             return
         self._lifecycle.actions += self._health.lost(self._lifecycle.now, worker, event)
-        self._fleet_changed(worker)  # first, so that retries look at what is left
         condemned: list[Request] = []
-        if event.died:
-            condemned = self._lifecycle.died(worker, event.reason, event.unsent)
+        if event.died:  # while it knows its twin
+            condemned = self._lifecycle.died(worker, event.reason, event.unsent, told=False)
+        self._fleet_changed(worker)  # first, so that retries look at what is left
         for leg in [self.state.legs[number] for number in sorted(worker.legs)]:
             self._lifecycle.close(leg, _lost(leg, event))
         for request in condemned:
@@ -410,7 +410,7 @@ class Core:
         if leg := self._leg_of(event.worker, event.leg):
             condemned: list[Request] = []
             if event.worker_died:
-                condemned = self._lifecycle.died(leg.worker, "its engine died")
+                condemned = self._lifecycle.died(leg.worker, "its engine died", told=True)
                 self._worker_draining(events.WorkerDraining(event.worker, True))
             self._take_news(self._health.ended(self._lifecycle.now, leg, event))
             if event.error is not None:

@@ -24,16 +24,23 @@ as all of them where nothing else had begun there.
 
 
 def suspect(
-    state: State, worker: Worker, reason: str, *, unsent: Collection[int]
+    state: State, worker: Worker, reason: str, *, unsent: Collection[int], told: bool
 ) -> tuple[list[Request], WorkerDied | None]:
     """Count a worker's death for what had begun there; None: no client's had, or it was counted.
-    Returns the requests that are not to be run again.
+    Returns the requests that are not to be run again. `told`: the worker has said itself that its
+    engine died, by one of its legs; else its stream broke.
+
+    The process of an aggregated worker dies once, and the decode phase has all that it ran.
     """
+    if worker.twin is not None and worker.phase is Phase.PREFILL:
+        if not told:
+            return [], None  # the stream of the decode phase breaks too
+        worker = worker.twin
     if worker.died:
         return [], None
     worker.died = True
-    if worker.aggregated and worker.phase is Phase.PREFILL:
-        return [], None  # one process has died, and decode has all that it ran
+    if worker.twin is not None:
+        worker.twin.died = True
     legs = [state.legs[number] for number in worker.legs]
     begun = {leg.sequence.request for leg in legs if leg.number not in unsent or _half_sent(leg)}
     clients = [each for each in begun if not each.canary]
@@ -43,10 +50,10 @@ def suspect(
     alone = len({_whose(each) for each in begun}) == 1 and not worker.other_legs
     for request in suspects:
         request.deaths += MOST_DEATHS if alone else 1
-    told = sorted((each.submit for each in clients), key=lambda each: each.first_sequence)
+    submits = sorted((each.submit for each in clients), key=lambda each: each.first_sequence)
     condemned = [each for each in suspects if each.deaths >= MOST_DEATHS]
     condemned.sort(key=lambda each: (each.submit.frontend, each.submit.first_sequence))
-    return condemned, WorkerDied(worker.key, reason, tuple(told))
+    return condemned, WorkerDied(worker.key, reason, tuple(submits))
 
 
 def _half_sent(leg: Leg) -> bool:

@@ -404,3 +404,50 @@ def test_what_short_prompts_take_by_a_pair_says_nothing_of_long_ones() -> None:
     assert choose(waits, whole, "auto", 1.0).reason is Reason.UNMEASURED
     short.note(1.0, 3000, 0.4)
     assert choose(pair, whole, "auto", 1.0).reason is Reason.EARLIEST
+
+
+# --- an engine that dies --------------------------------------------------------------------------
+
+
+def _engine_dies(fleet: Fleet, *legs: actions.StartLeg) -> list[actions.Action]:
+    """The worker says so by these legs; what is cancelled for that is closed."""
+    done: list[actions.Action] = []
+    for leg in legs:
+        died = EngineError("it died")
+        done += fleet.close(leg, Outcome.FAILED, error=died, retryable=True, worker_died=True)
+    for each in [each for each in done if isinstance(each, actions.CancelLeg)]:
+        if each.leg not in {leg.leg for leg in legs}:
+            done += fleet.feed(events.LegClosed(each.worker, each.leg, Outcome.CANCELLED))
+    return done
+
+
+@pytest.mark.promise("S6-142")
+@pytest.mark.parametrize("teller", [0, 1], ids=["prefill", "decode"])
+def test_an_engine_that_was_alone_with_a_request_is_the_last_that_it_ends(teller: int) -> None:
+    fleet = Fleet(whole=3, max_retries=9)
+    fleet.submit(1)
+    fleet.done = _engine_dies(fleet, fleet.legs()[teller])
+    assert fleet.ends() == [(1, "engine_error")]
+    assert fleet.of(actions.StartLeg) == []
+
+
+@pytest.mark.promise("S6-142")
+@pytest.mark.parametrize("teller", [0, 1], ids=["prefill", "decode"])
+@pytest.mark.parametrize("first", Phase)
+def test_the_death_of_both_phases_is_counted_once(teller: int, first: Phase) -> None:
+    """Two requests that were together may each risk one engine more."""
+    fleet = Fleet(whole=1, max_retries=9)
+    started = []
+    for number in (1, 2):
+        fleet.submit(number, trace_id=f"{number}")
+        started.append(fleet.legs()[teller])
+    fleet.whole(1)
+    fleet.whole(2)
+    done = _engine_dies(fleet, *started)
+    for phase in (first, *(each for each in Phase if each is not first)):
+        fleet.down(0, phase, died=True)
+        done += fleet.done
+    fleet.done = done
+    assert fleet.ends() == []
+    assert len(fleet.of(actions.WorkerDied)) == 1
+    assert len(fleet.of(actions.StartLeg)) == 4

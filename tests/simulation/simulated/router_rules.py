@@ -375,7 +375,7 @@ class RouterRules:
         self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         condemned: list[RequestBook] = []
         if died:
-            condemned = self._died(worker, unsent)
+            condemned = self._died(worker, unsent, told=False)
         for leg in list(worker.legs.values()):
             lost: TandemError = WorkerLostError("it was lost")
             if worker.draining and leg.sequence.stage == "running" and not leg.sequence.shown:
@@ -393,13 +393,22 @@ class RouterRules:
             )
         self._condemn(condemned)
 
-    def _died(self, worker: WorkerBook, unsent: frozenset[int] = frozenset()) -> list[RequestBook]:
-        """What had begun on a worker may have ended it. Returns what may risk no further one."""
+    def _died(
+        self, worker: WorkerBook, unsent: frozenset[int] = frozenset(), *, told: bool
+    ) -> list[RequestBook]:
+        """What had begun on a worker may have ended it. Returns what may risk no further one.
+        `told`: it said so by a leg. A process of two phases is counted once, by its decode phase.
+        """
+        twin = worker.twin
+        if twin is not None and worker.profile.phase is Phase.PREFILL:
+            if not told:
+                return []
+            worker, twin = twin, worker
         if worker.died:
             return []
         worker.died = True
-        if worker.aggregated and worker.profile.phase is Phase.PREFILL:
-            return []  # its process is counted once
+        if twin is not None:
+            twin.died = True
         begun = {
             leg.sequence.request
             for leg in worker.legs.values()
@@ -549,7 +558,7 @@ class RouterRules:
             return
         condemned: list[RequestBook] = []
         if event.worker_died:
-            condemned = self._died(leg.worker)
+            condemned = self._died(leg.worker, told=True)
             leg.worker.draining = True
             self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
         self.books.health.closed(leg, event)
