@@ -16,8 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from mutants.generate import generate
 from mutants.promised import broken_promises
-from mutants.table import faults, load
+from mutants.table import Mutant, faults, load
 from mutants.trial import Result, run
 from promises import proofs
 
@@ -34,12 +35,15 @@ def main() -> int:
     parser.add_argument("--table", default="*", help="those of this file alone, as in `ways`")
     parser.add_argument("--only", default="", help="mutants whose file or words hold this text")
     parser.add_argument("--simulation-alone", action="store_true", help="do not run the tests")
+    parser.add_argument("--generate", metavar="FILE", help="bugs of the usual kinds, of this file")
+    parser.add_argument("--function", default="", help="of this one of its functions alone")
+    parser.add_argument("--tests", nargs="+", default=(), help="which tests are to notice those")
     parser.add_argument("--promises", action="store_true", help="those that name a promise")
     parser.add_argument("--check", action="store_true", help="only whether each can be applied")
     options = parser.parse_args()
     mutants = [
         mutant
-        for mutant in load(options.table)
+        for mutant in _candidates(options)
         if options.only in f"{mutant.promise} {mutant}"
         and (mutant.simulated or not options.simulation_alone)
         and (mutant.promise or not options.promises)
@@ -79,6 +83,12 @@ def summary(results: Sequence[Result], *, seeds: int) -> int:
         if each.killer == "nothing":
             print(f"survived: {each.mutant}")
     return 1 if killed["nothing"] or share < SHARE else 0
+
+
+def _candidates(options: argparse.Namespace) -> list[Mutant]:
+    if options.generate:
+        return generate(options.generate, options.function, tests=tuple(options.tests))
+    return load(options.table)
 
 
 if __name__ == "__main__":

@@ -23,8 +23,9 @@ RUN = Path(__file__).with_name("run.py")
 HARMLESS = Mutant(
     path="router/core/admission.py",
     breaks="nothing",
-    before='"""Whether a request may enter',
-    after='"""If a request may enter',
+    function="refusal",
+    before="len(state.waiting)",
+    after="0 + len(state.waiting)",
     tests=(),
 )
 
@@ -39,7 +40,7 @@ def test_the_table_fits_the_tree_and_reaches_every_part() -> None:
         "decode_worker/",
         "prefill_worker/",
         "tandem/upstream/",
-        "frontend/app.py",
+        "frontend/",
     ):
         assert any(mutant.path.startswith(part) for mutant in MUTANTS), part
 
@@ -50,21 +51,16 @@ def test_no_mutant_is_put_into_the_working_tree() -> None:
 
 
 def test_a_mutant_that_fits_no_longer_is_named() -> None:
-    gone = Mutant(
-        path="router/relay.py", breaks="a", before="there is no such line", after="", tests=()
-    )
-    often = Mutant(path="router/relay.py", breaks="b", before="self", after="", tests=())
+    path = "router/core/admission.py"
+    gone = Mutant(path=path, breaks="a", before="no_such_name", after="None", tests=())
+    often = Mutant(path=path, breaks="b", before="self", after="None", tests=())
     broken = Mutant(
-        path="router/core/admission.py",
-        breaks="c",
-        before="def refusal",
-        after="def",
-        tests=("no",),
+        path=path, breaks="c", function="Nobody.here", before="a", after="b", tests=("no",)
     )
     found = faults([gone, often, broken, broken])
-    assert found[0] == "router/relay.py: a: its `before` is there 0 times, not once"
-    assert found[1].startswith("router/relay.py: b: its `before` is there")
-    assert "is no Python" in found[2]
+    assert found[0] == f"{path}: a: its `before` is there 0 times, not once"
+    assert found[1].startswith(f"{path}: b: its `before` is there")
+    assert found[2] == f"{path}: c: there is no Nobody.here"
     assert "there is no no" in found[3]
     assert found[-1] == "router/core/admission.py: c: is there twice"
 

@@ -1,30 +1,53 @@
 """The table of deliberate bugs: what each changes, and which tests belong to its file.
 
-Every `*.toml` of tests/mutation holds a part of it.
+Each file of tests/mutation/rules holds a part of it: bugs that break a rule worth saying.
+tests/mutation/files.toml says of each file of the product which tests belong to it.
 """
 
 from __future__ import annotations
 
+import functools
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-TABLES = Path(__file__).resolve().parents[1]
-ROOT = TABLES.parents[1]
+from mutants.change import changed
+
+HERE = Path(__file__).resolve().parents[1]
+ROOT = HERE.parents[1]
+
+
+class Tested(NamedTuple):
+    """What notices bugs of one file."""
+
+    tests: tuple[str, ...] = ()
+    """The unit tests that belong to the file."""
+    simulated: bool = False
+    """Whether the simulation runs the code at all."""
+
+
+@functools.cache
+def files() -> dict[str, Tested]:
+    """By the path of the file."""
+    found = tomllib.loads((HERE / "files.toml").read_text())
+    return {
+        path: Tested(tuple(given["tests"]), given.get("simulated", False))
+        for path, given in found.items()
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A deliberate bug. `before` is exactly once in the file of `path`."""
+    """A deliberate bug: `after` in place of `before` in a function, as `changed` has it."""
 
     path: str
     breaks: str
     before: str
     after: str
+    function: str = ""
     tests: tuple[str, ...]
-    """The unit tests that belong to the file."""
     simulated: bool = True
-    """Whether the simulation runs the code at all."""
     short: bool = False
     """Whether it is one of the fixed few that every run of the tests tries."""
     promise: str = ""
@@ -36,35 +59,36 @@ class Mutant:
         return f"{self.path}: {self.breaks}"
 
     def applied(self, source: str) -> str:
-        return source.replace(self.before, self.after)
+        """The file's text with the bug. Raises LookupError and SyntaxError."""
+        return changed(source, self.function, self.before, self.after)
 
 
 def load(table: str = "*") -> list[Mutant]:
-    """All mutants of a table, or of every one, by part and file."""
+    """All mutants of a part of the table, or of every one, by part and file."""
     return [
-        Mutant(
-            path=file["path"],
-            tests=tuple(mutant.pop("tests", None) or file["tests"]),
-            **{"simulated": file.get("simulated", True), **mutant},
-        )
-        for part in sorted(TABLES.glob(f"{table}.toml"))
-        for file in tomllib.loads(part.read_text())["file"]
-        for mutant in file["mutant"]
+        _mutant(**given)
+        for part in sorted((HERE / "rules").glob(f"{table}.toml"))
+        for given in tomllib.loads(part.read_text())["mutant"]
     ]
+
+
+def _mutant(path: str, tests: list[str] | None = None, **given: Any) -> Mutant:
+    known = files()[path]
+    return Mutant(
+        path=path,
+        tests=known.tests if tests is None else tuple(tests),
+        **{"simulated": known.simulated, **given},
+    )
 
 
 def faults(mutants: list[Mutant], root: Path = ROOT) -> list[str]:
     """What is wrong with the table as the tree is now."""
     found = []
     for mutant in mutants:
-        source = (root / mutant.path).read_text()
-        if (times := source.count(mutant.before)) != 1:
-            found.append(f"{mutant}: its `before` is there {times} times, not once")
-            continue
-        if not mutant.path.endswith(".py"):
-            continue
         try:
-            compile(mutant.applied(source), mutant.path, "exec")
+            compile(mutant.applied((root / mutant.path).read_text()), mutant.path, "exec")
+        except LookupError as error:
+            found.append(f"{mutant}: {error.args[0]}")
         except SyntaxError as error:
             found.append(f"{mutant}: with it the file is no Python ({error})")
         found += [
