@@ -38,7 +38,7 @@ _BELOW_REQUESTS = (
 
 
 class Metrics:
-    """All series of one frontend process."""
+    """The Prometheus series of one frontend process."""
 
     def __init__(self, *, slo: Slo, key_series: int = 100) -> None:
         """`key_series`: keys with series of their own."""

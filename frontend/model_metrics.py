@@ -47,7 +47,7 @@ class ModelMetrics:
             self._counter(self._series(model), failed)
 
     def unloaded(self, model: str) -> None:
-        """It has gone; what was counted of it stays."""
+        """Take a model out of the gauges; its counters stay."""
         self._info.remove(model)
         self._ready.remove(model)
 
@@ -69,7 +69,7 @@ class ModelMetrics:
 
 
 class NamesMetrics:
-    """What is told of the file of names."""
+    """Metrics of the file of model names."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._stale = Gauge(

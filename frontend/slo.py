@@ -21,7 +21,7 @@ class Slo(NamedTuple):
 
 
 class SloCounts:
-    """Requests that succeeded, by what they met."""
+    """Successful requests by the objectives that they met."""
 
     def __init__(self, slo: Slo, registry: CollectorRegistry) -> None:
         self._slo = slo

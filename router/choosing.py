@@ -47,7 +47,7 @@ class Failure(enum.StrEnum):
     RAISED = "raised"
     OVERDUE = "overdue"
     ANSWER = "answer"
-    """It named no worker that it was offered."""
+    """The policy named no worker that the router offered."""
 
 
 class Choosing:

@@ -43,7 +43,7 @@ class Conduct:
         self._complaints = Complaints(log)
 
     def blame(self, fault: str) -> None:
-        """It sent what cannot be."""
+        """Count output of the worker that no worker can send."""
         self.faults += 1
         self._recent.append(self._clock())
         self._complain("a worker sends what cannot be", fault)
@@ -54,7 +54,7 @@ class Conduct:
 
     @property
     def condemned(self) -> bool:
-        """It is to be taken out."""
+        """The router is to eject the worker."""
         enough = self._after and len(self._recent) == self._after
         return bool(enough) and self._clock() - self._recent[0] <= WITHIN_SECONDS
 

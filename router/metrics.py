@@ -52,7 +52,7 @@ RESUMED = ("finished", "failed", "refused")
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Reading:
-    """All that one scrape tells."""
+    """The state of one router that one scrape shows."""
 
     core: Snapshot
     early: int
@@ -62,7 +62,7 @@ class Reading:
     listed: Mapping[Phase, int]
     """Workers that discovery lists."""
     served: Mapping[Phase, int]
-    """Those of them that this router serves."""
+    """Listed workers that this router serves."""
     routers: int
     """That divide the decode workers; 0: nothing is divided."""
     discovery_age_seconds: float

@@ -14,7 +14,7 @@ from tandem.v1 import common_pb2
 
 log = logging.getLogger(__name__)
 MOST_NAMED = 64
-"""Suspects of one death that have lines of their own."""
+"""Suspects of one death that the log names, a line each."""
 MOST_READ_BYTES = 4 * 1024 * 1024
 """Tasks of one death are read up to this sum, so that the router's loop goes on. Of those beyond it
 only the whole size is said.

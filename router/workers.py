@@ -63,7 +63,7 @@ class Workers:
         """
         self._discovered: Counter[Phase] = Counter()
         self._listed: Mapping[str, Phase] = {}
-        """Those of them that this router serves."""
+        """Workers that this router serves, by address."""
         self._connections: dict[str, WorkerConnection] = {}
 
     @property

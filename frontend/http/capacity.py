@@ -15,7 +15,7 @@ from tandem.errors import QueueFullError
 
 
 class Capacity:
-    """The bounds of one process, and what is taken of them now."""
+    """The bounds of one process, and how much of each is taken now."""
 
     def __init__(self, *, max_requests: int, budget: ByteBudget) -> None:
         """`budget`: of all bytes that the process holds for its clients."""

@@ -51,7 +51,7 @@ class Call:
         self.started = False
         """The status line has been sent."""
         self.headers: Headers = ()
-        """What every answer to it has."""
+        """Headers of every answer to the call."""
         self.id = ids.new_trace_id()
         """What the answer is called; it is never a client's."""
         traceparent = self.header(b"traceparent")

@@ -72,7 +72,7 @@ class HttpServer(uvicorn.Server):
 
     @property
     def connections(self) -> set[Connection]:
-        """Those that are open now; it changes with them."""
+        """The open connections: the live set, not a copy."""
         return cast("set[Connection]", self.server_state.connections)
 
     def end(self) -> None:

@@ -143,7 +143,7 @@ class BlockAnswer(Protocol):
     blocks: Blocks
 
     def end(self, ending: Finish) -> None:
-        """It has all that it will have."""
+        """The block is complete."""
         ...
 
     def whole(self, usage: Usage) -> msgspec.Struct:

@@ -34,7 +34,7 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     reasoning_content: str | None = None
     """What the assistant thought: for templates that show it to the model again."""
     reasoning: str | None = None
-    """The same, as others call it."""
+    """Another name of `reasoning_content`."""
 
     @property
     def text(self) -> str:
@@ -114,7 +114,8 @@ def _call(call: MadeCall, parsed: bool) -> dict[str, Any]:
 
 
 def _parsed(arguments: str) -> str | dict[str, Any]:
-    """An object where it is one: a call that was cut off, or was none, is shown as it is."""
+    """A call's arguments as an object; text that is no JSON object, as of a call that was cut off,
+    stays text."""
     try:
         found = msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):

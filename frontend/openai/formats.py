@@ -55,7 +55,7 @@ ResponseFormat: TypeAlias = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """One of these, or nothing."""
+    """vLLM's `structured_outputs`: at most one of its fields is given."""
 
     json: dict[str, Any] | str | None = None
     """A schema, or the text of its JSON."""
@@ -88,14 +88,14 @@ class FormFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 @dataclass(slots=True, frozen=True)
 class Form:
-    """What was asked for, and by which field."""
+    """The form that a request asks for, and the field that names it."""
 
     field: str
     processor: LogitsProcessorEntry
 
 
 def form_of(request: FormFields) -> Form | None:
-    """Raises InvalidRequestError where there is more than one."""
+    """The form of a request. Raises InvalidRequestError where two fields ask for one."""
     forms = list(_forms(request))
     if len(forms) > 1:
         raise InvalidRequestError(

@@ -61,7 +61,7 @@ def for_completion(
 
 
 def for_prompt(tokenizer: Tokenizer, entries: Sequence[common_pb2.TokenLogprobs]) -> PromptLogprobs:
-    """As vLLM has them, by token id."""
+    """Log-probabilities of a prompt in vLLM's shape: by token id."""
     answer: PromptLogprobs = [_ranked(tokenizer, chosen, top) for chosen, top in _tokens(entries)]
     if entries and _begins_prompt(entries[0]):
         answer[0] = None

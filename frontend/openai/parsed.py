@@ -39,7 +39,7 @@ class Answer:
         )
         self._parsing = parsing
         self.calls = 0
-        """Begun so far, of those that are shown."""
+        """Shown calls that have begun."""
         self.reasoning_tokens = 0
         self._untold: list[tuple[int, int, int]] = []
         """Texts of which nobody knows yet what is reasoning: how many characters of each are so
@@ -49,7 +49,7 @@ class Answer:
 
     @property
     def parsed(self) -> Parsed:
-        """What was found so far."""
+        """What the parsers have found so far."""
         tells = self._parsing.reasoning
         return Parsed(
             self.reasoning_tokens if tells else None, self.calls, broken_calls=self._parser.broken
@@ -181,7 +181,7 @@ class Message:
 
 
 class _Answers:
-    """Those of all choices of a request."""
+    """The parsed answers of all choices of a request."""
 
     def __init__(self, asked: Asked, *, whole: bool) -> None:
         parsing = asked.parsing

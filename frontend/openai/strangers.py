@@ -57,7 +57,7 @@ class Kind(NamedTuple):
     """An object of a body: the fields that it may have, and those that are known beside them."""
 
     struct: type[msgspec.Struct]
-    """What it is read as."""
+    """The type that the object is read as."""
     fields: frozenset[str]
     foreign: Mapping[str, Foreign]
     names: frozenset[str]

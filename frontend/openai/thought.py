@@ -34,7 +34,7 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
         return self.state == "opened"
 
     def family(self, name: str) -> Family:
-        """The family of that name, whose thoughts have these markers."""
+        """The parser family of that name, with this thought's markers."""
         thinking = Thinking(self.begin, self.end)
         return replace(named(name), thinking=thinking)
 

@@ -169,7 +169,7 @@ def _by_name(given: Sequence[FunctionDefinition], param: str) -> dict[str, Funct
 def _choice(
     given: Choice | ToolChoice | OlderChoice | None,
 ) -> tuple[Choice, str, tuple[str, ...]]:
-    """Whether there is a call, of which one, and of which it may be."""
+    """Whether the model calls a tool, the one that it must call, and the ones that it may call."""
     match given:
         case (
             ToolChoice(type="function", function=FunctionChoice(name=name))

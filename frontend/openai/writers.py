@@ -32,7 +32,7 @@ _NO_PROMPT_LOGPROBS = b'"prompt_logprobs":null'
 
 
 class Parsed(NamedTuple):
-    """What was found in the texts of all choices, where they are taken apart."""
+    """Counts of what parsers found in the texts of all choices."""
 
     reasoning_tokens: int | None = None
     """None: reasoning is not told from the answer."""

@@ -24,7 +24,7 @@ from tandem.token_limits import context_error
 
 
 def refusal(state: State, request: Request) -> TandemError | None:
-    """Why it is not admitted; None: it is, and its allotment has its task."""
+    """Why the router refuses the request; None: the request is admitted, its task allotted."""
     submit = request.submit
     if state.draining:
         return DrainingError("the router is shutting down")

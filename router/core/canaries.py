@@ -135,7 +135,7 @@ class Canaries:
 
     @property
     def waiting(self) -> bool:
-        """Some have ended that nobody has acted on, or are to be started."""
+        """A canary has ended and nobody has acted on its end, or a canary is to be started."""
         lifecycle = self._lifecycle
         return bool(self._lines or lifecycle.ended_canaries or lifecycle.canary_legs_over)
 
@@ -200,7 +200,7 @@ class Canaries:
         return (each for each in line.unproved if each.free)
 
     def _begin(self, worker: Worker, partner: Worker) -> bool:
-        """Whether there is memory for it."""
+        """Start a canary on this pair. Returns whether there was memory for the canary."""
         state, now = self._state, self._lifecycle.now
         pair = Pair(worker, partner)
         if worker.phase is Phase.DECODE:

@@ -42,7 +42,7 @@ class Entry(NamedTuple):
     slots: int
     """Legs that the worker can take."""
     shared: bool
-    """Legs of other routers run there, as far as it has reported."""
+    """By its last report the worker runs legs of other routers."""
     worker: Worker
 
 
@@ -127,7 +127,7 @@ class FreeWorkers:
         self._again = again
         plain = len(indexes) == 1 and not (self._without or again)
         self._only = indexes[0] if plain else None
-        """All that there is, in the order that is wanted."""
+        """The index that alone has every candidate in its order; None: several indexes do."""
 
     def __len__(self) -> int:
         return self._count() - len(self._without)
@@ -145,7 +145,7 @@ class FreeWorkers:
 
     @property
     def shared(self) -> bool:
-        """Whether legs of other routers run on any of them, as far as they have reported."""
+        """Whether any worker runs legs of other routers, by the last reports."""
         if self._only is not None:
             return self._only.shared > 0
         return any(each.shared for each in self._indexes)
@@ -189,7 +189,7 @@ class FreeWorkers:
         return [*found]
 
     def holding_most(self, prompt: Prompt, most: int) -> Sequence[Worker]:
-        """Those of `holding` whose beginning is the longest."""
+        """The workers of `holding` that hold the longest beginning of the prompt."""
         blocks, count = prompt.blocks, 0
         found: list[Worker] = []
         for each in self.holding(prompt, most):
@@ -226,7 +226,7 @@ class FreeWorkers:
         return by_load[one].worker, by_load[other].worker
 
     def _count(self) -> int:
-        """Those that are left out included."""
+        """How many workers are free, left-out workers included."""
         return len(self._only.by_load) if self._only is not None else sum(map(len, self._indexes))
 
     def _at(self, place: int) -> Worker:

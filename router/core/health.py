@@ -80,12 +80,12 @@ class Health:
         return news
 
     def fault(self, now: float, worker: Worker) -> News:
-        """It sent what cannot be read."""
+        """Count output of the worker that a frontend or this router could not read."""
         return self._failed(now, worker)
 
     def consider(self, now: float, worker: Worker) -> News:
-        """Eject it where it fails so much more often than those of its group that are whole, and
-        enough of them are left.
+        """Eject the worker where it fails far more often than the sound workers of its group, and
+        enough sound workers are left.
         """
         bounds, record, fleet = self._state.bounds, worker.record, self._state.fleet
         if fleet.workers.get(worker.key) is not worker:

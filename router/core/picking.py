@@ -48,7 +48,7 @@ class Picks(NamedTuple):
     """None: prefill's twin was no choice."""
     group: Group
     tokens: int
-    """Those of the prompt that are to be computed there."""
+    """Tokens of the prompt that the prefill worker has to compute."""
 
 
 class Picked(NamedTuple):
@@ -100,7 +100,7 @@ def pick(
 
 
 def picked_from(worker: Worker, candidates: FreeWorkers | None) -> Pick:
-    """One that was chosen from these; None: there was no other."""
+    """The story's record of a choice. `candidates`: None where the worker was the only one."""
     name, others, count = worker.profile.name[:MAX_NAME_CHARACTERS], [], 1
     if candidates is not None:
         first = islice(candidates.entries_by_load(), MOST_CANDIDATES)

@@ -42,7 +42,7 @@ class Holdings:
     tells: bool = False
     """Whether it says anything of its cache."""
     keeps: bool = True
-    """False once it has said that it has no cache."""
+    """False once the worker has said that it keeps no prefix cache."""
     doubts: deque[tuple[float, Blocks]] = field(default_factory=deque)
     """What the first report from some moment on must have, or else is forgotten."""
 
@@ -63,8 +63,8 @@ class Prefixes:
         """Blocks that are held, once for each worker that holds them."""
 
     def cut(self, prompt: Prompt, *, aggregated: bool) -> Prompt:
-        """The prompt with only those of its blocks that any of these workers holds: to find what
-        one of them holds of it then takes less.
+        """The prompt with only the blocks that some worker holds: comparing a worker with the
+        shortened prompt takes less time.
         """
         tokens, tenant, blocks, session, request = prompt
         blocks = blocks[: depth_in(blocks, self._holders[aggregated])]
@@ -159,7 +159,7 @@ class Prefixes:
         worker.holdings.doubts.clear()
 
     def _touch(self, worker: Worker, block: int) -> None:
-        """It is in use: it is forgotten after others."""
+        """Move a block that is in use behind the others, which are forgotten first."""
         holdings = worker.holdings
         self._holders[worker.aggregated].move_to_end(block)
         if not holdings.tells:

@@ -31,9 +31,9 @@ class Record:
     probe: int = 0
     """PROBATION: the leg that it has to prove itself with; 0: none runs."""
     passed: int = 0
-    """Those that ended well, one after the other."""
+    """Probes that ended well, one after the other."""
     absent: int = 0
-    """Slots of time that it has not been connected for."""
+    """Slots of time in which the worker was not connected."""
     _ended: int = 0
     _failed: int = 0
     _ended_before: int = 0
@@ -59,7 +59,7 @@ class Record:
 
     @property
     def failed(self) -> int:
-        """Those of them that failed."""
+        """Ended legs that failed."""
         return self._failed + self._failed_before
 
     @property
@@ -87,7 +87,7 @@ class Record:
         self.probe = self.passed = 0
 
     def try_again(self, now: float) -> None:
-        """Its time is over: it is on probation."""
+        """Put an ejected worker on probation."""
         self.standing, self.since = Standing.PROBATION, now
 
     def restore(self, now: float) -> None:

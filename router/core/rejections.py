@@ -44,7 +44,7 @@ def of_model_now(fleet: Fleet, name: str) -> tuple[Rejection, ...]:
 
 
 def told(found: tuple[Rejection, ...]) -> Rejected:
-    """As many of them as a story names."""
+    """The rejections that a story names, and how many more there were."""
     return Rejected(found[:MOST_NAMED], max(0, len(found) - MOST_NAMED))
 
 

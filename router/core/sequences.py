@@ -206,8 +206,8 @@ class Leg:
     worker: Worker
     sequence: Sequence
     tokens: int
-    """What counts as load: of prefill the prompt's tokens that it computes, of decode all of them
-    and those that the output is expected to have.
+    """Tokens that count as load: prefill computes them of the prompt; decode holds the whole prompt
+    and the expected output.
     """
     fresh: Blocks = ()
     """Prompt blocks that this leg adds to its worker's prefix cache."""

@@ -33,11 +33,11 @@ class WorkerSnapshot(NamedTuple):
     address: str
     phase: Phase
     routable: bool
-    """Some pair uses it."""
+    """Some pair uses the worker."""
     open_legs: int
     """Legs of this router, which take a slot each."""
     other_legs: int
-    """Legs of other routers, by its last report."""
+    """Legs of other routers, by the worker's last report."""
     slots: int
     overdue_legs: int
     stalled: bool

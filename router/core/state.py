@@ -31,7 +31,7 @@ class State:
     legs: dict[int, Leg] = field(default_factory=dict)
     """Open legs, those of ended sequences included."""
     canaries: dict[Worker, Sequence] = field(default_factory=dict)
-    """By each worker of one, until it has ended and its leg there is closed."""
+    """Canaries by the worker that they try, until canary and leg have ended."""
     rooms: set[int] = field(default_factory=set)
     """Rooms of open legs."""
     deadlines: Timers[Request] = field(default_factory=Timers)

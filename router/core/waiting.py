@@ -57,7 +57,7 @@ class Queue:
         self._debts: dict[str, None] = {}
         """Keys that neither wait nor run; the oldest first."""
         self._level = 0.0
-        """The account of whoever was served last, when that was."""
+        """The account of the key that was served last, at that moment."""
 
     def add(self, sequence: Sequence) -> None:
         key = sequence.request.submit.tenant
@@ -89,7 +89,7 @@ class Queue:
         self.remove(sequence)
 
     def settle(self, sequence: Sequence, seconds: float) -> None:
-        """It has given its slots back, which it held for so long."""
+        """Charge the key of a sequence for the seconds that the sequence held its slots."""
         submit = sequence.request.submit
         account = self.accounts[submit.tenant]
         account.given += seconds / submit.weight
@@ -186,7 +186,7 @@ class Waiting:
         self._count -= 1
 
     def begin(self, sequence: Sequence) -> None:
-        """It is started: its key pays for it."""
+        """Start a sequence and charge its key."""
         self.queue(sequence.request).begin(sequence)
         self._count -= 1
 

@@ -23,7 +23,7 @@ class Option(NamedTuple):
     waiting: int
     """Tokens that its prefill worker is to compute before those of the sequence."""
     tokens: int
-    """Those of the sequence's prompt that are to be computed there."""
+    """Tokens of the sequence's prompt that the prefill worker has to compute."""
     running: int = 0
     """Sequences that are held up meanwhile, because they are decoded there."""
     flaws: tuple[int, ...] = ()
@@ -41,7 +41,7 @@ class Chosen(NamedTuple):
     way: Way
     reason: Reason
     told: WayTaken
-    """The same, as it is told."""
+    """The chosen way as the request's story tells it."""
 
 
 _PLAIN = {
@@ -49,7 +49,7 @@ _PLAIN = {
     for way in Way
     for reason in Reason
 }
-"""Those of which no seconds are told."""
+"""Choices of a way without estimates in seconds."""
 ONLY = {way: _PLAIN[way, Reason.ONLY] for way in Way}
 """For a sequence that has no other way."""
 

@@ -41,18 +41,18 @@ class Worker:
     holdings: Holdings = field(default_factory=Holdings)
     """What its prefix cache holds; the Fleet's `prefixes` keeps it."""
     other_tokens: int = 0
-    """What it had beyond these by its last report: of other routers, and what decode generated."""
+    """Further tokens of the worker's last report: of other routers, and what decode generated."""
     kv_tokens_used: int = 0
     kv_tokens_total: int = 0
     """How many its KV cache holds, and can hold; 0: it does not say."""
     paired: bool = False
-    """It has been told that a pair uses it."""
+    """The worker has been told that a pair uses it."""
     died: bool = False
     """Its engine has died. What it is still sent does not begin."""
     stalled: bool = False
     """Its engine has work and makes no step."""
     given_up: bool = False
-    """Its stream is to be closed for that."""
+    """The router is to close the stream of the stalled worker."""
     unproved: str = ""
     """Why it has to be proved by a canary first, for people; empty: KV has moved."""
     record: Record = field(default_factory=Record)
@@ -60,7 +60,8 @@ class Worker:
     twin: Worker | None = None
     """The other phase of an aggregated worker, while it is connected. The Fleet sets it."""
     cost: float = field(default=0.0, init=False)
-    """What `load` was when the worker was last put into its index: as it is now, while it is there.
+    """`load` when the worker was last put into its index; equal to `load` while the index has the
+    worker.
     """
     side: Side | None = None
     """Where it takes work; None: it takes none, or is gone. The Fleet's `update` says which."""
@@ -94,7 +95,7 @@ class Worker:
 
     @property
     def has_overdue(self) -> bool:
-        """It has legs that it has not closed in time, or its twin has."""
+        """The worker or its twin has legs that were not closed in time."""
         return self.overdue > 0 or (self.twin is not None and self.twin.overdue > 0)
 
     @property
@@ -106,7 +107,7 @@ class Worker:
 
     @property
     def held(self) -> int:
-        """Blocks of prompts that its prefix cache has, as far as is known."""
+        """Blocks of prompts that the worker's prefix cache is known to have."""
         return len(self.holdings.blocks)
 
     def to_compute(self, prompt: Prompt) -> int:
@@ -137,12 +138,12 @@ class Worker:
 
     @property
     def waiting_tokens(self) -> int:
-        """Prefill: what it has to compute for all legs that are open there."""
+        """Prefill: tokens that the worker has to compute for all its open legs."""
         return self.tokens + self.other_tokens
 
     @property
     def _taken(self) -> float:
-        """Decode: the share of its slots that is taken, or of its KV cache where that is more."""
+        """Decode: the larger of the taken shares of slots and of KV cache."""
         taken = (len(self.legs) + self.other_legs) / self.capacity
         if not self.kv_tokens_total:
             return taken
@@ -185,7 +186,7 @@ class Worker:
         self.tokens -= tokens
 
     def fill(self) -> None:
-        """It has said that it is full: others have what we do not, until it reports again."""
+        """The worker says that it is full: other routers have the rest, until its next report."""
         self.other_legs = max(self.other_legs, self.capacity - len(self.legs))
 
     @property

@@ -70,7 +70,7 @@ class WatchEvent(msgspec.Struct):
 
 
 def _is_ready(endpoint: _Endpoint) -> bool:
-    """One whose condition is unknown counts, as the API's manual has it."""
+    """Whether the endpoint is ready; an unknown condition counts as ready, by the API's manual."""
     return endpoint.conditions is None or endpoint.conditions.ready is not False
 
 

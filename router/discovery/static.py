@@ -39,7 +39,7 @@ class StaticDiscovery:
         probe: Probe = is_there,
         interval_seconds: float = INTERVAL_SECONDS,
     ) -> None:
-        """`peers`: the other routers, all of which count as there until they were asked."""
+        """`peers`: the other routers; each counts as alive until its first probe."""
         self.keeper = Watchkeeper(clock=lambda: 0.0)  # what cannot change is never out of date
         self._workers = (
             *(Listed(address, Phase.PREFILL) for address in prefill),

@@ -29,7 +29,7 @@ class Candidate(Protocol):
 
     @property
     def key(self) -> str:
-        """Its address, which no other has."""
+        """The worker's address, which is unique."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class Candidate(Protocol):
 
     @property
     def open_legs(self) -> int:
-        """Those of other routers included, as of its last report."""
+        """Legs that the worker runs, with those of other routers by its last report."""
         ...
 
     @property
@@ -56,7 +56,7 @@ class Candidate(Protocol):
 
     @property
     def held(self) -> int:
-        """Blocks of prompts that its cache has, as far as is known."""
+        """Blocks of prompts that the worker's prefix cache is known to have."""
         ...
 
     def to_compute(self, prompt: Prompt) -> int:
@@ -87,12 +87,12 @@ class Candidates(Protocol[SomeCandidate]):
         ...
 
     def __contains__(self, found: object) -> bool:
-        """Whether it is one of them."""
+        """Whether the worker is a candidate."""
         ...
 
     @property
     def shared(self) -> bool:
-        """Whether legs of other routers run on any of them, as far as they have reported."""
+        """Whether any candidate runs legs of other routers, by the last reports."""
         ...
 
     def by_load(self) -> Iterator[SomeCandidate]:
@@ -110,7 +110,7 @@ class Candidates(Protocol[SomeCandidate]):
         ...
 
     def holding_most(self, prompt: Prompt, most: int) -> Sequence[SomeCandidate]:
-        """Those of `holding` whose beginning is the longest."""
+        """The candidates of `holding` that hold the longest beginning of the prompt."""
         ...
 
     def last_of(self, session: int) -> SomeCandidate | None:

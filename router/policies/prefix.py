@@ -70,8 +70,8 @@ class Prefix:
     def _looked_at(
         self, candidates: Candidates[AnyCandidate], prompt: Prompt
     ) -> Sequence[AnyCandidate]:
-        """All but those of its session and its request: first those that may save most, after which
-        few of the others have to be asked what they hold.
+        """Candidates to compare, without those of the prompt's session and request. Candidates that
+        may save most come first: after them few others need a comparison.
         """
         drawn = candidates.two_at_random(self._draw)
         if candidates.shared:

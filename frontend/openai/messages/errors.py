@@ -1,4 +1,4 @@
-"""Failures as clients of `/v1/messages` are told them."""
+"""Errors in the shape of Anthropic's Messages API."""
 
 from __future__ import annotations
 

@@ -48,11 +48,11 @@ class Stage(Enum):
     SPACE = auto()
     """There is what may stand before a call: it is held."""
     HEAD = auto()
-    """There is the beginning of one, and nothing of it is given out: it is held."""
+    """A call has begun and nothing of it is given out: its text is held."""
     ARGUMENTS = auto()
-    """They are given out as they come."""
+    """The arguments are given out as they come."""
     TAIL = auto()
-    """All of the arguments are given out. What follows them is held."""
+    """The arguments are given out completely. Text behind them is held."""
 
 
 class CallReader:

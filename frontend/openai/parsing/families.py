@@ -48,7 +48,7 @@ class Family:
     """Whether a call inside a thought ends it: some models go over to their calls without the
     end."""
     signs: tuple[str, ...] = ()
-    """What a chat template has that writes like this: all of them."""
+    """Texts that the chat template of such a model contains, each of them."""
     thought_sign: str = ""
     """What a chat template has, beside the markers, whose model thinks."""
     architectures: tuple[str, ...] = ()

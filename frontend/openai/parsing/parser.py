@@ -68,7 +68,7 @@ class Parser:
         self.in_reasoning = reasoning and opened and family.thinking is not None
         """Whether what comes next is reasoning, unless it ends."""
         self.broken = 0
-        """Calls that failed after it was clear that they were some."""
+        """Calls that failed after text had proved to be a call."""
         self.cut: frozenset[int] = frozenset()
         """Calls whose arguments have begun and are not whole: nobody can make them."""
         self._parts: list[Part] = []
@@ -278,7 +278,7 @@ class Parser:
         self._add(part)
 
     def _give_out(self) -> None:
-        """Makes text of what is held."""
+        """Give held text out as content."""
         held = self._source.release()
         if self._draft is None:
             self._source.recorded()

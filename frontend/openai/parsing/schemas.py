@@ -83,7 +83,7 @@ def _referred(root: Mapping[str, object], reference: str) -> object:
 
 
 def _property(schema: Mapping[str, object], key: str) -> Iterator[object]:
-    """What a schema says itself of one of its properties."""
+    """The schema of one property, if the `properties` of an object schema have it."""
     properties = schema.get("properties")
     if isinstance(properties, Mapping) and key in properties:
         yield properties[key]

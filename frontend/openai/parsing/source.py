@@ -70,7 +70,7 @@ class Source:
         self._holds = False
         self._recorded: list[str] | None = None
         self.recorded_size = 0
-        """Characters that were recorded so far."""
+        """Characters of the recording."""
 
     def feed(self, text: str) -> None:
         self.text = self.text[self.at :] + text

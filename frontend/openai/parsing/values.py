@@ -1,4 +1,4 @@
-"""Arguments that are written as something else, as JSON. All is bounded by what it is given."""
+"""Arguments in other notations, as JSON. Memory and time are bounded by the text's length."""
 
 from __future__ import annotations
 

@@ -99,9 +99,9 @@ class InputItem(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     content: Text | None = None
     """What a message says, or what was thought."""
     summary: list[ItemText] | None = None
-    """What was thought, where nothing else tells it."""
+    """Reasoning, where an item has no `content`."""
     encrypted_content: str | None = None
-    """What was thought, where nobody here can read it."""
+    """Reasoning that only the client's other server can read."""
     call_id: CallId | None = None
     name: FunctionName | None = None
     namespace: FunctionName | None = None
@@ -125,7 +125,7 @@ class ResponseTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omi
     format: dict[str, Any] | None = None
     """What the text of a custom tool is like: the model is told, and not forced."""
     tools: list[ResponseTool] | None = None
-    """Those of a namespace."""
+    """Tools of a namespace."""
 
 
 class NamedTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
