@@ -19,12 +19,12 @@ DEFAULT_BYTES = 256 * 1024 * 1024
 
 
 class ByteBudget:
-    """The bound of one process, and what is taken of it now."""
+    """The bytes that one process may hold for its clients, and those that are held now."""
 
     def __init__(self, limit: int = DEFAULT_BYTES) -> None:
         self.limit = limit
         self.for_new = limit * 3 // 4
-        """As much of it is there for what is new."""
+        """Bytes that new requests may take; the rest is for output of running ones."""
         self.held = 0
         self._endable: dict[Allotment, None] = {}
 
@@ -88,7 +88,7 @@ class Allotment:
         self._budget._endable.pop(self, None)
 
     def end(self) -> None:
-        """End what it is for, and give back all of it."""
+        """End the request that holds the bytes, and give all of them back."""
         assert self._end is not None
         try:
             self._end()

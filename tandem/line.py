@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 class Waiting(Protocol):
     tenant: str
-    """The key that it waits for; all without one are one."""
+    """The client's key; all clients without a key count as one."""
 
 
 W = TypeVar("W", bound=Waiting)

@@ -44,7 +44,7 @@ def settle() -> threading.Thread:
 
 
 def _into_huge_pages() -> None:
-    """As many as the system has, which may be none."""
+    """Move loaded code to huge pages, as many as the system has free."""
     began = time.monotonic()
     try:
         madvise = ctypes.CDLL(None).madvise

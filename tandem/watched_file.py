@@ -20,7 +20,9 @@ Stamp = tuple[int, int, int, int]
 
 
 class WatchedFile(Generic[T]):
-    """What is made of a file's bytes, as they last were of use."""
+    """The value parsed from a file, read again when the file changes; a bad file keeps the last
+    value.
+    """
 
     def __init__(
         self,
@@ -47,7 +49,7 @@ class WatchedFile(Generic[T]):
 
     @property
     def stale(self) -> bool:
-        """The content is not that of the file as it is: it is of no use, or has just changed."""
+        """The value is older than the file: the new content is unusable, or not read yet."""
         return self._failed or self._seen != self._used
 
     def look(self) -> bool:

@@ -48,7 +48,7 @@ _BLOCKS = re.compile(b"-----BEGIN [A-Z ]+-----.+?-----END [A-Z ]+-----\n?", re.D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What certificates are to be like."""
+    """Names and lifetimes of the certificates to issue."""
 
     peer_name: str
     """The name below which they bear roles."""
@@ -58,7 +58,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """All that is kept, as files by name."""
+    """Authorities and certificates as they are kept: file name to content."""
 
     authorities: Mapping[str, bytes]
     """For whoever issues, and nobody else: AUTHORITIES_FILE."""

@@ -18,7 +18,7 @@ from tandem.cli.client import ApiError, Client
 
 T = TypeVar("T")
 ANSWER_SECONDS = 2.0
-"""What each that is asked has to answer."""
+"""Time that each asked component has to answer."""
 
 
 class WorkerSeen(msgspec.Struct, frozen=True):

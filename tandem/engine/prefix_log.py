@@ -27,10 +27,10 @@ class PrefixLog:
         self.latest: deque[int] = deque(maxlen=MOST_CHANGES)
         """Blocks that entered or left, the last one last."""
         self.changes = 0
-        """How many there have been."""
+        """How many blocks have entered or left."""
 
     def enter(self, blocks: Iterable[int]) -> None:
-        """These are there from now on; some may have been before."""
+        """Note blocks as cached; some may be cached already."""
         for each in blocks:
             if each not in self.held:
                 self.held[each] = None
@@ -38,7 +38,7 @@ class PrefixLog:
                     self._changed(each)
 
     def leave(self, blocks: Iterable[int]) -> None:
-        """These are gone; some may never have been there."""
+        """Note blocks as dropped; some may never have been cached."""
         for each in blocks:
             if each in self.held:
                 del self.held[each]
@@ -54,7 +54,7 @@ class PrefixLog:
                 self._changed(each)
 
     def settle(self, blocks: Iterable[int]) -> None:
-        """That prompt is over: these are there if they have entered."""
+        """End a prompt: its blocks are cached if they have entered."""
         for each in blocks:
             self.coming[each] -= 1
             if not self.coming[each]:
@@ -77,7 +77,7 @@ class PrefixLog:
         self.leave(list(self.held))
 
     def reader(self) -> PrefixReader:
-        """For one that has been told nothing."""
+        """A reader that has been told nothing yet."""
         return PrefixReader(self)
 
     def _changed(self, block: int) -> None:

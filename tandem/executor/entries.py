@@ -43,11 +43,11 @@ class Entry:
     deadline: float
     started: bool = False
     waits: bool = True
-    """Nothing has come of it."""
+    """No response has come yet."""
     credit: int = 0
     """What it holds of `max_unread_tokens`: unread tokens, and those that may still come."""
     logits_rows: int = 0
-    """What it holds of `max_logits_rows`, until all of it was read."""
+    """Rows that the request holds of `max_logits_rows`, until its responses were read."""
 
     def spare(self) -> int:
         """How many tokens it need not hold any longer, as it has ended: they never came, or are

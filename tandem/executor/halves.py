@@ -16,7 +16,7 @@ class Left(NamedTuple):
 
     params: ContextPhaseParams
     log_probs: list[float]
-    """They are of its first tokens, where it asked for them."""
+    """Log-probabilities of the first tokens, where the request asked for them."""
 
 
 def is_context_only(request: Request) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 
 _SPARE = 64
-"""So many ids that were taken out may be kept, beside as many as are there."""
+"""Removed ids that the heap may keep beyond the number of live ids."""
 
 
 class Ranking:
@@ -17,7 +17,7 @@ class Ranking:
         self._heap: list[tuple[float, int]] = []
 
     def add(self, id: int, rank: float) -> None:
-        """An id that is not there."""
+        """Add an id that the ranking does not have."""
         self.ranks[id] = rank
         heapq.heappush(self._heap, (rank, id))
 
@@ -38,6 +38,6 @@ class Ranking:
         return id, rank
 
     def clear(self) -> None:
-        """Take out all of them."""
+        """Remove every id."""
         self.ranks.clear()
         self._heap.clear()

@@ -106,7 +106,7 @@ class Recorder:
         self._arrivals = 0.0
         """When those were enqueued that started, added up."""
         self.kv_cache: KvCache | None = None
-        """As it was said last."""
+        """The KV cache as the router described it last."""
         self._prompt_tokens = self._cached_tokens = 0
 
     def prompt_read(self, *, tokens: int, cached: int) -> None:
@@ -206,7 +206,7 @@ class Recorder:
 
 
 def _add(stats: RequestStats, metrics: RequestPerfMetrics) -> None:
-    """What was measured of a request that has ended."""
+    """Add the measurements of an ended request."""
     timing, kv_cache = metrics.timing_metrics, metrics.kv_cache_metrics
     size, begin = timing.kv_cache_size, timing.kv_cache_transfer_start
     if size is not None and begin is not None and timing.kv_cache_transfer_end is not None:

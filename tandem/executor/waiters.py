@@ -26,7 +26,7 @@ class Waiters:
         self._of: dict[int, list[Waiter]] = {}
 
     def add(self, waiter: Waiter) -> None:
-        """It is to be woken; it has looked, and there was nothing."""
+        """Add a waiter that has found no response and wants to be woken."""
         if waiter.request_id is None:
             self._any[waiter] = None
         else:

@@ -39,7 +39,7 @@ def texts(name: str, value: object) -> list[str]:
 
 
 def some_of(name: str, value: object, allowed: Collection[str]) -> list[str]:
-    """None stands for all of them."""
+    """The named values, checked; None stands for every allowed value."""
     if value is None:
         return list(allowed)
     chosen = texts(name, value)

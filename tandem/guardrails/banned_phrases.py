@@ -24,7 +24,7 @@ class _Sequence:
         self.state: State | None = None
         """None: nothing came yet."""
         self.chunk = ""
-        """The one chunk that waits, and its tokens; where it is more, it is in `held`."""
+        """The only chunk that waits, with its tokens; several chunks wait in `held`."""
         self.tokens = 0
         self.held: Holdback | None = None
         """None: nothing waits, or one chunk."""

@@ -34,8 +34,8 @@ class Pattern:
     action: Action = "redact"
     replacement: str = "[redacted]"
     accept: Callable[[str], int] | None = None
-    """How many characters of a match are really one, such as by its checksum; 0: none. Without it
-    all are.
+    """How many characters of a match count, as by a checksum; 0: the match is none. Without
+    `accept` every match counts.
     """
 
 
@@ -46,7 +46,7 @@ class _Sequence:
         self.before = ""
         """The last character that was decided, as it came."""
         self.undecided = ""
-        """What came after it; the end of what is held."""
+        """Text behind `before`: the end of the held text."""
         self.held: Holdback | None = None
         """None: nothing waits."""
 

@@ -107,7 +107,7 @@ class SequenceChain:
         self.over = False
         """Its hooks know, or will be told, that it is over: nothing more is judged."""
         self.aborted = False
-        """Nobody waits for what becomes of its pieces."""
+        """Nobody waits for the verdicts."""
         self.passed: Piece | None = None
         """What may be shown of the last piece; None: hooks withheld it."""
         self.reason: str | None = None

@@ -50,13 +50,13 @@ class Work(Struct):
 
 
 class Ruling(Struct):
-    """What became of one Work."""
+    """The verdict on one Work."""
 
     request_id: int
     piece: Piece | None
     """What may be shown; None: nothing."""
     final: bool
-    """As in its Work."""
+    """`final` of the Work."""
     reason: str | None = None
     """A hook's terminate; `piece` is what may still be shown before it."""
     error: HookError | None = None
@@ -64,7 +64,7 @@ class Ruling(Struct):
     seconds: float = 0.0
     """Spent in the sequence's hooks so far; 0: not known. A pool says so with the last one."""
     generated: int = 0
-    """As in its Work."""
+    """`generated` of the Work."""
 
 
 Deliver = Callable[[Sequence[Ruling]], None]
@@ -91,7 +91,7 @@ class DeferredHooks(Protocol):
         ...
 
     def submit(self, work: Sequence[Work]) -> None:
-        """What one step brought, of all sequences."""
+        """Take the pieces that one step brought for all sequences."""
         ...
 
     def abort(self, request_id: int) -> None:

@@ -38,7 +38,7 @@ class Holdback:
 
     def __init__(self) -> None:
         self.text = ""
-        """What waits, as it would be shown."""
+        """The held text, as a client would see it."""
         self.tokens = 0
         """How many tokens wait, those without text included."""
         self._chunks: deque[_Held] = deque()

@@ -13,7 +13,7 @@ class Piece(Struct):
 
     text: str
     token_ids: tuple[int, ...]
-    """A tuple, because hooks are handed it as it is."""
+    """A tuple, because hooks get this very object."""
     extras: Sequence[Any] | None = None
     """Parallel to `token_ids`: what goes wherever its token goes, such as its log-probability.
     Hooks do not see it. None: nothing."""

@@ -56,7 +56,7 @@ class SequenceHook:
         self._info = info
         self._text = ""
         self._added = 0
-        """Characters that were shown beyond those that came."""
+        """Shown characters beyond the characters that came."""
         self._tokens: list[int] = []
         """Those the hook holds back, oldest first."""
         self._extras: list[Any] = []

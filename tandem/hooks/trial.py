@@ -24,7 +24,7 @@ class Brought:
 
 @dataclass(slots=True)
 class Shown:
-    """What became of one output."""
+    """What a client would get of one output."""
 
     pieces: list[Piece | None] = field(default_factory=list)
     """What each chunk let through; None: nothing."""

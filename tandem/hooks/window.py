@@ -45,7 +45,7 @@ class _Adapter:
         )
 
     def close(self, request_id: int) -> None:
-        """Forget all that is kept of a sequence."""
+        """Forget the window of a sequence."""
         self._windows.sequences.close(request_id)
 
 

@@ -53,7 +53,7 @@ class _Sequence:
 
     def __init__(self) -> None:
         self.held = Holdback()
-        """What waits, as it came."""
+        """The held text, unchanged."""
         self.before = ""
         self.tokens = self.characters = 0
         """New since the last check."""

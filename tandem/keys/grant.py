@@ -43,7 +43,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     models: tuple[str, ...] | None = None
     """That requests may name; none: all."""
     logits_processors: tuple[str, ...] | None = None
-    """That requests may name, of those that the deployment offers; none: all of them."""
+    """Logits processors that requests may name, of the deployment's; none: all."""
     weight: Annotated[int, Meta(ge=1, le=MAX_WEIGHT)] = 1
     """Its share beside other keys while requests wait."""
 

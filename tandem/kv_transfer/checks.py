@@ -11,7 +11,7 @@ from tandem.errors import KvTransferError
 from tandem.v1 import kv_pb2
 
 MOST_PAGES = 2**24
-"""The most that one memory has."""
+"""Pages of the largest KV memory."""
 MAX_METADATA_BYTES = 1024 * 1024
 MAX_INSTANCE_CHARACTERS = 256
 MOST_ROOMS = 65_536

@@ -25,7 +25,7 @@ _TRANSPORT = re.compile(r"([a-z0-9_]+)/[\w.:-]+")
 _HOST_MEMORY = " from host memory "
 _LARGEST = "..inf"
 _MOST_BYTES = 2**20
-"""Kept of what was read already."""
+"""Bytes of the read log that are kept."""
 _INHERITED = r"/proc/\d+/fd/\d+"
 """The log of a process that has started this one."""
 _SHARED_MEMORY = frozenset({"cma", "knem", "posix", "self", "sysv", "xpmem"})
@@ -95,7 +95,7 @@ def ucx_log() -> UcxLog:
 
 
 def kind(transport: str) -> str:
-    """What a transport of UCX, such as "rc_mlx5", is a kind of."""
+    """The kind of a UCX transport: "rdma" for "rc_mlx5"."""
     if transport in _SHARED_MEMORY:
         return "shm"
     return "rdma" if transport.startswith(_RDMA) else transport

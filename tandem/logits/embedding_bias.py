@@ -30,7 +30,7 @@ class EmbeddingBias(BaseLogitsProcessor):
     leaves_token = True
 
     def __init__(self, bias: common_pb2.EmbeddingBias) -> None:
-        """`bias` is one that has passed `check`."""
+        """`bias` must have passed `check`."""
         self._bias = bias
         self._moved: Any = None
 

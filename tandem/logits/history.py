@@ -42,7 +42,7 @@ class TokenHistory(Sequence[int]):
         return history
 
     def at(self, position: int) -> TokenHistory:
-        """As it was when `position` tokens were generated."""
+        """The history at the moment when `position` tokens were generated."""
         earlier = TokenHistory((), self._generated)
         earlier._prompt = self._prompt
         earlier.prompt_length = self.prompt_length

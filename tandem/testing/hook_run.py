@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class HookRun:
-    """What a client would have been shown of one output."""
+    """What a client would get of one output."""
 
     text: str
     token_ids: tuple[int, ...]

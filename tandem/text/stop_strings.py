@@ -117,7 +117,7 @@ class StopStrings:
         return window[:cut]
 
     def _thought(self, text: str) -> str:
-        """All of it, and what was held before it."""
+        """Release text of a thought, behind any held text."""
         shown = self.flush() + text
         self._released += len(text)
         return shown

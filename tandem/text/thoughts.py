@@ -13,7 +13,7 @@ _MOST_SPACE = 64
 
 
 class Marks(NamedTuple):
-    """By which texts thoughts are known."""
+    """The texts that mark a thought."""
 
     begin: str
     end: str
@@ -77,7 +77,7 @@ class Thoughts:
         return self._up_to_mark(rest)
 
     def _up_to_mark(self, rest: str) -> tuple[int, bool]:
-        """How much of it is of one kind, and whether that is a thought's."""
+        """Length of the next run of one kind, and whether the run is a thought."""
         inside = self._inside
         marks = (self._marks.end,) if inside else self._marks.silent
         window = self._tail + rest

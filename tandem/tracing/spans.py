@@ -32,7 +32,7 @@ class Span:
     """32 hex digits."""
     span_id: int
     parent_id: int
-    """0: it is the first of its trace."""
+    """0: the span begins its trace."""
     began: float
     ended: float
     attributes: Attributes

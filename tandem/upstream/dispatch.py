@@ -191,7 +191,9 @@ class Dispatcher:
         self._streams.append(stream)
 
     def use(self, stream: RouterStream) -> None:
-        """Its router has a pair: send by it what is new, and what waits as it has room for it."""
+        """Use a stream whose router has a pair: send new requests, and waiting ones while there is
+        room.
+        """
         if stream not in self._used:
             self._used.append(stream)
             self._batch, self._has_room = FIRST_BATCH, True

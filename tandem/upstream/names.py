@@ -18,7 +18,7 @@ MAX_ROUTERS = 8
 
 
 def check(routers: Sequence[str]) -> None:
-    """Raises ConfigError where they are not written as they should be."""
+    """Raises ConfigError for an entry that is no address."""
     if not routers:
         raise ConfigError("router names no router")
     if bad := [each for each in routers if not addresses.is_address(each.removeprefix(DNS))]:

@@ -241,7 +241,7 @@ class RequestState:
         return sum(choice.tokens for choice in self._choices)
 
     def tokens_of(self, choice: int) -> int:
-        """Tokens that one choice has generated so far."""
+        """Generated tokens of one choice."""
         return self._choices[choice].tokens
 
     def first_of(self, sequence: int) -> int:

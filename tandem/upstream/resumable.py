@@ -38,7 +38,7 @@ class _Passed:
             self.token_ids.update(array("I", token_ids))
 
     def reaches(self, other: _Passed) -> bool:
-        """Whether it is as much."""
+        """Whether both counts equal those of `other`."""
         return self.characters == other.characters and self.tokens == other.tokens
 
     def equals(self, other: _Passed) -> bool:
@@ -59,9 +59,7 @@ class ResumableState(RequestState):
         super().__init__(*args, **settings)
         self._shown = [_Passed() for _ in self._choices]
         self._again: dict[int, _Passed] = {}
-        """What has come again of choices that were resumed, as long as it is less than was
-        shown.
-        """
+        """Repeated output of resumed choices, while it is less than was shown."""
 
     def silent(self, first_sequence: int) -> bool:
         start = first_sequence - self.base

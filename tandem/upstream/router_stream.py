@@ -32,7 +32,7 @@ class RouterStream:
         self.open: set[int] = set()
         """First sequences of the requests that went by it and are not released."""
         self.opened = False
-        """Its router has greeted."""
+        """The router has greeted."""
         self.draining = False
         self.fleet = router_pb2.Fleet()
         """What its router said last."""

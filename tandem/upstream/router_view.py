@@ -32,7 +32,7 @@ class EditionView:
         self.free_slots = model.free_slots if model.HasField("free_slots") else None
         """Sequences that could start there, less those that waited; None: it does not say."""
         self.sent = 0
-        """Sequences that were sent there since."""
+        """Sequences sent to the router since."""
 
     @property
     def says_room(self) -> bool:

@@ -61,7 +61,7 @@ class Routers:
         self._draw = draw
         self._old = OldStreams(metrics)
         self._linked: dict[str, str] = {}
-        """Addresses, with the entries that they are of."""
+        """Address to the entry that names it."""
         self._look_up_now = asyncio.Event()
 
     async def run(self, receiver: Receiver) -> None:
@@ -78,7 +78,7 @@ class Routers:
 
     @property
     def _listed(self) -> Mapping[str, str]:
-        """The routers there are now, with the entries that they are of."""
+        """The current routers: address to the entry that names it."""
         found = {} if self._names is None else self._names.addresses()
         return {address: address for address in self._plain} | found
 

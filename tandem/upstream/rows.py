@@ -26,7 +26,7 @@ _NO_IDS: tuple[int, ...] = ()
 
 
 class HandedOut(Struct):
-    """What came of one frame."""
+    """The rows that one frame brought."""
 
     tokens: int = 0
     faults: dict[int, str] = field(default_factory=dict)

@@ -63,7 +63,7 @@ class Failed:
 
     @property
     def place(self) -> str:
-        """Where it was raised; empty where that is not known."""
+        """The line that raised; empty where unknown."""
         return place_of(self.error)
 
 

@@ -43,14 +43,14 @@ def build(what: str, user_class: type[Any], config: Mapping[str, Any]) -> Any:
 
 
 async def startup(what: str, instance: Any) -> None:
-    """Run its own, where it has one. Raises LoadError."""
+    """Run the instance's `startup`, if it has one. Raises LoadError."""
     failed = await _run(instance, "startup", Caller(math.inf), STARTUP_SECONDS)
     if failed is not None:
         raise LoadError(f"{what}: its startup raised {failed.words}") from failed.error
 
 
 async def shutdown(what: str, instance: Any) -> None:
-    """Run its own, where it has one. A failure is logged."""
+    """Run the instance's `shutdown`, if it has one. A failure is logged."""
     failed = await _run(instance, "shutdown", Caller(SHUTDOWN_SECONDS), SHUTDOWN_SECONDS)
     if failed is not None:
         log.warning("%s: its shutdown raised", what, extra={"reason": failed.kind})

@@ -12,7 +12,7 @@ from typing import Any, Final
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 SHORT: Final = tuple(bytes((number,)) for number in range(0x80))
-"""Numbers as they are written, of those that take a byte."""
+"""Encoded numbers below 128: one byte each."""
 
 
 def fields(message: bytes | memoryview) -> Iterator[tuple[int, bytes | memoryview]]:
@@ -72,7 +72,7 @@ def varint(number: int) -> bytes:
 
 
 def number(written: bytes) -> int | None:
-    """The number that these bytes are, all of them; None where they are none, or several."""
+    """The number encoded by exactly these bytes; None: they encode none, or several."""
     try:
         value, end = _varint(written, 0)
     except ValueError:

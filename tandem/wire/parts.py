@@ -16,7 +16,7 @@ _PAYLOAD: Final = head(router_pb2.RouterMessage, "payload")
 _WORKER: Final = head(router_pb2.RouterMessage, "part_worker")
 _BYTES: Final = head(router_pb2.RouterMessage, "part_bytes")
 _LONGEST_WORKER: Final = 4
-"""Bytes of its number, where it is read by hand."""
+"""Bytes of a worker's number that is read by hand."""
 
 
 def write(worker: int, payload: bytes) -> bytes:

@@ -27,7 +27,7 @@ class TransferCounters:
 
 
 class WorkerCounters:
-    """All that one worker has counted since its start."""
+    """The counters of one worker since its start."""
 
     def __init__(self) -> None:
         self.legs = dict.fromkeys(OUTCOME_TO_WIRE, 0)

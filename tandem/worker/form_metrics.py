@@ -13,7 +13,7 @@ from tandem.logits.forms.workshop import Workshop
 
 
 def form_metrics(phase: Phase, forms: Workshop) -> Iterator[Metric]:
-    """What was compiled, what that took, and what is kept of it."""
+    """Metrics of compiled forms: count, time, memory."""
     compiled = CounterMetricFamily(
         "tandem_form_compilations",
         "Forms of answers that were compiled, or not: wrong, too_dear, lost with a process.",

@@ -136,7 +136,7 @@ def _key(spec: LogitsProcessorSpec, place: int) -> str:
 def _with(
     request: EngineRequest, spec: LogitsProcessorSpec, ready: Mapping[int, Uncompiled]
 ) -> EngineRequest:
-    """With what came of its forms."""
+    """The request with its compiled forms."""
     entries = list(spec.entries)
     for place, form in ready.items():
         entry = entries[place]

@@ -309,7 +309,7 @@ def _parse(data: bytes) -> common_pb2.Task:
 
 
 def stop_strings(sampling: common_pb2.SamplingParams, *, least: int = 0) -> StopStrings:
-    """Those of a task that has some. `least`: see StopStrings."""
+    """The stop strings of a task that has some. `least`: see StopStrings."""
     thoughts = None
     if sampling.HasField("thought"):
         thought = sampling.thought

@@ -20,10 +20,10 @@ Outcome = ReadTask | TandemError
 
 
 class KeptTasks:
-    """Those of one stream, by the router's numbers."""
+    """Tasks of one stream by the router's number."""
 
     def __init__(self, intake: Intake, budget: ByteBudget) -> None:
-        """`budget`: what is kept takes of it."""
+        """`budget`: kept tasks count in it."""
         self._intake = intake
         self._kept: dict[int, bytes] = {}
         self._bytes = 0

@@ -83,7 +83,7 @@ class Channel:
         return Channel(*await asyncio.open_unix_connection(sock=stream))
 
     async def send(self, value: Any) -> None:
-        """Raises OSError where nobody is there any more."""
+        """Send a value. Raises OSError where the other end is gone."""
         data = pickle.dumps(value)
         self._writer.write(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
         await self._writer.drain()
@@ -151,7 +151,7 @@ class FurtherProcess:
             self._answers.pop(number, None)
 
     async def ended(self, seconds: float | None = None) -> bool:
-        """Whether it has, within so long."""
+        """Whether the process has ended, after `seconds` at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._ended.wait()

@@ -15,7 +15,7 @@ KV_TRANSFER = "kv_transfer"
 
 
 class LegSpans:
-    """Makes them of legs that are over, from what those noted. All times are seconds."""
+    """Makes spans of ended legs from their notes. All times are seconds."""
 
     def __init__(self, tracer: Tracer, *, phase: Phase, worker: str) -> None:
         self._tracer = tracer

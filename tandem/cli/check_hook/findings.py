@@ -10,7 +10,7 @@ Status = Literal["ok", "warning", "failed"]
 
 @dataclass(slots=True)
 class Check:
-    """One property that was looked at."""
+    """The result of checking one property of a hook."""
 
     name: str
     summary: str = ""

@@ -14,7 +14,7 @@ LINE_WIDTH = 96
 
 
 def show(check: Check, console: Console) -> None:
-    """One check, as soon as it is done."""
+    """Print one check as soon as the check is done."""
     mark = {
         "ok": console.good("ok"),
         "warning": console.bold("??"),

@@ -64,8 +64,8 @@ class WorkerPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """Bytes are of one GPU unless they say otherwise, where parts of a pipeline differ of the one
-    that has most of them; tokens and sequences are of one worker.
+    """What fits on a worker. Bytes are of one GPU unless a field says otherwise, and of the fullest
+    stage of a pipeline; tokens and sequences are of one worker.
     """
 
     gpu_bytes: int

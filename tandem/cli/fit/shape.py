@@ -109,7 +109,7 @@ class Shape:
     head: SharedBytes
     """The matrix that gives logits."""
     tied: bool
-    """Which is the embeddings', where one GPU has both."""
+    """The matrix is the embeddings too, where one GPU has both."""
     layers: tuple[Layer, ...]
     window: int
     """Tokens that layers with a window look at; 0: there are none."""

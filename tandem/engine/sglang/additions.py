@@ -26,7 +26,7 @@ class Additions:
     ranks: int
     """Among which a sequence's KV is divided here, on all nodes."""
     stages: int
-    """Parts of the model that have some of its layers each."""
+    """Pipeline stages: parts of the model with some layers each."""
     peer_ranks: int
     """The same of the other phase."""
     registry: Mapping[str, Any]

@@ -61,7 +61,7 @@ def _serve(controller: Any, further: Sequence[TokenAddresses]) -> None:
 
 
 def _forward(controller: Any) -> None:
-    """Give out all that has come by now."""
+    """Pass on every request that has arrived."""
     while True:
         try:
             request = sock_recv(controller.recv_from_tokenizer, flags=zmq.NOBLOCK)

@@ -177,4 +177,4 @@ _BACKENDS: dict[str, Callable[..., Any]] = {
     "llguidance": _llguidance,
     "xgrammar": _xgrammar,
 }
-"""As sglang.srt.constrained.base_grammar_backend.create_grammar_backend makes them."""
+"""Grammar backends by name, as SGLang's create_grammar_backend makes them."""

@@ -18,7 +18,7 @@ _ALONE = {
     "nnodes": 1,
     "pp_size": 1,
 }
-"""What is not given where it is so."""
+"""Arguments left out of the record while they have these values."""
 _UNNAMED = ("grammar_backend", "incremental_streaming_output")
 """What Tandem sets beside what is called its own."""
 _ELSEWHERE = "model_path"

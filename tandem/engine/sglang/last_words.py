@@ -27,8 +27,8 @@ _READ_BYTES = 65536
 _ROUNDS = 16
 _NAME_BYTES = 256
 _REPORTED = -signal.SIGQUIT
-"""The exit status of the controller of data-parallel ranks where one of those, its children,
-reports that it has failed.
+"""Exit status of the controller of data-parallel ranks when a rank, its child, reports a failure.
+
 """
 _FAILURES = (b" hit an exception: ", b"a thread of SGLang has died")
 """What a process prints before it reports by SIGQUIT that it has failed: SGLang's own words, and
@@ -37,10 +37,10 @@ those of threads.py.
 
 
 class Told(NamedTuple):
-    """What is known of a failure."""
+    """The failure of an engine process."""
 
     who: str
-    """Which process, and how it ended, as far as that is known."""
+    """Which process failed and how it ended, as far as known."""
     printed: str
     """The end of what it printed; empty where nothing is known."""
 
@@ -61,7 +61,7 @@ class _Process:
         return failed
 
     def text(self) -> str:
-        """Whole lines, but where there is only one."""
+        """The kept output from its first whole line on; a single line stays whole."""
         text = self.words.decode(errors="replace").strip()
         return text if len(self.words) < _KEPT_BYTES else text.partition("\n")[2] or text
 

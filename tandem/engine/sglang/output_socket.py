@@ -136,7 +136,7 @@ class _Writer:
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
         self.part = bytearray()
-        """What came of messages that are not whole."""
+        """Bytes of a message whose end has not come."""
 
 
 class OutputReader:

@@ -50,7 +50,7 @@ def packed(rows: RunningRows) -> bytes:
 
 
 def unpacked(message: bytes) -> RunningRows | None:
-    """None: it is one of SGLang's. Raises msgspec.DecodeError."""
+    """The rows of a message; None: the message is SGLang's own. Raises msgspec.DecodeError."""
     # The tag stands before the columns, behind the head of the array that a message is.
     return _unpack(message) if message.startswith(_TAG, 1) else None
 
@@ -103,7 +103,7 @@ class SplitSender:
     def _each(
         self, rids: Sequence[str], rows: Sequence[int]
     ) -> Iterable[tuple[OutputSender, Sequence[int]]]:
-        """Each process's sender, with its part of these rows where it has some."""
+        """The sender of each process that has rows, with its rows."""
         if len(self._senders) == 1:
             return [(self._senders[0], rows)] if rows else []
         parts: dict[int, list[int]] = {}
@@ -122,7 +122,7 @@ class SplitSender:
         )
 
     def _rest(self, output: Any, rows: Sequence[int]) -> Any:
-        """All columns of some rows."""
+        """An output with all columns of the given rows."""
         count = len(output.rids)
         rest = copy.copy(output)
         for name in output.__struct_fields__:

@@ -38,7 +38,7 @@ class Parallel:
 
 
 def of(options: Options, role: Role) -> Parallel:
-    """What a worker of that role has."""
+    """The degrees of parallelism of a worker with that role."""
     tensor, data = options.tensor_parallel, options.data_parallel
     pipeline = options.pipeline_parallel
     if role is Role.DECODE:

@@ -110,7 +110,7 @@ class OutputCounts:
         self._count(batch.reqs)
 
     def filter(self, keep_indices: Any) -> None:
-        """Keep these rows, whose requests are all that the batch still has."""
+        """Keep the rows of requests that the batch still has."""
         self._rows = len(keep_indices)
         batch = self._batch()
         if not self.is_required:

@@ -125,7 +125,9 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
 
 
 def _send_past_detokenizer(sockets: TokenSockets, *, takes_requests: bool) -> None:
-    """SGLang sends outputs so where it has no tokenizer. Here it has one, which grammars need."""
+    """Send outputs past the detokenizer. SGLang does so only without a tokenizer, which grammars
+    need.
+    """
     create = SchedulerIpcChannels.create
 
     def directly(**settings: Any) -> Any:

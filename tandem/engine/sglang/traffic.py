@@ -49,7 +49,7 @@ class Traffic:
         self._stepped = 0.0
         """When the last deltas came."""
         self._retractions = 0
-        """Retractions of requests that have ended."""
+        """Retractions of ended requests."""
 
     def begin(
         self,

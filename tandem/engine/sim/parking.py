@@ -31,11 +31,11 @@ class Parking:
         self._reserved += size
 
     def park(self, sequence: Sequence) -> None:
-        """Its KV is there, and waits."""
+        """Note that the KV of a sequence is complete and waits."""
         self._parked.add(sequence.id)
 
     def free(self, sequence: Sequence) -> None:
-        """It needs its place no longer, if it has one."""
+        """Give up the place of a sequence, where it has one."""
         if self._places.pop(sequence.id, None) is not None:
             self._reserved -= self._size(sequence)
             self._parked.discard(sequence.id)

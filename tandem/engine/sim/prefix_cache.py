@@ -24,7 +24,7 @@ class PrefixCache:
         self.log = PrefixLog(keeps=self._most > 0)
 
     def blocks(self, request: EngineRequest) -> Blocks:
-        """Those of its prompt; none, where nothing is kept."""
+        """Blocks of the prompt; empty where the cache keeps nothing."""
         if not self._most:
             return ()
         return unpacked(packed(request.token_ids, request.cache_salt, request.lora_adapter))
@@ -35,7 +35,7 @@ class PrefixCache:
         return min(found * BLOCK_TOKENS, prompt_tokens - 1)
 
     def use(self, blocks: Blocks) -> None:
-        """A prompt is computed: its blocks are there."""
+        """Cache the blocks of a computed prompt."""
         for each in reversed(blocks):
             self._blocks[each] = None
             self._blocks.move_to_end(each)

@@ -35,7 +35,7 @@ _OFFERED_SECONDS = 0.02  # by then an offer is on its way
 
 
 class Scheduler:
-    """All open sequences of one engine."""
+    """The open sequences of one engine, and whose step is next."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class Scheduler:
         return max(self._prefilling.pace.age, self._decoding.pace.age)
 
     def sequences(self) -> Collection[Sequence]:
-        """All that have not ended."""
+        """Sequences that have not ended."""
         return self._sequences.values()
 
     @property

@@ -20,7 +20,7 @@ class ApiKey:
             raise LoadError("api_key_file and api_key_env are both set: give one")
         self._file = Path(file) if file else None
         self.value = ""
-        """Empty: there is none."""
+        """The key; empty: the server needs none."""
         if self._file is not None:
             self.value = _read(self._file)
         elif variable:

@@ -35,9 +35,9 @@ class Decided(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """
     reason: str = ""
     text_before: str
-    """What was decided on."""
+    """The text that the hook judged."""
     text_after: str | None
-    """What became of it; None: nothing is shown."""
+    """The text after the verdict; None: nothing is shown."""
     token_count: int
     """The sequence's tokens so far."""
     replay: bool = False

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 CANCEL_SECONDS: Final = 1.0
 """For tasks that were cancelled to end; one that ignores it is left behind."""
 MAX_WAITING: Final = 1000
-"""Works of one request that wait."""
+"""Works of one request that may wait."""
 MARGIN_SECONDS: Final = 1.0
 CLOSE_SECONDS: Final = 5.0
 """For hooks to be told that their sequences are over."""

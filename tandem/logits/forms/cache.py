@@ -34,7 +34,7 @@ class FormCache(Generic[T]):
         return self.used_bytes + size <= self._max_bytes
 
     def put(self, key: str, value: T, size: int) -> None:
-        """Keep it. There must be room."""
+        """Keep a compiled form. The cache must have room."""
         self.used_bytes += size
         weakref.finalize(value, self._let_go, size)
         self._kept[key] = (value, size)

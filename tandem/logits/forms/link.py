@@ -65,5 +65,5 @@ class FormLink:
             raise LostError("it says what it should not") from error
 
     async def end(self) -> None:
-        """Kill it, with what it compiles."""
+        """Kill the process, whatever it compiles."""
         await self._process.end()

@@ -86,7 +86,7 @@ class Tags(msgspec.Struct, frozen=True, kw_only=True):
         return [self.begin + call.begin for call in self.calls]
 
     def texts(self) -> Iterator[str]:
-        """All that is written as it stands where calls are."""
+        """Literal texts around the calls."""
         yield from (self.begin, self.separator, self.end)
         for call in self.calls:
             yield from (call.begin, call.end)
@@ -134,7 +134,7 @@ def lark(tags: Tags, special: SpecialTokens) -> str:
 
 
 def blamed(error: str) -> str:
-    """What llguidance says of such a grammar, by the argument that it is about."""
+    """llguidance's error, with the argument that caused it."""
     found = _BAD_SCHEMA.match(error)
     if found is None:
         return error

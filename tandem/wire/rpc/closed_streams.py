@@ -17,7 +17,7 @@ class ClosedStreams:
         self._given_up: dict[int, bool] = {}
 
     def add(self, number: int, *, given_up: bool) -> None:
-        """It is over; the oldest one that is remembered is forgotten."""
+        """Note a closed stream, and forget the oldest beyond the bound."""
         self._given_up[number] = given_up
         if len(self._given_up) > _MOST:
             del self._given_up[next(iter(self._given_up))]

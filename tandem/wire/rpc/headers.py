@@ -194,7 +194,7 @@ def _read(key: str, value: bytes) -> str | bytes:
 
 
 def _quoted(message: str) -> bytes:
-    """Cut where it is too long."""
+    """A status message percent-encoded, cut at the bound."""
     quoted = quote(message, safe=_PLAIN, errors="replace")
     while len(quoted) > _MOST_DETAILS:
         message = message[: len(message) * _MOST_DETAILS // len(quoted)]

@@ -12,7 +12,7 @@ _WITH_HEADERS: Final = (frames.HEADERS, frames.CONTINUATION)
 
 
 class Owner(Protocol):
-    """The connection whose bytes they are."""
+    """The connection that reads."""
 
     over: bool
 
@@ -76,7 +76,7 @@ class FrameReader:
         return HEAD_BYTES + min(int(upper) << 8 | int(lower), frames.LEAST_FRAME)
 
     def _come(self) -> bytes:
-        """All that waits to be taken."""
+        """Take all waiting bytes."""
         data = self.rest + bytes(self._more)
         self._more.clear()
         return data

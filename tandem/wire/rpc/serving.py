@@ -72,7 +72,7 @@ class Context:
             return False
 
     async def flushed(self) -> None:
-        """All that was put has left."""
+        """Wait until everything that was put has left."""
         try:
             await self._stream.flushed()
         except StreamError:
@@ -183,7 +183,7 @@ class ServedCall:
 
 
 async def _first(messages: AsyncIterator[Any], most: int) -> AsyncIterator[Any]:
-    """As many of them as there are, up to `most`."""
+    """The first `most` messages, or fewer."""
     for _ in range(most):
         if (message := await anext(messages, _NO_MORE)) is _NO_MORE:
             return

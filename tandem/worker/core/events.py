@@ -44,7 +44,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     obstacle: str = ""
     """Why no other worker could go on with it; empty: another could."""
     own_bytes: int
-    """What the leg keeps of its task by itself: nothing, where it shares one that is kept."""
+    """Bytes of the task that the leg alone keeps; 0 where legs share a kept task."""
 
 
 class Unreadable(msgspec.Struct, frozen=True):

@@ -29,7 +29,7 @@ MAX_PARCEL_BYTES = 64 * 1024 * 1024
 TOKEN_BYTES = 300
 """What a token costs that classifiers hold: an estimate of its piece, its text and its id."""
 ALTERNATIVE_BYTES = 112
-"""What each of its alternatives costs beside that."""
+"""Cost of each alternative token beside that."""
 ROW_BYTES = 32
 """What a row costs beside its text, ids and log-probabilities; an estimate."""
 CHARACTER_BYTES = 4
@@ -104,7 +104,7 @@ class Parcel:
         self.events: list[worker_pb2.LegEvent] = []
         """What the router is told behind them: prefill's verdict, that the leg is closed."""
         self.sent = False
-        """All of it has left. Nothing more can be added."""
+        """Every row has left; no row can be added."""
         self.allotment: Allotment | None = None
         """What it takes of the budget, once it is more than a frame holds."""
 
@@ -144,12 +144,12 @@ class Parcel:
             self.events.clear()
 
     def drop(self) -> None:
-        """What still waits of it is sent to nobody."""
+        """Discard the waiting rows."""
         if self.allotment is not None:
             self.allotment.close()
 
     def end(self, draft: Draft, events: list[worker_pb2.LegEvent]) -> int:
-        """Its rows have all left: what follows them goes. Returns its size."""
+        """Send the events behind the last row. Returns their size."""
         self.sent = True
         self.drop()
         if self.report is not None:
@@ -222,7 +222,7 @@ class Outgoing:
 
 
 def logprobs_bytes(logprobs: Sequence[TokenLogprob]) -> int:
-    """What those of one token take."""
+    """Bytes of the log-probabilities of one token."""
     return 8 + 8 * len(logprobs[0][1])
 
 
@@ -246,7 +246,7 @@ def write_prompt(draft: Draft, sequence: int, row: WaitingRow) -> None:
 def encoded_logprobs(
     sequence: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]
 ) -> common_pb2.TokenLogprobs:
-    """Those of one row, as they travel."""
+    """The log-probabilities of one row as their message."""
     count = min(len(top) for _, top in logprobs)
     alternatives = [each for _, top in logprobs for each in top[:count]]
     return common_pb2.TokenLogprobs(

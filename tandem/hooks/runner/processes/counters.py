@@ -41,7 +41,7 @@ class ProcessCounters:
 
 
 def counts_of(hooks: Sequence[CountedHook]) -> AllCounted:
-    """The counters of these hooks, as they travel."""
+    """The message with the counters of each hook."""
     return AllCounted([_counted(hook.counters) for hook in hooks])
 
 

@@ -71,7 +71,7 @@ class PoolLink(asyncio.Protocol):
         self.up = False
         """It can judge."""
         self.resumable = False
-        """All of its hooks are."""
+        """Every hook of the process is resumable."""
         self.up_seconds = 0.0
         """How long it was up, once it is lost."""
         self.lost = ""

@@ -43,7 +43,7 @@ class PoolSequence(Generic[Link]):
         self.waiting: deque[Work] = deque()
         """Sent and not answered, oldest first."""
         self._answered = 0
-        """Tokens of Works that were answered."""
+        """Tokens of answered Works."""
         self._ids: list[int] = []
         """The last of them that were not shown: hooks may hold them back."""
         self._extras: list[Any] = []
@@ -101,7 +101,7 @@ class PoolSequence(Generic[Link]):
         self._extras += [None] * count if piece.extras is None else piece.extras
 
     def _take(self, positions: list[int]) -> tuple[tuple[int, ...], list[Any] | None]:
-        """Those tokens; what is before the last of them is dropped."""
+        """The ids of those tokens; ids before the last one are dropped."""
         if not positions:
             return (), None
         first = self._answered - len(self._ids)

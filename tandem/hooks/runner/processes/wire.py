@@ -71,7 +71,7 @@ class Batch(msgspec.Struct, array_like=True):
     texts: list[str]
     token_ids: list[tuple[int, ...]]
     finals: list[int]
-    """Places of those that are final."""
+    """Places of the final works."""
 
 
 class Started(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -79,7 +79,7 @@ class Started(msgspec.Struct, array_like=True, tag=True, frozen=True):
 
     error: str = ""
     resumable: bool = False
-    """All of its hooks are."""
+    """Every hook of the process is resumable."""
 
 
 class Changed(msgspec.Struct, array_like=True):
