@@ -15,7 +15,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation fuzz fuzz-parsers client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields chart chart-test cluster-test bench model lock lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields chart chart-test cluster-test bench model lock lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -49,6 +49,9 @@ check: lean ## style, types, architecture and generated code
 
 simulation: lean ## run 20,000 seeds of the whole path in virtual time (ARGS="--seeds N")
 	$(BIN)/python tests/simulation/run.py $(ARGS)
+
+digests: lean ## see that clients, routers and workers say what they said (ARGS=--write: record it)
+	$(BIN)/python tests/simulation/digests.py $(ARGS)
 
 fuzz: lean ## give every edge spoilt inputs; goes on where it ended (ARGS="--minutes 30 --seed 7")
 	$(BIN)/python tests/fuzz/run.py $(ARGS)

@@ -1,7 +1,7 @@
 """Replay one simulated run with its trace: `python tests/simulation/replay.py SEED`.
 
 Each line is a moment of virtual time in one router: `>` is an event that its core was told, `<` an
-action that it asked for.
+action that it asked for. With `--messages`, each line is a message between processes instead.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ def main() -> int:
     """Exit status 1 where the seed breaks a rule."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("seed", type=int)
-    seed = parser.parse_args().seed
+    parser.add_argument("--messages", action="store_true", help="what is sent, as text")
+    options = parser.parse_args()
+    seed = options.seed
     logging.disable(logging.CRITICAL)
+    world = World(seed, messages=print) if options.messages else World(seed, trace=print)
     try:
-        World(seed, trace=print).run()
+        world.run()
     except BrokenRule as error:
         print(f"seed {seed} breaks a rule: {error}")
         return 1

@@ -12,7 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import digests
 import pytest
+from simulated.digest import digest
 from simulated.exceptions import EXCEPTIONS
 from simulated.plan import draw
 from simulated.themes import MANY
@@ -33,15 +35,18 @@ class Block(NamedTuple):
 
     ends: Counter[str]
     excused: Counter[str]
+    said: dict[int, str]
+    """The digest of each seed."""
 
 
 @cache
 def block(first: int) -> Block:
     """Each block runs once, whichever test asks for it."""
-    found = Block(Counter(), Counter())
+    found = Block(Counter(), Counter(), {})
     for seed in range(first, first + BLOCK):
         world = _run(seed)
         found.excused.update(world.dice.excused)
+        found.said[seed] = digest(world)
         if world.plan.faulty:
             found.ends.update(world.ends())
     return found
@@ -65,6 +70,14 @@ def _run(seed: int) -> World:
 @pytest.mark.parametrize("first", BLOCKS)
 def test_every_rule_holds_after_every_event(first: int) -> None:
     assert block(first).ends.total() > BLOCK
+
+
+@pytest.mark.parametrize("first", BLOCKS)
+def test_clients_routers_and_workers_say_what_they_said(first: int) -> None:
+    """Where another answer or message is meant: `make digests ARGS=--write`."""
+    known = digests.recorded()
+    changed = [seed for seed, said in block(first).said.items() if said != known[seed]]
+    assert changed == []
 
 
 def test_at_least_half_of_the_requests_finish_in_spite_of_faults() -> None:

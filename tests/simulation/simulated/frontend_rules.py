@@ -146,7 +146,10 @@ class FrontendRules:
         """
         first = submit.first_sequence
         before = self._last.get((frontend.name, first))
-        if before is None or before.ended_well or self._now() > begun + _WORD_SECONDS:
+        if before is None or before.ended_well:
+            return False
+        ended = self._now() if before.over_at is None else before.over_at
+        if ended > begun + _WORD_SECONDS:
             return False
         return self._book(before).told.isdisjoint(range(first, first + submit.n))
 

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import grpc
@@ -37,11 +38,25 @@ class AbortedError(Exception):
     """A servicer ended its call with a status."""
 
 
+class Said:
+    """All that one end of a stream has sent."""
+
+    def __init__(self, by: str, to: str) -> None:
+        self.by, self.to = by, to
+        self.messages = sha256()
+
+    def add(self, item: bytes | str) -> None:
+        """A message, or the status that ends the stream."""
+        data = item if isinstance(item, bytes) else item.encode()
+        self.messages.update(b"%d %d " % (isinstance(item, bytes), len(data)) + data)
+
+
 class Pipe:
     """One direction of a stream."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, said: Said) -> None:
         self._network = network
+        self._said = said
         self._last = 0.0
         self._flying: deque[asyncio.TimerHandle] = deque()
         self._arrived: deque[bytes | str] = deque()
@@ -56,6 +71,7 @@ class Pipe:
         """A message, or the status that ends the stream."""
         if self._cut:
             return
+        self._said.add(item)
         loop = self._network.loop
         self._last = max(self._last, loop.time() + self._network.delay())
         self._flying.append(loop.at(self._last, self._arrive, item))
@@ -125,13 +141,15 @@ def _wake(waiter: asyncio.Future[None] | None) -> None:
 class Call:
     """A stream of one client and one server, as its client sees it."""
 
-    def __init__(self, network: Network, client: Process, address: str) -> None:
+    def __init__(self, network: Network, client: Process, address: str, method: str) -> None:
         self._network = network
         self.client = client
         self.server: Process | None = None
-        self.address = address
-        self.up, self.down = Pipe(network), Pipe(network)
-        self.over = False
+        self.address, self.method = address, method
+        self.up = Pipe(network, network.record(client.name, address + method))
+        self.down = Pipe(network, network.record(address + method, client.name))
+        self.over_at: float | None = None
+        """When it broke, or its server ended it; None: it is open."""
         self.ended_well = False
         """Its server has ended it in good order, and its client has read that."""
         self._sending: asyncio.Task[None] | None = None
@@ -205,6 +223,15 @@ class Call:
             self._sending.cancel()
 
     @property
+    def over(self) -> bool:
+        """It broke, or its server has ended it."""
+        return self.over_at is not None
+
+    def _end(self) -> None:
+        if self.over_at is None:
+            self.over_at = self._network.loop.time()
+
+    @property
     def over_unseen(self) -> bool:
         """It is over, and its client does not know that yet."""
         return self.over and not self._cancelled
@@ -221,8 +248,6 @@ class Call:
         self.up.on_status = self._server_lost
         self._handling = self._network.loop.spawn(listener.process, self._handle(handler))
 
-    method = ""
-
     async def _handle(self, handler: Any) -> None:
         CALL.set(self)
         context = _Context(self, handler.response_serializer)
@@ -236,7 +261,7 @@ class Call:
         else:
             self.down.send(_OK)
         finally:
-            self.over = True
+            self._end()
 
     async def _requests(self, deserialize: Codec) -> AsyncIterator[Any]:
         while isinstance(item := await self.up.read(), bytes):
@@ -252,7 +277,7 @@ class Call:
 
     def break_off(self) -> None:
         """Both ends lose it."""
-        self.over = True
+        self._end()
         self._network.calls.pop(self, None)
         self.up.cut("UNAVAILABLE: the connection broke")
         self.down.cut("UNAVAILABLE: the connection broke")
@@ -317,8 +342,8 @@ class Channel:
         self, method: str, *, request_serializer: Codec, response_deserializer: Codec, **_: Any
     ) -> Callable[..., Call]:
         def begin(requests: AsyncIterator[Any], metadata: Metadata = ()) -> Call:
-            call = Call(self._network, self._client, _meant(self._address, metadata))
-            call.method = method
+            address = _meant(self._address, metadata)
+            call = Call(self._network, self._client, address, method)
             return call.begin(requests, request_serializer, response_deserializer)
 
         return begin
@@ -342,6 +367,7 @@ class Channel:
 
     async def _ask(self, address: str, method: str, data: bytes) -> bytes:
         network = self._network
+        network.record(self._client.name, address + method).add(data)
         await asyncio.sleep(network.delay())
         listener = network.listeners.get(address)
         if listener is None or listener.process.dead:
@@ -349,6 +375,7 @@ class Channel:
         handler = listener.handlers[method]
         answering = network.loop.spawn(listener.process, _answer(handler, data))
         answer = await asyncio.shield(answering)
+        network.record(address + method, self._client.name).add(answer)
         await asyncio.sleep(network.delay())
         return answer
 
@@ -374,6 +401,8 @@ class Network:
         self.delays = delays
         self.window = window
         self.calls: dict[Call, None] = {}
+        self.said: list[Said] = []
+        """By each end of each stream, those that are over included."""
         self.listeners: dict[str, Listener] = {}
         self.services: dict[str, list[str]] = {}
         """A name that stands for several addresses."""
@@ -383,6 +412,12 @@ class Network:
         """Told of each message that a server sends."""
         self.watch_arrival: Callable[[Call, Any], None] = _unwatched
         """Told of each message of a server that its client reads."""
+
+    def record(self, by: str, to: str) -> Said:
+        """What is sent from now on by one to the other."""
+        said = Said(by, to)
+        self.said.append(said)
+        return said
 
     def delay(self) -> float:
         return self.random.choice(self.delays) * self.random.random()

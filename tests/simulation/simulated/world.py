@@ -12,6 +12,9 @@ from functools import partial
 from itertools import groupby
 from unittest.mock import patch
 
+from google.protobuf import text_format
+from google.protobuf.message import Message
+
 import router.conduct
 import router.connection
 import router.core.prefixes
@@ -74,10 +77,20 @@ PATIENCE = 90.0
 
 
 class World:
-    """One run. `trace` gets a line for each event and action of the routers' cores."""
+    """One run."""
 
-    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        trace: Callable[[str], None] | None = None,
+        messages: Callable[[str], None] | None = None,
+    ) -> None:
+        """`trace` gets a line for each event and action of the routers' cores; `messages`, one for
+        each message of a stream.
+        """
         self.plan: Plan = draw(seed)
+        self._messages = messages
         plan = self.plan
         self.loop = VirtualLoop(self._at_rest)
         self.dice = Dice(plan.source, self.loop, plan.faulty, plan.engine_faults, FAULTS_END, trace)
@@ -513,7 +526,13 @@ class World:
     def _calls_of(self, process: Process) -> dict[str, Call]:
         return {call.address: call for call in self.network.calls if call.client is process}
 
-    def _sent_by_client(self, call: Call, message: object) -> None:
+    def _show(self, by: str, to: str, message: Message) -> None:
+        if self._messages is not None:
+            text = text_format.MessageToString(message, as_one_line=True)
+            self._messages(f"{self.loop.time():9.4f} {by} to {to}: {text}")
+
+    def _sent_by_client(self, call: Call, message: Message) -> None:
+        self._show(call.client.name, call.address, message)
         if isinstance(message, worker_pb2.WorkerCommand):
             for each in self.routers:
                 if each.process is call.client:
@@ -532,7 +551,8 @@ class World:
                 if each.process is call.client:
                     self.frontend_rules.arrived(each, call, message)
 
-    def _sent_by_server(self, call: Call, message: object) -> None:
+    def _sent_by_server(self, call: Call, message: Message) -> None:
+        self._show(call.address, call.client.name, message)
         if isinstance(message, worker_pb2.WorkerFrame):
             worker = self._faces[call.server, call.address]
             if call.client.name == STRANGE_ROUTER:
