@@ -98,7 +98,7 @@ def parse(expression: str) -> promql.Expr:
 
 
 def nodes(tree: promql.Expr) -> list[promql.Expr]:
-    """An expression and all that is below it."""
+    """An expression and every expression below it."""
     found: list[promql.Expr] = []
     promql.walk(tree, found.append)
     return found

@@ -40,7 +40,7 @@ _WIDTH = 96
 
 @dataclass(slots=True, frozen=True)
 class Recording:
-    """`labels` are those of the series that it makes."""
+    """A recording rule. `labels`: labels of the recorded series."""
 
     name: str
     labels: Sequence[str]

@@ -84,7 +84,7 @@ def _lines(objects: tuple[Manifest, ...]) -> Iterator[str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Text of several lines as such."""
+    """A dumper that writes text of several lines as a block."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -152,7 +152,7 @@ _RULES: tuple[tuple[dict[str, Any], str], ...] = (
     ({"pattern": r"^([0-9]+(\.[0-9]+)?([mkMGTPE]|[KMGTPE]i)?)?$"}, "size sizeLimit"),
 )
 _BY_NAME = {name: rule for rule, names in _RULES for name in names.split()}
-"""What a value of that name holds, wherever it is."""
+"""The rule for every value with that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class Value:
     description: str
     schema: dict[str, Any]
     section: bool
-    """It holds other values, which follow."""
+    """The value is a section; its values follow."""
 
 
 def read(path: Path) -> Iterator[Value]:

@@ -97,7 +97,7 @@ def installed(name: str) -> dict[str, Any]:
 
 
 def table() -> str:
-    """The tables, as docs/api.md has them."""
+    """The tables of docs/api.md."""
     data = json.loads(DATA.read_text(encoding="utf-8"))
     return "\n".join((BEGIN + _of_bodies(data), _of_objects(), _of_types() + END))
 
@@ -145,7 +145,7 @@ class Place(NamedTuple):
     label: str
     """As a client writes its place, such as `messages[].content[]`."""
     structs: tuple[type[msgspec.Struct], ...]
-    """What it may be read as."""
+    """Types that the object may be read as."""
     kind: Kind | None
     """None: it knows the fields of `structs` alone."""
 
@@ -176,7 +176,7 @@ def _all_places() -> Iterator[tuple[str, Place]]:
 def _places(
     label: str, struct: type[msgspec.Struct], kind: Kind | None, seen: tuple[type, ...]
 ) -> Iterator[Place]:
-    """The objects inside of one, as its types say where they are; not one inside of its like."""
+    """Objects within an object, by its types; no object within its like."""
     for field in msgspec.structs.fields(struct):
         inner = None if kind is None else kind.inner.get(field.name)
         found = [*_structs(msgspec.inspect.type_info(field.type))]

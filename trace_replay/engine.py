@@ -41,22 +41,22 @@ class Engine:
         self._chunk_tokens = chunk_tokens
         self._prompts: deque[Leg] = deque()
         self._prompt: Leg | None = None
-        """The one that is being computed."""
+        """The prompt that is being computed."""
         self._tokens = self._tokens_left = 0
         """How many of it are computed in all, and how many are not begun."""
         self._running: dict[Leg, int] = {}
         """Sequences, by the number of the step that makes their last token."""
         self._ends: list[tuple[int, int, Leg]] = []
-        """A heap of these; those that were dropped are in it yet."""
+        """A heap of those steps; dropped sequences stay in the heap."""
         self._order = itertools.count()
         self._joining: list[tuple[Leg, int]] = []
         """Sequences that run from the next step on, and how many tokens each is to get."""
         self._steps = 0
-        """Steps that are done."""
+        """Steps done."""
         self._began = 0.0
         """When the steps began that are under way."""
         self._took = 0.0
-        """Seconds of each of them."""
+        """Seconds that each planned step takes."""
         self._planned = 0
         """How many of them are taken together."""
         self._plan = 0
@@ -93,7 +93,7 @@ class Engine:
             self._plan_turn(min(self._planned, done + 1))
 
     def _plan_turn(self, steps: int) -> None:
-        """After so many steps of those that are under way."""
+        """Plan the next turn: after `steps` of the planned steps."""
         self._plan += 1
         self._planned = steps
         moment = max(self._agenda.now, self._began + steps * self._took)

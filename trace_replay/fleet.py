@@ -23,7 +23,7 @@ _Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 
 class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The workers of one role, which are alike."""
+    """Equal workers with one role."""
 
     workers: _Count = 0
     slots: _Slots = 256
@@ -39,7 +39,7 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A fleet, as its file has it."""
+    """A fleet as its YAML file describes it."""
 
     times: Times | str
     """The table, or the path of its file, from this file's folder."""
@@ -52,11 +52,11 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     the one in its place is there before the next is killed.
     """
     early_reports_per_second: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 10.0
-    """Each worker's, as its setting of that name."""
+    """The workers' setting with that name."""
     disaggregate: Disaggregate = "auto"
     """As the routers' setting of that name."""
     max_queue: Annotated[int, msgspec.Meta(ge=1)] = 1024
-    """Each router's, as its setting of that name."""
+    """The routers' setting with that name."""
     timeout_seconds: Annotated[float, msgspec.Meta(gt=0)] = 600.0
     """A request that takes longer has failed."""
 
@@ -76,7 +76,7 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def workers(self) -> int:
-        """How many workers there are, of all roles."""
+        """How many workers the fleet has in all roles."""
         return self.prefill.workers + self.decode.workers + self.aggregated.workers
 
     @property

@@ -46,9 +46,7 @@ class Text:
     """Tokens that only grow: a prompt, and what is said after it."""
 
     def __init__(self, numbers: Iterator[int], tokens: int, blocks: tuple[int, ...] = ()) -> None:
-        """`numbers` gives those of blocks that nobody has had. `blocks`: those that others share,
-        of its beginning.
-        """
+        """`numbers` gives numbers for new blocks. `blocks`: the shared blocks at the beginning."""
         self._numbers = numbers
         self._blocks = list(blocks)
         self.tokens = 0
@@ -61,7 +59,7 @@ class Text:
         self._blocks += islice(self._numbers, max(0, missing))
 
     def hash_ids(self) -> tuple[int, ...]:
-        """Those of its whole blocks, and one that nobody else has for the rest."""
+        """The numbers of whole blocks, and a new number for the rest."""
         rest = islice(self._numbers, 1 if self.tokens % BLOCK_TOKENS else 0)
         return (*self._blocks, *rest)
 

@@ -29,9 +29,9 @@ class Request:
     failure: str = ""
     """Once it has ended: the error's code, or empty."""
     cached_tokens: int = 0
-    """Those of its prompt that the worker had which computed it last."""
+    """Prompt tokens that the last prefill worker had cached."""
     router: int = 0
-    """The number of the router that has it."""
+    """The number of the request's router."""
     tried: int = 0
     """How many have had it."""
 
@@ -41,7 +41,7 @@ class Request:
 
     @property
     def later_tokens(self) -> int:
-        """Those of its output that follow the first."""
+        """Output tokens behind the first one."""
         return self.line.output_length - 1
 
     @property
@@ -62,7 +62,7 @@ class Worker(Protocol):
 
     @property
     def up(self) -> WorkerUp:
-        """What routers are told of it as it comes up."""
+        """The event that tells routers about the worker."""
         ...
 
     def start(self, leg: Leg) -> None:
@@ -94,7 +94,7 @@ class Teller(Protocol):
     """Where a worker says what becomes of a leg: the router that started it."""
 
     def started(self, leg: Leg) -> None:
-        """Its first token is there."""
+        """The leg's first token has come."""
         ...
 
     def finished(self, leg: Leg) -> None:
@@ -125,7 +125,7 @@ class HandOver:
     _ready: int = 0
 
     def ready(self) -> None:
-        """One of the two is."""
+        """Note that prefill or decode is ready."""
         self._ready += 1
         if self._ready == 2:
             assert self.prefill is not None
@@ -145,7 +145,7 @@ class Leg:
     number: int
     """Its router's own."""
     sequence: int
-    """Likewise, of its request's."""
+    """The number of the sequence, its request's own."""
     request: Request
     worker: Worker
     teller: Teller
@@ -155,4 +155,4 @@ class Leg:
     """Those of its prompt that the router does not expect there."""
     hand_over: HandOver
     open: bool = True
-    """Its worker has not closed it."""
+    """The worker has not closed the leg."""

@@ -99,7 +99,7 @@ class Measuring:
             return median(each.itl for each in asked)
 
     def _ask(self, words: int, tokens: int) -> Journey:
-        """A prompt that no other one is like."""
+        """Ask for a prompt that shares no block with any other."""
         chance = random.Random(next(self._seeds))
         body = {
             **self._body,

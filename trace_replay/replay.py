@@ -32,13 +32,13 @@ class Replayed:
 
     answers: tuple[TimedAnswer, ...]
     prompt_tokens: int
-    """Those of all prompts that were computed."""
+    """Tokens of every computed prompt."""
     cached_tokens: int
-    """Those of them that their worker had."""
+    """Prompt tokens that the computing worker had cached."""
 
     ideal_hit_rate: float
-    """What one cache would have had of all prompts, as large as those of all workers together, if
-    each prompt were in it as soon as it came.
+    """Hit rate of one cache, as large as the caches of all workers together, that has each prompt
+    from its arrival on.
     """
     ways: Counter[tuple[Way, Reason]]
     """How many attempts went to a pair or to an aggregated worker, and why."""
@@ -74,7 +74,7 @@ class Replay:
         self._workers = self._build_workers()
         self._ideal = IdealCache(fleet.cache_tokens)
         self._ways: Counter[tuple[Way, Reason]] = Counter()
-        """Those of routers that were killed."""
+        """Counts of killed routers."""
         self._new_router = partial(
             Router,
             self._agenda,

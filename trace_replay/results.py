@@ -18,11 +18,11 @@ ALIKE = 0.01
 
 @dataclass(slots=True, frozen=True)
 class Result:
-    """What one fleet made of a trace by one policy."""
+    """Figures of one fleet with one policy, for a trace."""
 
     fleet: str
     workers: int
-    """All of the fleet."""
+    """Workers of the whole fleet."""
     aggregated: bool
     """Whether every worker does both phases."""
     policy: str
@@ -33,7 +33,7 @@ class Result:
     by_length: tuple[Sequence[float], ...] = ()
     """TTFT of short prompts and of long ones, sorted, in seconds; empty: nobody asked."""
     ways: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    """Attempts by the way that they went, and why it was that one."""
+    """Attempts by way and by the reason for that way."""
 
     @property
     def share(self) -> float:

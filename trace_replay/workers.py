@@ -51,7 +51,7 @@ class Slots:
         self.legs: set[Leg] = set()
 
     def take(self, leg: Leg) -> bool:
-        """Whether there was one for it; the leg's router was told where there was not."""
+        """Give a leg a slot. Returns whether a slot was free; else the leg's router was told."""
         if len(self.legs) >= self._most:
             leg.open = False
             leg.teller.refused(leg)
@@ -92,7 +92,7 @@ class Memory:
         return leg
 
     def free(self, leg: Leg) -> None:
-        """It is over, wherever it was."""
+        """Free the KV of an ended leg."""
         if leg in self._held:
             self._held.remove(leg)
             self.used -= leg.request.kv_tokens
@@ -169,7 +169,7 @@ class PrefillWorker:
             self._engine.compute(leg)
 
     def moved(self, leg: Leg) -> None:
-        """Its KV has arrived where it was to go."""
+        """Finish a leg whose KV has reached decode."""
         self._leave(leg)
         leg.teller.finished(leg)
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = (
     "tandem", "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker",
-    "local_executor",
+    "local_executor", "trace_replay", "monitoring", "scripts",
 )  # fmt: skip
 WORDS = """
 it its that those one ones what whose which of such they them other others some so all whoever
