@@ -50,8 +50,17 @@ _OTHER_FILES = 512
 class Parts:
     """The parts of one frontend, each made once."""
 
-    def __init__(self, config: FrontendConfig, tracer: Tracer | None = None) -> None:
-        """`tracer`: where spans go. Raises ConfigError for what no machine could serve with."""
+    def __init__(
+        self,
+        config: FrontendConfig,
+        tracer: Tracer | None = None,
+        *,
+        readers: Readers | None = None,
+    ) -> None:
+        """`tracer`: where spans go. `readers`: who reads large bodies; None: processes for that.
+
+        Raises ConfigError for settings that no machine could serve with.
+        """
         self.config = config
         self.metrics = Metrics(
             slo=Slo(config.slo_ttft_seconds, config.slo_itl_seconds), key_series=config.key_series
@@ -61,7 +70,7 @@ class Parts:
         self.draining = Draining()
         self.drained = DrainMetrics("frontend")
         self.tenants = _tenants(config, self.metrics)
-        self.readers = Readers(config)
+        self.readers = readers or Readers(config)
         self.moderations = Moderations(config, self.metrics, self.readers)
         self.routers = Routers(
             config.router,

@@ -89,6 +89,8 @@ def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(tmp_path: Path) -
     assert overlay.passes(
         ["-c", "import router, sys; sys.exit('mutants' in sys.path[0])"], seconds=9
     )
+    assert not overlay.passes(["-c", "while True: pass"], seconds=1)
+    assert overlay.passes(["-c", "import time; time.sleep(2)"], seconds=1)
 
 
 @pytest.mark.timeout(300)

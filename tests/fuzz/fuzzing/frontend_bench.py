@@ -7,19 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from frontend import lifecycle
 from frontend.config import FrontendConfig
 from frontend.http.connection import Connection
-from frontend.http.draining import Draining
-from frontend.http.server import HttpServer
-from frontend.metrics import Metrics
-from frontend.openai.moderations.endpoint import Moderations
 from frontend.openai.reading.reader import Reader
 from frontend.openai.reading.wire import Answered, Order, Read, ReaderBoot
-from frontend.slo import Slo
-from frontend.tenants import Tenants
-from tandem.byte_budget import ByteBudget
-from tandem.complaints import Complaints
+from frontend.parts import Parts
 from tandem.engine import model_files
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.router_stream import RouterStream
@@ -92,33 +84,11 @@ class FrontendBench:
             allowed_hosts=("*",),
             **settings,
         )
-        slo = Slo(self.config.slo_ttft_seconds, self.config.slo_itl_seconds)
-        metrics = Metrics(slo=slo)
-        complaints = Complaints(lifecycle.log)
-        draining = Draining()
-        tenants = Tenants((), None, metrics.keys, max_open=64)
-        self.budget = ByteBudget(self.config.max_held_bytes)
         readers: Any = ReadersHere(self.config)
-        app, self.endpoints, self.demultiplexer, _ = lifecycle._build(
-            self.config,
-            metrics,
-            self.budget,
-            tenants,
-            draining,
-            complaints,
-            readers,
-            Moderations(self.config, metrics, readers),
-            None,
-        )
-        self._server = HttpServer(
-            app,  # type: ignore[arg-type]
-            bounds=lifecycle._bounds(self.config),
-            budget=self.budget,
-            draining=draining,
-            on_refused=lambda error, peer: None,
-            keep_alive_seconds=75,
-            https=None,
-        )
+        parts = Parts(self.config, readers=readers)
+        self.budget, self.endpoints = parts.budget, parts.endpoints
+        self.demultiplexer = parts.demultiplexer
+        self._server = parts.server()
         self._server.config.load()
         self.stream = RouterStream(self.budget)
 

@@ -9,8 +9,13 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterator, Sequence
+from threading import Lock
 from typing import TypeAlias
 
+_PARSING = Lock()
+"""CPython 3.11 counts the depth of a tree that it makes for all threads together: two at once have
+raised SystemError.
+"""
 _Scope: TypeAlias = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -21,8 +26,11 @@ def changed(source: str, function: str, before: str, after: str) -> str:
     Raises LookupError where there is no such function, or `before` is not there exactly once, and
     SyntaxError for what is no Python.
     """
-    scope = find_scope(ast.parse(source), function)
-    old, new = ast.parse(textwrap.dedent(before)).body, ast.parse(textwrap.dedent(after)).body
+    with _PARSING:
+        tree = ast.parse(source)
+        old = ast.parse(textwrap.dedent(before)).body
+        new = ast.parse(textwrap.dedent(after)).body
+    scope = find_scope(tree, function)
     if isinstance(old[0], ast.Expr) and isinstance(new[0] if new else None, ast.Expr):
         found: list[Sequence[ast.expr | ast.stmt]] = list(_expressions(scope, old[0].value))
         after = f"({after.strip()})"

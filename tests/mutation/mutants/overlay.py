@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from mutants.table import ROOT, Mutant
@@ -23,6 +24,9 @@ COPIED = (
 _LEFT_OUT = {".git", ".venv"}
 _MEMORY = 8 << 30
 """Bytes that a mutant may ask for: one that never stops is to end itself, not the machine."""
+
+_CLOCK_SHARE = 10
+"""A command may wait for processors by the clock so many times as long as it may compute."""
 
 
 class Overlay:
@@ -51,8 +55,10 @@ class Overlay:
             path.write_text(source)
             os.utime(path, (times.st_atime, times.st_mtime))
 
-    def passes(self, command: Sequence[str], *, seconds: float) -> bool:
-        """Whether the command ends well in time."""
+    def passes(self, command: Sequence[str], *, seconds: int) -> bool:
+        """Whether the command ends well within `seconds` of CPU time: one that never stops is
+        noticed, and a machine that is busy is not.
+        """
         process = subprocess.Popen(
             [sys.executable, *command],
             cwd=self.root,
@@ -60,10 +66,10 @@ class Overlay:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_bound_memory,
+            preexec_fn=partial(_bound, seconds),
         )
         try:
-            return process.wait(seconds) == 0
+            return process.wait(seconds * _CLOCK_SHARE) == 0
         except subprocess.TimeoutExpired:
             return False
         finally:
@@ -78,8 +84,9 @@ class Overlay:
         return self.passes(command, seconds=300)
 
 
-def _bound_memory() -> None:
+def _bound(seconds: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -15,7 +15,7 @@ import pytest
 from fuzzing.frontend_bench import FrontendBench, Wire
 from harness import CHAT, COMPLETION, request_bytes
 
-from frontend import lifecycle
+from frontend import parts
 from frontend.config import FrontendConfig
 from frontend.openai import generation
 from frontend.openai.keep_alive import COMMENT, KeepAlive
@@ -125,7 +125,7 @@ async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
     """Each is asserted to end up idle."""
     loop = asyncio.get_running_loop()
     timed = functools.partial(Demultiplexer, clock=loop.time)
-    monkeypatch.setattr(lifecycle, "Demultiplexer", timed)
+    monkeypatch.setattr(parts, "Demultiplexer", timed)
     started: list[Bench] = []
 
     def go(**settings: Any) -> Bench:
