@@ -104,6 +104,9 @@ CLASSES: Mapping[str, Send] = {
         _CHAT, lambda: {"messages": _messages(1, "日本語の文" * 6554)}
     ),
     "chat of 31 KiB": post(_CHAT, lambda: {"messages": _messages(1, "a1_" * 10_400)}),
+    "tool of a type of 15 KB": post(
+        _CHAT, lambda: {"messages": _messages(1), "tools": [{"type": "_" * 15_000 + "x"}]}
+    ),
     "300,000 messages": post(_CHAT, lambda: {"messages": _messages(300_000)}),
     "500,000 parts of a message": post(
         _CHAT,

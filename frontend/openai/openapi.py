@@ -15,7 +15,7 @@ from frontend.openai.moderations.answers import ModerationAnswer
 from frontend.openai.reading import moderations
 from frontend.openai.responses import requests as response_requests
 from frontend.openai.responses.answers import Response
-from frontend.openai.strangers import FieldRules
+from frontend.openai.strangers import VERSION, FieldRules, Kind
 from tandem.metrics import tandem_version
 
 _REF = "#/components/schemas/{name}"
@@ -114,9 +114,9 @@ def describe(rules: FieldRules = _DEFAULT) -> dict[str, Any]:
             for kind in body.kind.walk():
                 components[kind.struct.__name__].pop("additionalProperties", None)
     for kind in {kind.struct: kind for *_, body, _ in _POSTS for kind in body.kind.walk()}.values():
-        if left_out := kind.left_out_schema(rules):
+        if kind.left_out:
             name = kind.struct.__name__
-            components[name] = {"anyOf": [components[name], left_out]}
+            components[name] = {"anyOf": [components[name], _left_out(kind, rules)]}
     schema = dict(zip(map(repr, types), schemas, strict=True))
     error, message_error = schema[repr(answers.ErrorBody)], schema[repr(MessageError)]
     paths: dict[str, Any] = {}
@@ -151,6 +151,19 @@ def describe(rules: FieldRules = _DEFAULT) -> dict[str, Any]:
                 "header": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
         },
+    }
+
+
+def _left_out(kind: Kind, rules: FieldRules) -> dict[str, Any]:
+    """The objects that a list of the kind is read without."""
+    passes_unknown = kind.types and rules.unknown == "warn"
+    names = kind.types - kind.left_out if passes_unknown else kind.left_out
+    named = {"type": "string", "pattern": rf"^({'|'.join(sorted(names))})[{VERSION}]*$"}
+    return {
+        "type": "object",
+        "properties": {"type": {"type": "string", "not": named} if passes_unknown else named},
+        "required": ["type"],
+        "description": "A type that this server does not have: the object is left out.",
     }
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -41,7 +41,8 @@ MOST_SLIPS = 2
 _NULL = msgspec.Raw(b"null")
 _UNCLEAN = re.compile(r"[^A-Za-z0-9_.$-]")
 
-_VERSION = re.compile(r"[_\d]+$")
+VERSION: Final = "_0123456789"
+"""Characters of a version behind the name of a type."""
 
 
 class _Typed(msgspec.Struct):
@@ -90,20 +91,6 @@ class Kind(NamedTuple):
         yield self
         for inner in self.inner.values():
             yield from inner.walk()
-
-    def left_out_schema(self, rules: FieldRules) -> dict[str, Any] | None:
-        """JSON Schema of the objects that a list of this kind is read without; None: of none."""
-        if not self.left_out:
-            return None
-        passes_unknown = self.types and rules.unknown == "warn"
-        names = self.types - self.left_out if passes_unknown else self.left_out
-        named = {"type": "string", "pattern": rf"^({'|'.join(sorted(names))})[_\d]*$"}
-        return {
-            "type": "object",
-            "properties": {"type": {"type": "string", "not": named} if passes_unknown else named},
-            "required": ["type"],
-            "description": "Of a type that this server does not have: left out.",
-        }
 
 
 class Strangers:
@@ -291,7 +278,7 @@ def _may_be_close(one: str, other: str) -> bool:
 
 def without_version(type: str) -> str:
     """The name of a type, as `web_search` of `web_search_20250305`."""
-    return _VERSION.sub("", type)
+    return type.rstrip(VERSION)
 
 
 def _plain_type(item: msgspec.Raw) -> str:
