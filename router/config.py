@@ -14,7 +14,6 @@ from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
 from tandem.wire import addresses, tls
 from tandem.wire.grpc import REFLECTION_HELP, check_address
 from tandem.wire.rpc import connections
-from tandem.wire.rpc.connections import ConnectionLimits
 
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
 
@@ -302,7 +301,6 @@ class RouterConfig:
         self._check_discovery()
         self._check_sharing()
         tls.check(self)
-        ConnectionLimits.of(self)
         tracing.check(self.otlp_endpoint)
 
     def _check_discovery(self) -> None:

@@ -70,8 +70,8 @@ def _section(title: str, model: type[Any]) -> str:
 
 def _row(field: dataclasses.Field[Any]) -> str:
     effect = " ".join(field.metadata["help"].split()).replace("|", "\\|")
-    if range := str(ranges.of(field)):
-        effect += f" {range[0].upper()}{range[1:]}."
+    if bounds := str(ranges.of(field)):
+        effect += f" {bounds[0].upper()}{bounds[1:]}."
     names = f"`{flag_name(field.name)}` `{variable_name(field.name)}`"
     return f"| `{field.name}` | {names} | {_default(field)} | {effect} |\n"
 

@@ -54,10 +54,10 @@ def setting(
     at_most: float | None = None,
     secret: bool = False,
 ) -> Any:
-    """A field of a settings class. `help` says the effect, the unit and the reason; the bounds are
-    those of `ranges.check`; a secret is
-    never printed, and one that is given must not be empty: its file was, or its variable, and the
-    process would be open where it was to be closed.
+    """A field of a settings class. `help` says the effect, the unit and the reason, and the bounds
+    are what `ranges.check` holds a number to. A secret is never printed, and a given secret must
+    not be empty: its file was, or its variable, and the process would be open where it was to be
+    closed.
 
     The default may be REQUIRED. A tuple, list or mapping setting is separated by commas in flags
     and variables, or written there as JSON.
@@ -285,8 +285,8 @@ def _parser(model: type[Any], prog: str) -> argparse.ArgumentParser:
         text = f"{field.metadata['help']} [{variable_name(field.name)}"
         if field.default is not dataclasses.MISSING and not field.metadata["secret"]:
             text += f"; default: {field.default!r}"
-        if range := str(ranges.of(field)):
-            text += f"; {range}"
+        if bounds := str(ranges.of(field)):
+            text += f"; {bounds}"
         options: dict[str, Any] = {"dest": field.name, "help": text.replace("%", "%%") + "]"}
         if hints[field.name] is bool:
             options["action"] = argparse.BooleanOptionalAction

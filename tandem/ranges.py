@@ -39,9 +39,9 @@ class Range(NamedTuple):
 ANY = Range()
 
 
-def ranged(default: Any, range: Range, **metadata: Any) -> Any:
+def ranged(default: Any, bounds: Range, **metadata: Any) -> Any:
     """A field of a dataclass whose values `check` holds to the range."""
-    return dataclasses.field(default=default, metadata={_KEY: range, **metadata})
+    return dataclasses.field(default=default, metadata={_KEY: bounds, **metadata})
 
 
 def of(field: dataclasses.Field[Any]) -> Range:
@@ -55,6 +55,6 @@ def check(settings: Any, *, owner: str = "") -> None:
     `owner` stands before the field's name in the error.
     """
     for field in dataclasses.fields(settings):
-        range, value = of(field), getattr(settings, field.name)
-        if range is not ANY and not range.has(value):
-            raise ConfigError(f"{owner}{field.name} must be {range}, not {value}")
+        bounds, value = of(field), getattr(settings, field.name)
+        if bounds is not ANY and not bounds.has(value):
+            raise ConfigError(f"{owner}{field.name} must be {bounds}, not {value}")

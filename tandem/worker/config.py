@@ -25,7 +25,6 @@ from tandem.message_limits import MAX_TASK_BYTES
 from tandem.wire import tls
 from tandem.wire.grpc import REFLECTION_HELP, check_address
 from tandem.wire.rpc import connections
-from tandem.wire.rpc.connections import ConnectionLimits
 
 WorkerKind = Phase | Literal["worker"]
 """What a process serves: a phase, or as an aggregated worker both."""
@@ -268,7 +267,6 @@ class WorkerConfig:
         logits_settings.parse(self.logits_processors)
         tracing.check(self.otlp_endpoint)
         tls.check(self)
-        ConnectionLimits.of(self)
 
     def _check_lora_adapters(self) -> None:
         if len(self.lora_adapters) > self.max_lora_adapters:

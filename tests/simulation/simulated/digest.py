@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from simulated.world import World
 
 LETTERS = 8
-"""Hexadecimal digits of a digest: of 5,000 changed ones, one in a million is not seen."""
+"""Hexadecimal digits of a digest: that one of 5,000 changed seeds is not seen is 1 in a million."""
 
 
 def digest(world: World) -> str:

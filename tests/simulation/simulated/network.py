@@ -41,12 +41,14 @@ class AbortedError(Exception):
 class Said:
     """All that one end of a stream has sent."""
 
-    def __init__(self, by: str, to: str) -> None:
-        self.by, self.to = by, to
+    def __init__(self, by: str, to: str, show: Callable[[str, str, object], None]) -> None:
+        self.by, self.to, self._show = by, to, show
         self.messages = sha256()
 
     def add(self, item: bytes | str) -> None:
         """A message, or the status that ends the stream."""
+        if isinstance(item, str):
+            self._show(self.by, self.to, item)
         data = item if isinstance(item, bytes) else item.encode()
         self.messages.update(b"%d %d " % (isinstance(item, bytes), len(data)) + data)
 
@@ -355,18 +357,21 @@ class Channel:
             address = _meant(self._address, metadata)
             try:
                 async with asyncio.timeout(timeout):
-                    data = await self._ask(address, method, request_serializer(request))
+                    data = await self._ask(address, method, request, request_serializer(request))
             except TimeoutError:
                 raise failure("DEADLINE_EXCEEDED: no answer") from None
-            return response_deserializer(data)
+            answer = response_deserializer(data)
+            self._network.show(address, self._client.name, answer)
+            return answer
 
         return ask
 
     def unary_stream(self, *_: Any, **__: Any) -> None:
         return None
 
-    async def _ask(self, address: str, method: str, data: bytes) -> bytes:
+    async def _ask(self, address: str, method: str, request: Any, data: bytes) -> bytes:
         network = self._network
+        network.show(self._client.name, address, request)
         network.record(self._client.name, address + method).add(data)
         await asyncio.sleep(network.delay())
         listener = network.listeners.get(address)
@@ -390,6 +395,10 @@ def _unwatched(call: Call, message: Any) -> None:
     pass
 
 
+def _unseen(by: str, to: str, said: object) -> None:
+    pass
+
+
 class Network:
     """All streams that are open, and who listens where."""
 
@@ -402,7 +411,9 @@ class Network:
         self.window = window
         self.calls: dict[Call, None] = {}
         self.said: list[Said] = []
-        """By each end of each stream, those that are over included."""
+        """What each end of each stream has sent, ended streams included."""
+        self.show: Callable[[str, str, object], None] = _unseen
+        """Told of statuses, and of messages outside of streams, for people."""
         self.listeners: dict[str, Listener] = {}
         self.services: dict[str, list[str]] = {}
         """A name that stands for several addresses."""
@@ -415,7 +426,7 @@ class Network:
 
     def record(self, by: str, to: str) -> Said:
         """What is sent from now on by one to the other."""
-        said = Said(by, to)
+        said = Said(by, to, self.show)
         self.said.append(said)
         return said
 

@@ -87,7 +87,7 @@ class World:
         messages: Callable[[str], None] | None = None,
     ) -> None:
         """`trace` gets a line for each event and action of the routers' cores; `messages`, one for
-        each message of a stream.
+        each message and status between processes.
         """
         self.plan: Plan = draw(seed)
         self._messages = messages
@@ -95,6 +95,7 @@ class World:
         self.loop = VirtualLoop(self._at_rest)
         self.dice = Dice(plan.source, self.loop, plan.faulty, plan.engine_faults, FAULTS_END, trace)
         self.network = Network(self.loop, plan.source, plan.delays, plan.window)
+        self.network.show = self._show
         self.fabric = Fabric()
         self.requests = {each.number: each for each in plan.requests}
         self.network.watch_up = self._sent_by_client
@@ -526,9 +527,10 @@ class World:
     def _calls_of(self, process: Process) -> dict[str, Call]:
         return {call.address: call for call in self.network.calls if call.client is process}
 
-    def _show(self, by: str, to: str, message: Message) -> None:
+    def _show(self, by: str, to: str, said: object) -> None:
         if self._messages is not None:
-            text = text_format.MessageToString(message, as_one_line=True)
+            one_line = partial(text_format.MessageToString, as_one_line=True)
+            text = one_line(said) if isinstance(said, Message) else said or "the end"
             self._messages(f"{self.loop.time():9.4f} {by} to {to}: {text}")
 
     def _sent_by_client(self, call: Call, message: Message) -> None:
