@@ -20,10 +20,10 @@ import machine
 import scale
 from scale import Bench
 
-from router.core import actions, events
-from router.core.values import Phase
-from router.policies import POLICIES
 from tandem.wire import faces
+from tandem_router.core import actions, events
+from tandem_router.core.values import Phase
+from tandem_router.policies import POLICIES
 
 SIZES = (200, 2_000)
 MOST = {200: 60.0, 2_000: 120.0}

@@ -24,11 +24,11 @@ from typing import Any
 import grpc.aio
 import uvloop
 
-from frontend.config import FrontendConfig
-from frontend.openai.dialects import CHAT
-from frontend.openai.reading.reader import Reader
 from tandem.engine import model_files
 from tandem.v1 import router_pb2, worker_pb2
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.dialects import CHAT
+from tandem_frontend.openai.reading.reader import Reader
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "model" / "tandem-tiny"

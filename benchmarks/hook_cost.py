@@ -26,7 +26,6 @@ from typing import Any
 import machine
 import uvloop
 
-from decode_worker.rules import DecodeRules
 from tandem.byte_budget import ByteBudget
 from tandem.cli.client import Client
 from tandem.cli.plan import StackOptions
@@ -51,6 +50,7 @@ from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
 from tandem.worker.records import Records
 from tandem.worker.shell import Shell
+from tandem_decode_worker.rules import DecodeRules
 
 MODEL = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny"
 STREAMS = (1, 64, 256)

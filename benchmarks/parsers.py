@@ -19,17 +19,17 @@ from typing import NamedTuple
 
 import machine
 
-from frontend.config import FrontendConfig
-from frontend.openai.asked import Asked, Parsing
-from frontend.openai.parsed import ParsedEvents
-from frontend.openai.parsing.families import FAMILIES
-from frontend.openai.parsing.parser import Parser
-from frontend.openai.shapes import CHAT
-from frontend.openai.thought import thought_of
-from frontend.openai.tokenizer import Tokenizer
-from frontend.openai.writers import EventWriter
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.asked import Asked, Parsing
+from tandem_frontend.openai.parsed import ParsedEvents
+from tandem_frontend.openai.parsing.families import FAMILIES
+from tandem_frontend.openai.parsing.parser import Parser
+from tandem_frontend.openai.shapes import CHAT
+from tandem_frontend.openai.thought import thought_of
+from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.writers import EventWriter
 
 MOST_HELD = FrontendConfig(model_path="m").max_call_characters
 TEXT = "the model writes an answer about cooking pasta with tomatoes and basil, "

@@ -24,16 +24,16 @@ from functools import partial
 
 import machine
 
-from router.core import actions, events
-from router.core.machine import Core
-from router.core.values import Bounds, Fingerprint, Phase, Profile
-from router.policies import LeastLoaded, PolicyFactory, Prefix
-from router.translate import cache_report
 from tandem.endings import Outcome
 from tandem.engine.prefix_log import PrefixLog, PrefixReader
 from tandem.errors import QueueFullError
 from tandem.prefix_blocks import BLOCK_TOKENS
 from tandem.worker.reports import Reports
+from tandem_router.core import actions, events
+from tandem_router.core.machine import Core
+from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
+from tandem_router.policies import LeastLoaded, PolicyFactory, Prefix
+from tandem_router.translate import cache_report
 
 TOKENS_A_SECOND = 20_480
 SLOTS = 32

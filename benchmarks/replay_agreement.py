@@ -30,16 +30,16 @@ import load
 import machine
 import msgspec
 
-from router.policies import POLICIES
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
 from tandem.cli.trace import TracedRequest
 from tandem.engine.sim import options as sim_options
 from tandem.engine.sim.options import SimOptions
-from trace_replay import times
-from trace_replay.fleet import FleetFile, Pool
-from trace_replay.replay import Replay
-from trace_replay.router import Policies
+from tandem_router.policies import POLICIES
+from tandem_trace_replay import times
+from tandem_trace_replay.fleet import FleetFile, Pool
+from tandem_trace_replay.replay import Replay
+from tandem_trace_replay.router import Policies
 
 MODEL = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny"
 ENGINE = {

@@ -30,14 +30,14 @@ import httpx
 import machine
 from prefixes import turn
 
-from router.policies import POLICIES
 from tandem.cli import trace as traces
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
 from tandem.cli.trace import TracedRequest
-from trace_replay.fleet import RESTART_SECONDS
-from trace_replay.legs import blocks_of
-from trace_replay.prefix_cache import IdealCache
+from tandem_router.policies import POLICIES
+from tandem_trace_replay.fleet import RESTART_SECONDS
+from tandem_trace_replay.legs import blocks_of
+from tandem_trace_replay.prefix_cache import IdealCache
 
 MODEL = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny"
 TOKENS_A_SECOND = 20_480

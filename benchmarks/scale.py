@@ -23,14 +23,14 @@ from pathlib import Path
 
 import machine
 
-from router.core import actions, events
-from router.core.machine import Core
-from router.core.sequences import Leg, Sequence
-from router.core.values import Bounds, Fingerprint, Needs, Phase, Profile
-from router.core.worker import Worker
-from router.policies import POLICIES
 from tandem.endings import Outcome
 from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
+from tandem_router.core import actions, events
+from tandem_router.core.machine import Core
+from tandem_router.core.sequences import Leg, Sequence
+from tandem_router.core.values import Bounds, Fingerprint, Needs, Phase, Profile
+from tandem_router.core.worker import Worker
+from tandem_router.policies import POLICIES
 
 SIZES = (10, 200, 1_000, 2_000)
 SLOTS = 64

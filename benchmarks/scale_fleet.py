@@ -39,14 +39,14 @@ from statistics import mean, median
 import machine
 from scale import submit, worker_up
 
-from router.core import actions, events
-from router.core.machine import Core
-from router.core.values import Bounds, Phase, Profile
-from router.discovery import Share
-from router.policies import POLICIES, LeastLoaded, PolicyFactory, Prefix
 from tandem.endings import Outcome
 from tandem.errors import QueueFullError
 from tandem.worker.reports import Reports
+from tandem_router.core import actions, events
+from tandem_router.core.machine import Core
+from tandem_router.core.values import Bounds, Phase, Profile
+from tandem_router.discovery import Share
+from tandem_router.policies import POLICIES, LeastLoaded, PolicyFactory, Prefix
 
 PREFILL_SECONDS, DECODE_SECONDS = 0.2, 30.0
 LINK_SECONDS = 0.0005

@@ -37,8 +37,7 @@ COPY router router
 COPY prefill_worker prefill_worker
 COPY decode_worker decode_worker
 COPY aggregated_worker aggregated_worker
-COPY local_executor local_executor
-COPY trace_replay trace_replay
+COPY kits kits
 COPY tandem tandem
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /dist . \
     && python -m pip --python /opt/venv/bin/python install --no-deps --no-compile --no-index --find-links /dist \

@@ -32,8 +32,7 @@ COPY router router
 COPY prefill_worker prefill_worker
 COPY decode_worker decode_worker
 COPY aggregated_worker aggregated_worker
-COPY local_executor local_executor
-COPY trace_replay trace_replay
+COPY kits kits
 COPY tandem tandem
 # NIXL's kernels of expert parallelism, 91 MB, are for torch and GPUs. Byte code never looks at its source's time: it is
 # the same in every build, and a read-only root needs none written.

@@ -11,18 +11,6 @@ from dataclasses import replace
 
 from prometheus_client import Metric
 
-from frontend.metrics import Metrics as FrontendMetrics
-from frontend.slo import Slo
-from router import metrics as router_metrics
-from router.conduct import Conduct
-from router.config import RouterConfig
-from router.core import events
-from router.core.values import Fingerprint, Phase, Profile
-from router.discovery import Listed
-from router.discovery.static import StaticDiscovery
-from router.relay import Relay
-from router.server import build_core
-from router.workers import Workers
 from tandem import metrics
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
@@ -41,6 +29,18 @@ from tandem.worker.hook_metrics import classifier_metrics
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.metrics import WorkerCollector
 from tandem.worker.start_metrics import StartCollector
+from tandem_frontend.metrics import Metrics as FrontendMetrics
+from tandem_frontend.slo import Slo
+from tandem_router import metrics as router_metrics
+from tandem_router.conduct import Conduct
+from tandem_router.config import RouterConfig
+from tandem_router.core import events
+from tandem_router.core.values import Fingerprint, Phase, Profile
+from tandem_router.discovery import Listed
+from tandem_router.discovery.static import StaticDiscovery
+from tandem_router.relay import Relay
+from tandem_router.server import build_core
+from tandem_router.workers import Workers
 
 
 def families() -> Iterator[Metric]:

@@ -20,8 +20,6 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
-from frontend.config import FrontendConfig
-from router.config import RouterConfig
 from tandem import ranges
 from tandem.engine.sglang.options import Options as SglangOptions
 from tandem.engine.sim.faults import Faults
@@ -32,6 +30,8 @@ from tandem.hooks.classifiers import loader as classifiers
 from tandem.hooks.classifiers.settings import ClassifierSettings
 from tandem.logits.settings import Clients
 from tandem.worker.config import WorkerConfig
+from tandem_frontend.config import FrontendConfig
+from tandem_router.config import RouterConfig
 
 _ALL = (
     "listen metrics_listen drain_seconds log_format log_level otlp_endpoint trace_sample_ratio"

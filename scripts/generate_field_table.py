@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from frontend.openai import requests
-from frontend.openai.decoding import Body
-from frontend.openai.foreign import VALUES, Foreign
-from frontend.openai.messages import requests as messages
-from frontend.openai.responses import requests as responses
-from frontend.openai.strangers import Kind
+from tandem_frontend.openai import requests
+from tandem_frontend.openai.decoding import Body
+from tandem_frontend.openai.foreign import VALUES, Foreign
+from tandem_frontend.openai.messages import requests as messages
+from tandem_frontend.openai.responses import requests as responses
+from tandem_frontend.openai.strangers import Kind
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "scripts" / "request_fields.json"

@@ -13,11 +13,11 @@ from typing import Any
 
 import yaml
 
-from frontend.config import FrontendConfig
-from router.config import RouterConfig
 from tandem import ranges
 from tandem.config import REQUIRED, flag_name, variable_name
 from tandem.worker.config import WorkerConfig
+from tandem_frontend.config import FrontendConfig
+from tandem_router.config import RouterConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "configuration.md"

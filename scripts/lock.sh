@@ -11,11 +11,11 @@ for_image() { compile --generate-hashes --constraint constraints.txt --output-fi
 
 compile "$@" --python-version 3.11 \
     --extra frontend --extra router --extra worker --extra tracing --extra hub --extra bucket --extra certificates --extra sglang --extra dev \
-    --override requirements/overrides-full.txt \
+    --override scripts/requirements/overrides-full.txt \
     pyproject.toml --output-file constraints.txt
 echo "constraints.txt: $(grep -c == constraints.txt) packages"
 
-for_image tandem --python-version 3.11 --override requirements/overrides-lean.txt \
+for_image tandem --python-version 3.11 --override scripts/requirements/overrides-lean.txt \
     --extra frontend --extra router --extra worker --extra tracing --extra hub --extra bucket --extra certificates pyproject.toml
 # Beside what SGLang's image brings: docs/images.md.
 for_image sglang --python-version 3.12 --extra tracing pyproject.toml - <<<$'dill\ngoogle-re2'

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Final
 
-from tandem import config, own_packages
+from tandem import config, launching
 
 LENGTH_BYTES: Final = 4
 _END_SECONDS: Final = 5.0
@@ -212,7 +212,7 @@ def _spawn(
 ) -> subprocess.Popen[bytes]:
     with theirs:
         return subprocess.Popen(
-            own_packages.command(program, str(theirs.fileno())),
+            launching.command(program, str(theirs.fileno())),
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
             env=config.environment({**environment, **_ENVIRONMENT}),

@@ -1,10 +1,9 @@
 """The program of Tandem's processes: `python -P component.py [--end-with=PID] MODULE ARGUMENT...`,
-as `own_packages.command` writes it, and the commands `tandem-router` and so on.
+as `launching.command` writes it, and the commands `tandem-router` and so on.
 
-It runs `main` of a module of Tandem's packages, which it finds before whatever else has their
-names. The folder in which it is started comes last on its path: hooks are found there, and nothing
-there takes the place of an installed module. The processes that multiprocessing starts run this
-file too, and so find what their parent finds.
+The program runs `main` of a module. The folder in which the program is started comes last on its
+path: hooks are found there, and nothing there takes the place of an installed module. The processes
+that multiprocessing starts run this file too, and so find the same modules as their parent.
 """
 
 import importlib
@@ -23,23 +22,19 @@ if _QUIET:
 if __name__ in ("__main__", "__mp_main__"):
     # Of all packages called `tandem` the one that this file is of.
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    from tandem import own_packages
+    from tandem import launching
 
     del sys.path[0]
 else:
-    from tandem import own_packages
+    from tandem import launching
 
-own_packages.prefer()
 _INTERRUPTED = 130
 """As a shell says of a command that was ended by SIGINT."""
 
 
 def run(module: str) -> int:
-    """`main` of a module, or of a package's `__main__`, with the arguments in `sys.argv`. Returns
-    its exit status.
-    """
-    package = module in own_packages.PACKAGES
-    main = importlib.import_module(f"{module}.__main__" if package else module).main
+    """`main` of a module, with the arguments in `sys.argv`. Returns its exit status."""
+    main = importlib.import_module(module).main
     try:
         if _QUIET:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -51,11 +46,11 @@ def run(module: str) -> int:
 
 
 tandem = partial(run, "tandem.cli")
-frontend = partial(run, "frontend")
-router = partial(run, "router")
-prefill_worker = partial(run, "prefill_worker")
-decode_worker = partial(run, "decode_worker")
-aggregated_worker = partial(run, "aggregated_worker")
+frontend = partial(run, launching.module_of("frontend"))
+router = partial(run, launching.module_of("router"))
+prefill_worker = partial(run, launching.module_of("prefill_worker"))
+decode_worker = partial(run, launching.module_of("decode_worker"))
+aggregated_worker = partial(run, launching.module_of("aggregated_worker"))
 
 
 def _main() -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 from rerun_failed import FailedRerun
 from skip_reasons import SkipReasons
 from xdist.scheduler import LoadScopeScheduling
@@ -17,6 +18,13 @@ from xdist.scheduler import LoadScopeScheduling
 from tandem.free_ports import FreePorts
 
 ROOT = Path(__file__).resolve().parent.parent
+# A busy machine may take any time for an example, and a fixture serves all examples of a test.
+settings.register_profile(
+    "tandem",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("tandem")
 
 
 @pytest.fixture(scope="session")

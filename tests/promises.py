@@ -2431,8 +2431,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S6-520",
-        "Given modules that are called as Tandem's packages, in the folder where Tandem is started "
-        "or on PYTHONPATH, then no process of Tandem runs them in place of its own.",
+        "Given modules that are called as Tandem's components, in the folder where Tandem is "
+        "started or on PYTHONPATH, then no process of Tandem runs them in place of its own.",
         ours=True,
     ),
     Promise(

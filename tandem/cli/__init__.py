@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from importlib import metadata
 
-from tandem import own_packages
+from tandem import launching
 from tandem.cli import (
     bench,
     certificates,
@@ -161,7 +161,9 @@ def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def _config(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.component == CHECK:
         return _check_config(arguments.flags, console)
-    command = own_packages.command(arguments.component, "--print-config", *arguments.flags)
+    command = launching.command(
+        launching.module_of(arguments.component), "--print-config", *arguments.flags
+    )
     return subprocess.run(command, check=False).returncode
 
 
@@ -175,7 +177,9 @@ def _check_config(given: Sequence[str], console: Console) -> int:
             f"`tandem config {CHECK}` needs a component, one of {', '.join(COMPONENTS)},"
             f" not {component!r}"
         )
-    command = own_packages.command(component, "--check-config", *flags, parent=os.getpid())
+    command = launching.command(
+        launching.module_of(component), "--check-config", *flags, parent=os.getpid()
+    )
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, text=True, timeout=CHECK_SECONDS, check=False

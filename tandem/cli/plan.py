@@ -51,10 +51,10 @@ class StackOptions:
 
 @dataclass(slots=True, frozen=True)
 class Launch:
-    """One process, and what it runs (own_packages.command)."""
+    """One process, and what it runs (launching.command)."""
 
     name: str
-    module: str
+    component: str
     address: str
     metrics: str
     """Where GET /metrics, /live and /ready are answered, "host:port"."""
@@ -76,8 +76,8 @@ def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
         ("aggregated_worker", options.aggregated),
     )
     workers = [
-        (f"{module}-{number * count + index}", model)
-        for module, count in counts
+        (f"{component}-{number * count + index}", model)
+        for component, count in counts
         for number, model in enumerate(models)
         for index in range(count)
     ]
@@ -107,13 +107,13 @@ def _hold(free: FreePorts, port: int) -> None:
 
 
 def _worker(options: StackOptions, name: str, model: Path, free: FreePorts) -> Launch:
-    module = name.partition("-")[0]
+    component = name.partition("-")[0]
     # A process listens at the first one's port plus its number (docs/engines/sglang.md).
-    numbers = range(2, options.token_processes + 1) if module == "decode_worker" else ()
+    numbers = range(2, options.token_processes + 1) if component == "decode_worker" else ()
     port = free.port((LOOPBACK, number) for number in (0, *numbers))
     address, metrics = f"{LOOPBACK}:{port}", free.address()
-    hook = options.hook_prefill if module == "prefill_worker" else options.hook_decode
-    if module == "aggregated_worker" and options.hook_prefill != options.hook_decode:
+    hook = options.hook_prefill if component == "prefill_worker" else options.hook_decode
+    if component == "aggregated_worker" and options.hook_prefill != options.hook_decode:
         raise StartError(
             "an aggregated worker has one hook for both phases: name the same for prefill and"
             " decode, or set a chain whose entries say their phases (docs/hooks/README.md)"
@@ -133,17 +133,17 @@ def _worker(options: StackOptions, name: str, model: Path, free: FreePorts) -> L
         flags.append("--test-logits-processor")
     if numbers:
         flags.append(f"--token-processes={options.token_processes}")
-    flags += _tls(options, module)
+    flags += _tls(options, component)
     further = tuple(f"{LOOPBACK}:{port + number}" for number in numbers)
-    more = _more(options, module, name)
-    return Launch(name, module, address, metrics, (*flags, *more), further)
+    more = _more(options, component, name)
+    return Launch(name, component, address, metrics, (*flags, *more), further)
 
 
 def _router(
     options: StackOptions, name: str, workers: list[Launch], *, address: str, metrics: str
 ) -> Launch:
-    def addresses(module: str) -> str:
-        found = (each for each in workers if each.module == module)
+    def addresses(component: str) -> str:
+        found = (each for each in workers if each.component == component)
         return ",".join(address for each in found for address in (each.address, *each.further))
 
     flags = (
@@ -186,11 +186,11 @@ def _models(options: StackOptions) -> tuple[str, ...]:
     return (f"--models={each}",) if each else ()
 
 
-def _tls(options: StackOptions, module: str) -> tuple[str, ...]:
+def _tls(options: StackOptions, component: str) -> tuple[str, ...]:
     folder = options.certificates
     if folder is None:
         return ()
-    role = "worker" if module == "aggregated_worker" else module.removesuffix("_worker")
+    role = "worker" if component == "aggregated_worker" else component.removesuffix("_worker")
     return (
         f"--tls-cert={folder / role}.crt",
         f"--tls-key={folder / role}.key",

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tandem import config, own_packages
+from tandem import config, launching
 from tandem.cli import processes
 from tandem.cli.console import Console
 from tandem.cli.plan import StackOptions
@@ -42,7 +42,7 @@ def generate(
     ]
     with question.open("rb") as stdin, answer.open("wb") as stdout, log.open("wb") as stderr:
         process = subprocess.Popen(
-            own_packages.command("tandem.engine.reference", *flags, parent=os.getpid()),
+            launching.command("tandem.engine.reference", *flags, parent=os.getpid()),
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,

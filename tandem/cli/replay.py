@@ -1,6 +1,6 @@
 """`tandem replay` and `tandem measure-times`: what a fleet would make of a trace, in virtual time.
 
-The router's core decides there, so what runs is a package above the router (`trace_replay`), which
+The router's core decides there, so a package above the router runs (`tandem_trace_replay`), which
 is found by its name.
 """
 
@@ -38,7 +38,7 @@ def replay(arguments: argparse.Namespace, console: Console) -> int:
     """Status 0. Raises ConfigError for files and options that cannot be, and LoadError for a
     policy that is not to be had.
     """
-    status: int = importlib.import_module("trace_replay.command").replay(arguments, console)
+    status: int = importlib.import_module("tandem_trace_replay.command").replay(arguments, console)
     return status
 
 
@@ -66,7 +66,7 @@ def measure_times(arguments: argparse.Namespace, console: Console) -> int:
     """Status 0. Raises ConfigError for options that cannot be, ApiError where the frontend refuses
     or fails.
     """
-    command = importlib.import_module("trace_replay.command")
+    command = importlib.import_module("tandem_trace_replay.command")
     status: int = command.measure_times(arguments, console)
     return status
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from tandem import config, own_packages
+from tandem import config, launching
 from tandem.cli import processes
 from tandem.cli.client import Client
 from tandem.cli.plan import Launch, StackOptions, plan
@@ -185,7 +185,9 @@ class Stack:
         try:
             with log.open("wb") as output:
                 process = subprocess.Popen(
-                    own_packages.command(launch.module, *launch.flags, parent=self._parent),
+                    launching.command(
+                        launching.module_of(launch.component), *launch.flags, parent=self._parent
+                    ),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -214,11 +216,11 @@ def stop_in_order(
     """End the components of a stack: frontend, routers, then all workers together. Returns the
     names of the killed.
     """
-    modules = {name: name.partition("-")[0] for name in components}
+    kinds = {name: name.partition("-")[0] for name in components}
     groups = [
-        [name for name in components if modules[name] == "frontend"],
-        [name for name in components if modules[name] == "router"],
-        [name for name in components if modules[name] not in ("frontend", "router")],
+        [name for name in components if kinds[name] == "frontend"],
+        [name for name in components if kinds[name] == "router"],
+        [name for name in components if kinds[name] not in ("frontend", "router")],
     ]
     killed = []
     for group in groups:

@@ -7,6 +7,7 @@ which lie above this package: it is found by its name, and only then imported.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +15,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from tandem import own_packages
 from tandem.errors import ConfigError, StartError, TandemError, UnsupportedError
 from tandem.executor.config import ExecutorConfig
 from tandem.executor.live import ELSEWHERE, Live, LoopOf, refuse_classifier
@@ -24,7 +24,7 @@ _ADDRESS = re.compile(r"(?:dns://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s/\\:\[\]]+):([0-9]
 _MODEL_FILE = "config.json"
 _MOST_SHOWN = 200
 """Characters of what is no address and no folder, in the error that says so."""
-_COMPOSED = "local_executor.stack"
+_COMPOSED = "tandem_local_executor.stack"
 
 
 class Serving(Protocol):
@@ -93,7 +93,7 @@ def serving(
     if executor_config.resume:
         raise ConfigError("resume is for a router elsewhere: an executor's own has no other pair")
     try:
-        composed = own_packages.import_into_program(_COMPOSED)
+        composed = importlib.import_module(_COMPOSED)
     except ModuleNotFoundError as error:
         raise StartError(
             f"engines of one's own need {error.name!r}, which is not installed: "

@@ -12,7 +12,6 @@ import inspect
 from importlib import metadata
 from typing import Any
 
-from tandem import own_packages
 from tandem.errors import LoadError
 from tandem.usercode.call import Failed
 
@@ -30,7 +29,7 @@ def load_object(path: str) -> Any:
         if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
             raise LoadError(
                 f"{path!r}: there is no module {error.name!r}; install it, or put its folder on "
-                f"PYTHONPATH{_if_own(module_name)}"
+                f"PYTHONPATH"
             ) from error
         raise LoadError(
             f"{path!r}: module {module_name!r} imports {error.name!r}, which is not installed"
@@ -46,9 +45,7 @@ def load_object(path: str) -> Any:
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise LoadError(
-                f"{path!r}: module {module_name!r} has no {names!r}{_if_own(module_name)}"
-            ) from None
+            raise LoadError(f"{path!r}: module {module_name!r} has no {names!r}") from None
     return found
 
 
@@ -91,14 +88,6 @@ def check_takes_one(function: Any, what: str) -> None:
         raise LoadError(f"{what}: {error}") from error
     except ValueError:
         pass
-
-
-def _if_own(module_name: str) -> str:
-    """The end of a message about a module that has the name of one of Tandem's packages."""
-    name = module_name.partition(".")[0]
-    if name not in own_packages.PACKAGES:
-        return ""
-    return f" ({name!r} is a package of Tandem: a module of yours needs another name)"
 
 
 def _split(path: str) -> tuple[str, str]:

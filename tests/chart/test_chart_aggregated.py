@@ -9,9 +9,9 @@ import pods
 import pytest
 from chart_renders import Manifest
 
-from router.config import RouterConfig
 from tandem import config
 from tandem.worker.config import WorkerConfig
+from tandem_router.config import RouterConfig
 
 ALONE = {"prefill": {"replicas": 0}, "decode": {"replicas": 0}}
 

@@ -15,8 +15,6 @@ import yaml
 from chart_renders import ROOT, SETS
 from pods import by_name
 
-from frontend.config import FrontendConfig
-from router.config import RouterConfig
 from tandem import cli, config
 from tandem.engine.base import ONE_NODE, Nodes
 from tandem.engine.sglang import options as sglang_options
@@ -24,6 +22,8 @@ from tandem.engine.sim import faults
 from tandem.engine.sim import options as sim_options
 from tandem.hooks import settings as hook_settings
 from tandem.worker.config import WorkerConfig
+from tandem_frontend.config import FrontendConfig
+from tandem_router.config import RouterConfig
 
 CLASSES: dict[str, type[Any]] = {
     "frontend": FrontendConfig,

@@ -12,8 +12,8 @@ import pytest
 from chart_renders import SETS, Manifest
 from pods import by_name
 
-from router.discovery import slice_watch
 from tandem.worker import metrics as worker_metrics
+from tandem_router.discovery import slice_watch
 
 COMPONENTS = ("frontend", "router", "prefill", "decode")
 WITHOUT_POLICIES = {

@@ -34,11 +34,11 @@ def no_file_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         assert [each.name for each in Path(folder).iterdir() if not each.is_dir()] == []
 
 
-def _said(tmp_path: Path, *flags: str, module: str, seconds: float) -> str:
+def _said(tmp_path: Path, *flags: str, component: str, seconds: float) -> str:
     """What a worker says that cannot start."""
     listening = ("--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0")
     ended = subprocess.run(
-        [sys.executable, "-m", module, *listening, *flags],
+        [sys.executable, "-m", f"tandem_{component}", *listening, *flags],
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -50,18 +50,24 @@ def _said(tmp_path: Path, *flags: str, module: str, seconds: float) -> str:
     return ended.stderr
 
 
-def _refusal(tmp_path: Path, *flags: str, module: str = "decode_worker") -> str:
+def _refusal(tmp_path: Path, *flags: str, component: str = "decode_worker") -> str:
     """The line that such a worker ends with, which has no traceback."""
-    said = _said(tmp_path, *flags, module=module, seconds=END_SECONDS)
+    said = _said(tmp_path, *flags, component=component, seconds=END_SECONDS)
     assert "Traceback" not in said
     return said.splitlines()[-1]
 
 
 @pytest.mark.promise("S0-002", "S0-003")
-@pytest.mark.parametrize("module", ["prefill_worker", "decode_worker"])
-def test_a_wrong_hook_path_stops_the_start(module: str, tmp_path: Path, model_path: Path) -> None:
+@pytest.mark.parametrize("component", ["prefill_worker", "decode_worker"])
+def test_a_wrong_hook_path_stops_the_start(
+    component: str, tmp_path: Path, model_path: Path
+) -> None:
     said = _refusal(
-        tmp_path, f"--model-path={model_path}", "--engine=sim", "--hook=no.Hook", module=module
+        tmp_path,
+        f"--model-path={model_path}",
+        "--engine=sim",
+        "--hook=no.Hook",
+        component=component,
     )
     assert "'no.Hook': there is no module 'no'" in said
 
@@ -112,7 +118,7 @@ def test_an_engine_process_that_fails_at_the_start_fails_the_start_and_is_named(
     for weights in spoilt.glob("*.safetensors"):
         weights.write_bytes(b"no weights")
     flags = (f"--model-path={spoilt}", "--engine=sglang")
-    said = _said(tmp_path, *flags, module="decode_worker", seconds=SGLANG_READY_SECONDS)
+    said = _said(tmp_path, *flags, component="decode_worker", seconds=SGLANG_READY_SECONDS)
     assert "SGLang did not start (ChildProcessError: scheduler TP0 PP0 (process " in said
     assert re.search(r"\) failed\); .*at last:\n(.*\n)*.*SafetensorError", said)
 
@@ -128,7 +134,7 @@ def test_what_sglang_would_change_ends_a_worker_before_it_reads_weights(
     settings = tmp_path / "worker.json"
     settings.write_text(json.dumps({"engine": "sglang", "engine_options": chosen}))
     flags = (f"--model-path={model_path}", f"--config={settings}")
-    said = _said(tmp_path, *flags, module="prefill_worker", seconds=SGLANG_READY_SECONDS)
+    said = _said(tmp_path, *flags, component="prefill_worker", seconds=SGLANG_READY_SECONDS)
     changed = "SGLang changes attention_backend from 'torch_native' to 'triton'"
     assert f"{changed} (set by engine option" in said
 

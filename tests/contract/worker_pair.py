@@ -99,7 +99,7 @@ def launched(
     command = [
         sys.executable,
         "-m",
-        f"{phase}_worker",
+        f"tandem_{phase}_worker",
         f"--engine={engine}",
         f"--model-path={model_path}",
         "--listen=127.0.0.1:0",

@@ -21,8 +21,6 @@ import pytest
 from stacks import metric_sum
 from test_executor import PROMPT, ROOT, SECONDS, request, responses_of
 
-from router.core.values import Voucher
-from router.vouchers import Vouchers
 from tandem.executor import (
     AsyncExecutor,
     ContextPhaseParams,
@@ -40,6 +38,8 @@ from tandem.free_ports import FreePorts
 from tandem.hooks.contract import Chunk, Verdict, emit, terminate
 from tandem.testing.sim_stack import SimStack, sim_stack
 from tandem.v1 import common_pb2
+from tandem_router.core.values import Voucher
+from tandem_router.vouchers import Vouchers
 
 FIRST = RequestType.REQUEST_TYPE_CONTEXT_ONLY
 SECOND = RequestType.REQUEST_TYPE_GENERATION_ONLY
@@ -298,7 +298,7 @@ def test_any_router_with_the_key_takes_the_second_half_also_after_the_first_has_
         f"--prefill={components['prefill_worker-0'].address}",
         f"--decode={components['decode_worker-0'].address}",
     ]
-    command = [sys.executable, "-m", "router", *flags]
+    command = [sys.executable, "-m", "tandem_router", *flags]
     expected = one(executor).result.output_token_ids
     params = first_half(executor)
     components["router"].process.send_signal(signal.SIGKILL)

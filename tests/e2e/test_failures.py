@@ -365,7 +365,8 @@ async def test_kv_that_does_not_arrive_whole_is_noticed(
 def test_a_worker_with_a_bad_hook_path_does_not_start_and_names_it(model_path: Path) -> None:
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "decode_worker", "--engine=sim", f"--model-path={model_path}"),
+            *(sys.executable, "-m", "tandem_decode_worker"),
+            *("--engine=sim", f"--model-path={model_path}"),
             *("--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0", "--hook=no_such.module.Hook"),
         ],
         capture_output=True,

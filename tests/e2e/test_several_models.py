@@ -18,12 +18,12 @@ import pytest
 from second_model import second_model
 from stacks import MODEL, SIM_READY_SECONDS, Served
 
-from frontend.openai.reading.bodies import SMALL_BYTES
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
 from tandem.engine.model_files import eos_token_ids
 from tandem.logits.spec import FORCED_SEQUENCE, forced_token_sequence
 from tandem.text.tokenizer import Tokenizer
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 SECOND = "second"
 PATIENCE = 60.0

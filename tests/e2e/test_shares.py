@@ -20,11 +20,11 @@ from sim_oracle import Oracle
 from stacks import MODEL, PATIENCE, SIM_READY_SECONDS, Served, options
 from test_failures import until
 
-from router.discovery.share import servers
 from tandem.cli.stack import Stack
 from tandem.free_ports import FreePorts
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
+from tandem_router.discovery.share import servers
 
 DECODE = 6
 TAKEN_OVER_WITHIN = 20.0

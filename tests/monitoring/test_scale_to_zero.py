@@ -12,7 +12,7 @@ import pytest
 import yaml
 from watching import Tools
 
-from frontend import metrics as frontend_metrics
+from tandem_frontend import metrics as frontend_metrics
 
 PHASES = ("prefill", "decode")
 NOTHING: dict[str, Any] = {

@@ -66,7 +66,7 @@ def test_what_is_not_there_once_is_refused(function: str, before: str, words: st
 
 
 def test_each_place_of_a_function_has_its_usual_bugs() -> None:
-    path = "router/core/admission.py"
+    path = "router/tandem_router/core/admission.py"
     made = generate(path, "refusal")
     assert {each.path for each in made} == {path}
     assert {each.simulated for each in made} == {True}

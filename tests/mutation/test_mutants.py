@@ -21,7 +21,7 @@ SHORT = [mutant for mutant in MUTANTS if mutant.short]
 SEEDS = 60
 RUN = Path(__file__).with_name("run.py")
 HARMLESS = Mutant(
-    path="router/core/admission.py",
+    path="router/tandem_router/core/admission.py",
     breaks="nothing",
     function="refusal",
     before="len(state.waiting)",
@@ -34,8 +34,8 @@ def test_the_table_fits_the_tree_and_reaches_every_part() -> None:
     assert faults(MUTANTS) == []
     assert len(MUTANTS) >= 60
     for part in (
-        "router/core/",
-        "router/relay.py",
+        "router/tandem_router/core/",
+        "router/tandem_router/relay.py",
         "tandem/worker/core/",
         "decode_worker/",
         "prefill_worker/",
@@ -51,7 +51,7 @@ def test_no_mutant_is_put_into_the_working_tree() -> None:
 
 
 def test_a_mutant_that_fits_no_longer_is_named() -> None:
-    path = "router/core/admission.py"
+    path = "router/tandem_router/core/admission.py"
     gone = Mutant(path=path, breaks="a", before="no_such_name", after="None", tests=())
     often = Mutant(path=path, breaks="b", before="self", after="None", tests=())
     broken = Mutant(
@@ -62,7 +62,7 @@ def test_a_mutant_that_fits_no_longer_is_named() -> None:
     assert found[1].startswith(f"{path}: b: its `before` is there")
     assert found[2] == f"{path}: c: there is no Nobody.here"
     assert "there is no no" in found[3]
-    assert found[-1] == "router/core/admission.py: c: is there twice"
+    assert found[-1] == "router/tandem_router/core/admission.py: c: is there twice"
 
 
 def test_a_promise_needs_a_bug_and_the_bug_a_test_of_that_promise() -> None:
@@ -86,9 +86,8 @@ def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(tmp_path: Path) -
         assert (tmp_path / mutant.path).read_text() == mutant.applied(working) != working
         assert (ROOT / mutant.path).read_text() == working
     assert (tmp_path / mutant.path).read_text() == working
-    assert overlay.passes(
-        ["-c", "import router, sys; sys.exit('mutants' in sys.path[0])"], seconds=9
-    )
+    where = "import os, sys, tandem_router as it; sys.exit(os.getcwd() not in it.__file__)"
+    assert overlay.passes(["-c", where], seconds=9)
     assert not overlay.passes(["-c", "while True: pass"], seconds=1)
     assert overlay.passes(["-c", "import time; time.sleep(2)"], seconds=1)
 

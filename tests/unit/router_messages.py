@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-from router.links import FrontendLink
 from tandem.v1 import router_pb2
+from tandem_router.links import FrontendLink
 
 
 def told(link: FrontendLink) -> router_pb2.RouterMessage | None:

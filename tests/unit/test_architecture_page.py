@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import product_packages
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +46,7 @@ def names(layers: list[str], *, optional: bool) -> set[str]:
 
 
 def top_modules(container: str) -> Iterator[str]:
-    for path in (ROOT / container.replace(".", "/")).iterdir():
+    for path in product_packages.folder(container).iterdir():
         if path.suffix == ".py" and path.name != "__init__.py":
             yield path.stem
         elif (path / "__init__.py").exists():

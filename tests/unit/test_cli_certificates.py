@@ -18,7 +18,6 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from router import vouchers
 from tandem import certificates
 from tandem.cli import main
 from tandem.cli.certificate_issuing import (
@@ -32,6 +31,7 @@ from tandem.cli.certificate_issuing import (
     issue,
 )
 from tandem.wire.tls import ROLES
+from tandem_router import vouchers
 
 DAY = timedelta(days=1)
 NOW = datetime(2026, 11, 1, tzinfo=UTC)

@@ -52,7 +52,7 @@ def test_every_process_gets_an_address_of_its_own_and_the_router_knows_the_worke
 
 def test_each_of_several_routers_knows_the_workers_and_the_frontend_knows_the_routers() -> None:
     launches = planned(StackOptions(model_path=Path("m"), engine="sim", prefill=2, routers=3))
-    routers = [launch for launch in launches if launch.module == "router"]
+    routers = [launch for launch in launches if launch.component == "router"]
     assert [each.name for each in routers] == ["router", "router-1", "router-2"]
     assert len({address for each in routers for address in (each.address, each.metrics)}) == 6
     for each in routers:

@@ -11,9 +11,9 @@ import pytest
 from tandem.cli import main
 from tandem.cli import trace as traces
 from tandem.cli.bench.figures import Figures, Slo, TimedAnswer
-from trace_replay import times
-from trace_replay.results import Result, verdict
-from trace_replay.times import Curve
+from tandem_trace_replay import times
+from tandem_trace_replay.results import Result, verdict
+from tandem_trace_replay.times import Curve
 
 FLEET = """
 prefill: {workers: 2, cache_tokens: 100000}

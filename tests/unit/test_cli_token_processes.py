@@ -21,7 +21,7 @@ def test_routers_are_told_of_each_token_process_at_a_port_that_is_free() -> None
     with ExitStack() as held:
         launches = plan(options, held=held)
         router = flags(next(each for each in launches if each.name == "router"))
-        decode = [each for each in launches if each.module == "decode_worker"]
+        decode = [each for each in launches if each.component == "decode_worker"]
         listed = router["--decode"].split(",")
         for each in decode:
             port = int(each.address.rpartition(":")[2])

@@ -11,17 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tandem import own_packages
+from tandem import launching
 
 SECONDS = 60
 SCRIPTS = Path(sys.executable).parent
 IMPORTS = {
-    "tandem": ("tandem.own_packages", "tandem.cli.options"),
-    "tandem-frontend": ("frontend.lifecycle",),
-    "tandem-router": ("router.server",),
-    "tandem-prefill-worker": ("prefill_worker.rules",),
+    "tandem": ("tandem.launching", "tandem.cli.options"),
+    "tandem-frontend": ("tandem_frontend.lifecycle",),
+    "tandem-router": ("tandem_router.server",),
+    "tandem-prefill-worker": ("tandem_prefill_worker.rules",),
     "tandem-decode-worker": ("tandem.worker.divided",),
-    "tandem-aggregated-worker": ("aggregated_worker.worker",),
+    "tandem-aggregated-worker": ("tandem_aggregated_worker.worker",),
 }
 """Of each command some of the modules that it imports."""
 
@@ -56,7 +56,7 @@ def run(
 
 def of_package(script: str) -> str:
     """What `python -m` runs as a command."""
-    return "tandem.cli" if script == "tandem" else script.removeprefix("tandem-").replace("-", "_")
+    return "tandem.cli" if script == "tandem" else script.replace("-", "_")
 
 
 COMMANDS = {
@@ -90,7 +90,12 @@ def test_ctrl_c_during_the_imports_of_a_command_shows_no_traceback(
 def test_a_process_that_another_started_ends_as_quietly(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    ended = run(tmp_path, own_packages.command("router", "--help"), "router.server", number)
+    ended = run(
+        tmp_path,
+        launching.command("tandem_router.__main__", "--help"),
+        "tandem_router.server",
+        number,
+    )
     assert (ended.returncode, ended.stdout, ended.stderr) == (-number, "", "")
 
 
@@ -100,13 +105,13 @@ def test_ctrl_c_reaches_what_a_command_does_once_it_is_imported(tmp_path: Path) 
         "def main():\n    import late\n    raise AssertionError('not interrupted')\n"
     )
     (tmp_path / "late.py").touch()
-    ended = run(tmp_path, own_packages.command("my_program"), "late", signal.SIGINT)
+    ended = run(tmp_path, launching.command("my_program"), "late", signal.SIGINT)
     assert (ended.returncode, ended.stderr) == (130, "\ntandem: interrupted\n")
 
 
 @pytest.mark.promise("S5-582")
 def test_a_command_that_is_told_to_ignore_ctrl_c_goes_on_to_ignore_it(tmp_path: Path) -> None:
     command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", str(SCRIPTS / "tandem-router"), "--help"]
-    ended = run(tmp_path, command, "router.server", signal.SIGINT)
+    ended = run(tmp_path, command, "tandem_router.server", signal.SIGINT)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "--listen" in ended.stdout

@@ -13,11 +13,11 @@ from typing import Any, Literal
 import pytest
 import yaml
 
-from frontend.config import FrontendConfig
-from router.config import RouterConfig
 from tandem.config import REQUIRED, load, setting, written
 from tandem.errors import ConfigError
 from tandem.worker.config import WorkerConfig
+from tandem_frontend.config import FrontendConfig
+from tandem_router.config import RouterConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-import aggregated_worker.__main__
-import decode_worker.__main__
-import frontend.__main__
-import prefill_worker.__main__
-import router.__main__
+import tandem_aggregated_worker.__main__
+import tandem_decode_worker.__main__
+import tandem_frontend.__main__
+import tandem_prefill_worker.__main__
+import tandem_router.__main__
 from tandem import cli
 from tandem.cli import main
 from tandem.process import would_start
 
 MAIN: dict[str, Callable[[], int]] = {
-    "frontend": frontend.__main__.main,
-    "router": router.__main__.main,
-    "prefill_worker": prefill_worker.__main__.main,
-    "decode_worker": decode_worker.__main__.main,
-    "aggregated_worker": aggregated_worker.__main__.main,
+    "frontend": tandem_frontend.__main__.main,
+    "router": tandem_router.__main__.main,
+    "prefill_worker": tandem_prefill_worker.__main__.main,
+    "decode_worker": tandem_decode_worker.__main__.main,
+    "aggregated_worker": tandem_aggregated_worker.__main__.main,
 }
 HOOKS = """
 import os, time

@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from product_packages import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 DESIGN = ROOT / "docs" / "design"
@@ -19,9 +20,8 @@ OURS = ("architecture.md", "request-lifecycle.md", "router.md")
 SGLANG = ROOT / "tandem" / "engine" / "sglang"
 
 _FILE = re.compile(
-    r"`((?:tandem|frontend|router|prefill_worker|decode_worker|aggregated_worker|local_executor"
-    r"|trace_replay|monitoring|tests|benchmarks|scripts|examples|proto|docker|deploy|helm|plugins"
-    r"|model|requirements|docs)/[\w./*-]*)`"
+    r"`((?:tandem|frontend|router|prefill_worker|decode_worker|aggregated_worker|kits|monitoring"
+    r"|tests|benchmarks|scripts|examples|proto|docker|deploy|helm|model|docs)/[\w./*-]*)`"
 )
 _CLASS = re.compile(r"`_?([A-Z][a-z]+(?:[A-Z][a-z]*)*)(?=[.(`])")
 
@@ -73,14 +73,10 @@ def _without_blocks(page: Path) -> str:
 
 @cache
 def _code() -> str:
-    folders = (
-        "tandem", "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker",
-        "local_executor", "trace_replay", "proto", "tests",
-    )  # fmt: skip
     return "\n".join(
         path.read_text(encoding="utf-8")
-        for folder in folders
-        for path in (ROOT / folder).rglob("*")
+        for folder in (*PACKAGES.values(), ROOT / "proto", ROOT / "tests")
+        for path in folder.rglob("*")
         if path.suffix in (".py", ".proto")
     )
 

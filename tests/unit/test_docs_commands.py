@@ -9,17 +9,17 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import product_packages
 import pytest
 from test_docs_prose import PAGES, ROOT
 
-from tandem import own_packages
 from tandem.cli import _parser
+from tandem.cli.plan import COMPONENTS
 
 _FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _SHELL = {"", "sh", "bash", "shell", "console"}
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COMMANDS = set(_PROJECT["scripts"])
-PACKAGES = {*own_packages.PACKAGES} - {"tandem"}
 SUBCOMMANDS = {
     name
     for action in _parser()._actions
@@ -56,7 +56,7 @@ def unknown(text: str) -> list[str]:
 
 def _known(words: list[str]) -> bool:
     first, second, third = [*words, "", ""][:3]
-    if first in PACKAGES:
+    if first in COMPONENTS:
         return not second.startswith("-")
     if first.startswith("tandem-") and re.fullmatch(r"tandem-[a-z-]+", first):
         return first in COMMANDS or not second.startswith("-")
@@ -71,12 +71,11 @@ def _known(words: list[str]) -> bool:
 
 def _runs(module: str) -> bool:
     """Of somebody else's modules nothing is asked: to look into a package is to import it."""
-    folder = ROOT / module.replace(".", "/")
-    if "." in module and not (ROOT / module.partition(".")[0]).is_dir():
-        return True
-    if folder.with_suffix(".py").exists() or (folder / "__main__.py").exists():
-        return True
-    return "." not in module and importlib.util.find_spec(module) is not None
+    package = module.partition(".")[0]
+    if package not in product_packages.PACKAGES:
+        return package != module or importlib.util.find_spec(module) is not None
+    folder = product_packages.folder(module)
+    return folder.with_suffix(".py").exists() or (folder / "__main__.py").exists()
 
 
 @pytest.mark.parametrize("page", [*PAGES, *EXAMPLES])
@@ -92,7 +91,7 @@ def test_a_command_that_is_not_there_is_found(tmp_path: Path) -> None:
     TANDEM_X=1 tandem upp --engine sim
     tandem up --engine sim
     python -m no_such_module_here
-    python -m prefill_worker
+    python -m tandem_prefill_worker
     make tset
 ```bash
 $ router --listen x

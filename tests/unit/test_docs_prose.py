@@ -17,7 +17,15 @@ _NO_PROSE = re.compile(r"\s*\||    |<|\[[^\]]+\]:|#")
 
 PAGES = sorted(
     str(page.relative_to(ROOT))
-    for folder in ("", "docs/**/", "helm/tandem/", "model/", "plugins/*/", "requirements/")
+    for folder in (
+        "",
+        "[!d]*/",
+        "d[!o]*/",
+        "docs/**/",
+        "helm/tandem/",
+        "kits/*/",
+        "scripts/requirements/",
+    )
     for page in ROOT.glob(f"{folder}*.md")
 )
 

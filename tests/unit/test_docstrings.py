@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from product_packages import sources
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = (
-    "tandem", "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker",
-    "local_executor", "trace_replay", "monitoring", "scripts",
-)  # fmt: skip
 WORDS = """
 it its that those one ones what whose which of such they them other others some so all whoever
 nobody there these is are has have as was were be been by then where
@@ -25,13 +22,13 @@ SHORTEST, LONGEST = 4, 60
 
 def texts() -> Iterator[tuple[str, str]]:
     """Where each docstring and note of the product stands, and its text on one line."""
-    for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                match node:
-                    case ast.Expr(value=ast.Constant(value=str(text))) if "v1" not in path.parts:
-                        where = f"{path.relative_to(ROOT)}:{node.lineno}"
-                        yield where, " ".join(text.split())
+    tools = (path for each in ("monitoring", "scripts") for path in (ROOT / each).rglob("*.py"))
+    for path in (*sources(), *tools):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    where = f"{path.relative_to(ROOT)}:{node.lineno}"
+                    yield where, " ".join(text.split())
 
 
 def is_foggy(text: str) -> bool:

@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from rpc.raw import Peer, dialled
 
-from router.config import RouterConfig
-from router.server import running
 from tandem.byte_budget import ByteBudget
 from tandem.engine.base import Role
 from tandem.engine.sim import SimEngine
@@ -25,6 +23,8 @@ from tandem.wire.rpc.frames import Code, frame
 from tandem.worker.config import WorkerConfig
 from tandem.worker.endpoint import Endpoint
 from tandem.worker.startup import engine_settings
+from tandem_router.config import RouterConfig
+from tandem_router.server import running
 
 PATIENCE = 60.0
 PART = 256 * 1024

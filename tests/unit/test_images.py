@@ -97,7 +97,7 @@ def test_what_an_image_copies_exists_and_reaches_the_builder(image: str) -> None
 @pytest.mark.parametrize("image", DOCKERFILES)
 def test_an_image_holds_every_package_of_the_wheel(image: str) -> None:
     packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert set(packages) <= set(copied(image))
+    assert {each.partition("/")[0] for each in packages} <= set(copied(image))
 
 
 @pytest.mark.promise("S6-179")

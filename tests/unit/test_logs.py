@@ -11,15 +11,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import product_packages
 import pytest
 
 from tandem import logs
 
 ROOT = Path(__file__).parents[2]
-ROOMS = (
-    "tandem", "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker",
-    "local_executor", "trace_replay",
-)  # fmt: skip
 
 
 @pytest.fixture
@@ -63,7 +60,7 @@ def test_every_component_says_alike_who_it_is_and_where_it_serves(
     model = f"--model-path={model_path}"
     own = {"router": ["--prefill=127.0.0.1:1", "--decode=127.0.0.1:2"], "frontend": [model]}
     command = [
-        *(sys.executable, "-m", component, "--log-format=json"),
+        *(sys.executable, "-m", f"tandem_{component}", "--log-format=json"),
         *("--listen=127.0.0.1:0", "--metrics-listen=127.0.0.1:0"),
         *own.get(component, ["--engine=sim", model]),
     ]
@@ -173,8 +170,7 @@ def test_an_exception_stays_in_its_json_line(capsys: pytest.CaptureFixture[str])
 
 def test_every_field_that_is_logged_is_written() -> None:
     """Else it is lost without a word: only the fields of FIELDS reach a log."""
-    root = Path(logs.__file__).parents[1]
-    sources = [p for room in ROOMS for p in (root / room).rglob("*.py")]
+    sources = product_packages.sources()
     calls = [call for source in sources for call in ast.walk(ast.parse(source.read_text()))]
     extras = [call.value for call in calls if isinstance(call, ast.keyword) and call.arg == "extra"]
     keys = [key for extra in extras if isinstance(extra, ast.Dict) for key in extra.keys]

@@ -14,22 +14,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import chart_renders
+import product_packages
 import pytest
 import yaml
 
-from frontend.config import FrontendConfig
 from monitoring.definitions import Catalogue
 from monitoring.expressions import Expressions
 from monitoring.registries import families
-from router.config import RouterConfig
-from router.core.values import Fingerprint
-from router.discovery.base import Trouble
 from tandem import cli
 from tandem.engine.sglang.options import Options as SglangOptions
 from tandem.engine.sim.options import SimOptions
 from tandem.errors import CODES
 from tandem.hooks.settings import HookEntry, HookSettings
 from tandem.worker.config import WorkerConfig
+from tandem_frontend.config import FrontendConfig
+from tandem_router.config import RouterConfig
+from tandem_router.core.values import Fingerprint
+from tandem_router.discovery.base import Trouble
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "kubernetes"
@@ -173,13 +174,7 @@ def test_every_code_and_setting_that_is_named_exists(page: Path) -> None:
 
 @cache
 def sources() -> str:
-    folders = (
-        "frontend", "router", "tandem", "prefill_worker", "decode_worker", "aggregated_worker",
-        "local_executor",
-    )  # fmt: skip
-    texts = [
-        path.read_text(encoding="utf-8") for each in folders for path in (ROOT / each).rglob("*.py")
-    ]
+    texts = [path.read_text(encoding="utf-8") for path in product_packages.sources()]
     return re.sub(r'"\s*\n\s*"', "", "\n".join(texts)).replace("engine %s", "engine sglang")
 
 

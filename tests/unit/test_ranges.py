@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from frontend.config import FrontendConfig
-from router.config import RouterConfig
 from tandem import ranges
 from tandem.engine.sglang import options as sglang_options
 from tandem.engine.sim.faults import Faults
@@ -21,6 +19,8 @@ from tandem.errors import ConfigError
 from tandem.executor.config import ExecutorConfig
 from tandem.ranges import Range, ranged
 from tandem.worker.config import WorkerConfig
+from tandem_frontend.config import FrontendConfig
+from tandem_router.config import RouterConfig
 
 MADE: dict[type[Any], Callable[..., object]] = {
     FrontendConfig: partial(FrontendConfig, model_path="m"),

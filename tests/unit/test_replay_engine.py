@@ -8,10 +8,10 @@ from typing import cast
 import pytest
 
 from tandem.cli.trace import TracedRequest
-from trace_replay.agenda import Agenda
-from trace_replay.engine import Engine
-from trace_replay.legs import HandOver, Leg, Request, Teller, Worker
-from trace_replay.times import Times
+from tandem_trace_replay.agenda import Agenda
+from tandem_trace_replay.engine import Engine
+from tandem_trace_replay.legs import HandOver, Leg, Request, Teller, Worker
+from tandem_trace_replay.times import Times
 
 TIMES = Times(
     prefill_ms=((0, 0.0), (1000, 1000.0)),

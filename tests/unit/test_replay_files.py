@@ -10,8 +10,8 @@ from tandem.cli import trace as traces
 from tandem.cli.trace import BLOCK_TOKENS, TracedRequest
 from tandem.engine.sim.options import SimOptions
 from tandem.errors import ConfigError
-from trace_replay import fleet, generator, times
-from trace_replay.times import Curve
+from tandem_trace_replay import fleet, generator, times
+from tandem_trace_replay.times import Curve
 
 TABLE = "prefill_ms: [[0, 1], [1000, 51]]\nstep_ms: [[1, 10], [4, 16]]\n"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trace_replay.prefix_cache import PrefixCache
+from tandem_trace_replay.prefix_cache import PrefixCache
 
 
 def test_a_prompts_end_is_given_up_before_its_beginning() -> None:

@@ -7,15 +7,15 @@ from statistics import median
 
 import pytest
 
-from router.core.values import Reason, Way
-from router.policies import POLICIES
 from tandem.cli.bench.figures import TimedAnswer
 from tandem.cli.trace import TracedRequest
-from trace_replay.fleet import RESTART_SECONDS, FleetFile, Pool
-from trace_replay.generator import generate
-from trace_replay.replay import Replay, Replayed
-from trace_replay.router import LINK_SECONDS, Policies
-from trace_replay.times import Times
+from tandem_router.core.values import Reason, Way
+from tandem_router.policies import POLICIES
+from tandem_trace_replay.fleet import RESTART_SECONDS, FleetFile, Pool
+from tandem_trace_replay.generator import generate
+from tandem_trace_replay.replay import Replay, Replayed
+from tandem_trace_replay.router import LINK_SECONDS, Policies
+from tandem_trace_replay.times import Times
 
 TIMES = Times(
     prefill_ms=((0, 0.0), (1000, 1000.0)),

@@ -15,19 +15,6 @@ import pytest
 from prometheus_client import generate_latest
 from router_messages import messages, told
 
-from router import metrics, translate
-from router.config import RouterConfig
-from router.core import actions, events
-from router.core.machine import Core
-from router.core.timers import Timers
-from router.core.values import Bounds, Fingerprint, Phase, Profile
-from router.discovery.static import StaticDiscovery
-from router.generate import Answers, submit
-from router.links import MESSAGE_BYTES, FrontendLink, Patience, WorkerLink
-from router.permissions import Permissions
-from router.relay import Relay
-from router.server import build_core
-from router.workers import Workers
 from tandem.byte_budget import ByteBudget
 from tandem.config import load
 from tandem.errors import (
@@ -40,6 +27,19 @@ from tandem.errors import (
 from tandem.free_ports import FreePorts
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem_router import metrics, translate
+from tandem_router.config import RouterConfig
+from tandem_router.core import actions, events
+from tandem_router.core.machine import Core
+from tandem_router.core.timers import Timers
+from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
+from tandem_router.discovery.static import StaticDiscovery
+from tandem_router.generate import Answers, submit
+from tandem_router.links import MESSAGE_BYTES, FrontendLink, Patience, WorkerLink
+from tandem_router.permissions import Permissions
+from tandem_router.relay import Relay
+from tandem_router.server import build_core
+from tandem_router.workers import Workers
 
 
 def test_timers_give_each_item_once_and_never_early_or_late() -> None:
@@ -692,7 +692,7 @@ async def test_the_process_serves_metrics_and_ends_on_sigterm(free: FreePorts) -
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "router",
+        "tandem_router",
         f"--listen=127.0.0.1:{grpc_port}",
         f"--metrics-listen=127.0.0.1:{metrics_port}",
         stderr=asyncio.subprocess.PIPE,
@@ -721,7 +721,7 @@ async def test_a_taken_address_ends_the_process_with_a_sentence(flag: str) -> No
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "router",
+            "tandem_router",
             *(() if flag == "listen" else ("--listen=127.0.0.1:0",)),
             f"--{flag}=127.0.0.1:{taken.getsockname()[1]}",
             stderr=asyncio.subprocess.PIPE,

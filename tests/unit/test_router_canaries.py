@@ -12,20 +12,6 @@ from typing import Any
 import pytest
 from test_router_core import Bench
 
-from router import translate
-from router.config import RouterConfig
-from router.core import actions, events, snapshot
-from router.core.canaries import MOST_OPEN
-from router.core.machine import Core
-from router.core.values import Bounds, Phase, Standing
-from router.core.worker import Worker
-from router.discovery.static import StaticDiscovery
-from router.links import WorkerLink
-from router.metrics import read
-from router.policies import LeastLoaded
-from router.relay import Relay
-from router.server import build_core
-from router.workers import Workers
 from tandem import canary
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
@@ -39,6 +25,20 @@ from tandem.errors import (
     TandemError,
 )
 from tandem.v1 import common_pb2, worker_pb2
+from tandem_router import translate
+from tandem_router.config import RouterConfig
+from tandem_router.core import actions, events, snapshot
+from tandem_router.core.canaries import MOST_OPEN
+from tandem_router.core.machine import Core
+from tandem_router.core.values import Bounds, Phase, Standing
+from tandem_router.core.worker import Worker
+from tandem_router.discovery.static import StaticDiscovery
+from tandem_router.links import WorkerLink
+from tandem_router.metrics import read
+from tandem_router.policies import LeastLoaded
+from tandem_router.relay import Relay
+from tandem_router.server import build_core
+from tandem_router.workers import Workers
 
 LOST = KvTransferError("no pages came")
 

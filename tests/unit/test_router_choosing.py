@@ -12,21 +12,21 @@ from typing import Any
 import pytest
 from test_router_policies import PROMPT, free, worker
 
-from router import choosing
-from router.choosing import Choosing, Failure
-from router.config import RouterConfig
-from router.core import actions, events
-from router.core.free import FreeWorkers
-from router.core.machine import Core
-from router.core.values import Phase
-from router.core.worker import Worker
-from router.discovery import StaticDiscovery
-from router.metrics import new_registry, read
-from router.policies import LeastLoaded, Prompt, RoundRobin
-from router.relay import Relay
-from router.server import build_core
-from router.workers import Workers
 from tandem.errors import ConfigError, LoadError
+from tandem_router import choosing
+from tandem_router.choosing import Choosing, Failure
+from tandem_router.config import RouterConfig
+from tandem_router.core import actions, events
+from tandem_router.core.free import FreeWorkers
+from tandem_router.core.machine import Core
+from tandem_router.core.values import Phase
+from tandem_router.core.worker import Worker
+from tandem_router.discovery import StaticDiscovery
+from tandem_router.metrics import new_registry, read
+from tandem_router.policies import LeastLoaded, Prompt, RoundRobin
+from tandem_router.relay import Relay
+from tandem_router.server import build_core
+from tandem_router.workers import Workers
 
 HERE = __name__
 OTHER = worker("z")

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from router_messages import told
 
-from router.conduct import WITHIN_SECONDS, Conduct
-from router.config import RouterConfig
-from router.core import events
-from router.core.values import Fingerprint, Phase, Profile
-from router.inspection import MOST_SEQUENCES, SECONDS, Inspection
-from router.links import FrontendLink, WorkerLink
-from router.relay import MAX_PAYLOAD_BYTES, Relay
-from router.server import build_core
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem_router.conduct import WITHIN_SECONDS, Conduct
+from tandem_router.config import RouterConfig
+from tandem_router.core import events
+from tandem_router.core.values import Fingerprint, Phase, Profile
+from tandem_router.inspection import MOST_SEQUENCES, SECONDS, Inspection
+from tandem_router.links import FrontendLink, WorkerLink
+from tandem_router.relay import MAX_PAYLOAD_BYTES, Relay
+from tandem_router.server import build_core
 
 pytestmark = pytest.mark.promise("S6-181")
 

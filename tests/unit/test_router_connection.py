@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from fake_fleet import SECONDS
 
-from router.config import RouterConfig
-from router.connection import WorkerConnection
-from router.core.values import Phase
-from router.discovery.base import Listed
-from router.relay import Relay
-from router.server import build_core
 from tandem.free_ports import FreePorts
+from tandem_router.config import RouterConfig
+from tandem_router.connection import WorkerConnection
+from tandem_router.core.values import Phase
+from tandem_router.discovery.base import Listed
+from tandem_router.relay import Relay
+from tandem_router.server import build_core
 
 pytestmark = pytest.mark.asyncio
 

@@ -11,18 +11,18 @@ import pytest
 from simulated.router_invariants import InvariantError, check
 from simulated.router_rules import RouterRules
 
-from router import translate
-from router.core import actions, events
-from router.core.actions import Action
-from router.core.machine import Core
-from router.core.sequences import Request, Sequence
-from router.core.values import Bounds, Fingerprint, Phase, Profile
-from router.policies import LeastLoaded, PolicyFactory
 from tandem.byte_budget import DEFAULT_BYTES, ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, EngineError, HookError, QueueFullError, TandemError
 from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
 from tandem.v1 import common_pb2
+from tandem_router import translate
+from tandem_router.core import actions, events
+from tandem_router.core.actions import Action
+from tandem_router.core.machine import Core
+from tandem_router.core.sequences import Request, Sequence
+from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
+from tandem_router.policies import LeastLoaded, PolicyFactory
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 A = TypeVar("A")

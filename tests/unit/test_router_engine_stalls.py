@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from test_router_core import Bench
 
-from router import translate
-from router.config import RouterConfig
-from router.core import actions, events
-from router.core.values import Phase
-from router.links import WorkerLink
-from router.relay import Relay
-from router.server import build_core
 from tandem.errors import ConfigError
 from tandem.v1 import worker_pb2
+from tandem_router import translate
+from tandem_router.config import RouterConfig
+from tandem_router.core import actions, events
+from tandem_router.core.values import Phase
+from tandem_router.links import WorkerLink
+from tandem_router.relay import Relay
+from tandem_router.server import build_core
 
 STALL, FAILOVER = 5.0, 20.0
 

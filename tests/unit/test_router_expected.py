@@ -13,12 +13,12 @@ import pytest
 from fake_fleet import soon, until
 from test_router_servicer import FakeWorker, closed, generate_request, rows, started
 
-from router import debug, metrics
-from router.config import RouterConfig
-from router.server import RunningRouter, running
-from router.servicer import CODE_METADATA
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
+from tandem_router import debug, metrics
+from tandem_router.config import RouterConfig
+from tandem_router.server import RunningRouter, running
+from tandem_router.servicer import CODE_METADATA
 
 pytestmark = pytest.mark.promise("S5-223")
 

@@ -11,16 +11,16 @@ import msgspec
 import pytest
 from router_messages import told
 
-from router.config import RouterConfig
-from router.core import actions, events
-from router.core.values import Fingerprint, Phase, Profile
-from router.links import FrontendLink, WorkerLink
-from router.relay import Relay
-from router.server import build_core
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import InvalidRequestError
 from tandem.v1 import router_pb2, worker_pb2
+from tandem_router.config import RouterConfig
+from tandem_router.core import actions, events
+from tandem_router.core.values import Fingerprint, Phase, Profile
+from tandem_router.links import FrontendLink, WorkerLink
+from tandem_router.relay import Relay
+from tandem_router.server import build_core
 
 pytestmark = pytest.mark.promise("S6-182")
 

@@ -12,12 +12,13 @@ import pytest
 from simulated.fleet_invariants import fleet_faults
 from test_router_core import FINGERPRINT, Bench
 
-from router.core import actions, events
-from router.core.fleet import Fleet
-from router.core.machine import Core
-from router.core.picking import Pair, Pick
-from router.core.sequences import Sequence
-from router.core.values import (
+from tandem.endings import Outcome
+from tandem_router.core import actions, events
+from tandem_router.core.fleet import Fleet
+from tandem_router.core.machine import Core
+from tandem_router.core.picking import Pair, Pick
+from tandem_router.core.sequences import Sequence
+from tandem_router.core.values import (
     Bounds,
     Edition,
     Fingerprint,
@@ -27,11 +28,10 @@ from router.core.values import (
     Standing,
     Voucher,
 )
-from router.core.waiting import Queue
-from router.core.worker import Worker
-from router.policies import POLICIES, Candidates, LeastLoaded, PolicyFactory, Prompt
-from router.policies.base import AnyCandidate
-from tandem.endings import Outcome
+from tandem_router.core.waiting import Queue
+from tandem_router.core.worker import Worker
+from tandem_router.policies import POLICIES, Candidates, LeastLoaded, PolicyFactory, Prompt
+from tandem_router.policies.base import AnyCandidate
 
 EDITION = Edition("tiny", "sha")
 FINGERPRINTS = (FINGERPRINT, FINGERPRINT._replace(revision="2"))

@@ -6,11 +6,11 @@ import pytest
 from router_messages import told
 from test_router_core import FINGERPRINT, Bench
 
-from router.core import actions, events
-from router.core.values import Edition, Phase
-from router.links import FrontendLink
-from router.relay import Relay
 from tandem.byte_budget import ByteBudget
+from tandem_router.core import actions, events
+from tandem_router.core.values import Edition, Phase
+from tandem_router.links import FrontendLink
+from tandem_router.relay import Relay
 
 TINY = Edition("tiny", "sha")
 OTHER = FINGERPRINT._replace(model="other")

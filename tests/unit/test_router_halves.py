@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from test_router_core import FINGERPRINT, Bench
 
-from router.core import actions, events
-from router.core.values import Phase, Voucher
 from tandem.endings import Outcome
 from tandem.errors import (
     DrainingError,
@@ -19,6 +17,8 @@ from tandem.errors import (
     QueueFullError,
     VoucherError,
 )
+from tandem_router.core import actions, events
+from tandem_router.core.values import Phase, Voucher
 
 DIGEST = bytes(32)
 SEEDS = range(80)

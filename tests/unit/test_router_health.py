@@ -12,20 +12,6 @@ from typing import Any
 import pytest
 from test_router_core import Bench
 
-from router import debug, metrics
-from router.conduct import Conduct
-from router.config import RouterConfig
-from router.core import actions, events
-from router.core.health import FORGET_SECONDS, LONGEST_SECONDS, PROBES
-from router.core.record import SLOT_SECONDS
-from router.core.values import Fingerprint, Phase, Standing
-from router.core.worker import Worker
-from router.discovery import Listed
-from router.discovery.static import StaticDiscovery
-from router.links import WorkerLink
-from router.relay import Relay
-from router.server import build_core
-from router.workers import Workers
 from tandem.endings import Outcome
 from tandem.errors import (
     ConfigError,
@@ -42,6 +28,20 @@ from tandem.errors import (
     TandemError,
     WorkerError,
 )
+from tandem_router import debug, metrics
+from tandem_router.conduct import Conduct
+from tandem_router.config import RouterConfig
+from tandem_router.core import actions, events
+from tandem_router.core.health import FORGET_SECONDS, LONGEST_SECONDS, PROBES
+from tandem_router.core.record import SLOT_SECONDS
+from tandem_router.core.values import Fingerprint, Phase, Standing
+from tandem_router.core.worker import Worker
+from tandem_router.discovery import Listed
+from tandem_router.discovery.static import StaticDiscovery
+from tandem_router.links import WorkerLink
+from tandem_router.relay import Relay
+from tandem_router.server import build_core
+from tandem_router.workers import Workers
 
 FIRST = 10.0
 """Seconds of a first ejection."""

@@ -8,16 +8,6 @@ from typing import Any
 
 import pytest
 
-from router import translate
-from router.core import events
-from router.ingress import (
-    MAX_NAME_CHARACTERS,
-    MAX_TOKENIZER_CHARACTERS,
-    MOST_AT_ONCE,
-    check_message,
-    read_submit,
-)
-from router.permissions import MOST_ADAPTER_CHARACTERS, OF_FIELDS, Permissions
 from tandem.endings import Outcome
 from tandem.errors import (
     MAX_MESSAGE_CHARS,
@@ -26,6 +16,16 @@ from tandem.errors import (
     WorkerError,
 )
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem_router import translate
+from tandem_router.core import events
+from tandem_router.ingress import (
+    MAX_NAME_CHARACTERS,
+    MAX_TOKENIZER_CHARACTERS,
+    MOST_AT_ONCE,
+    check_message,
+    read_submit,
+)
+from tandem_router.permissions import MOST_ADAPTER_CHARACTERS, OF_FIELDS, Permissions
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 

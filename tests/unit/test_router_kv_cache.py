@@ -6,12 +6,12 @@ import pytest
 from router_messages import told
 from test_router_core import FINGERPRINT, Bench
 
-from router.core import actions, events
-from router.core.values import Edition, KvCache, Phase
-from router.links import FrontendLink
-from router.relay import Relay
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import router_pb2
+from tandem_router.core import actions, events
+from tandem_router.core.values import Edition, KvCache, Phase
+from tandem_router.links import FrontendLink
+from tandem_router.relay import Relay
 
 PAGED = FINGERPRINT._replace(page_size=16)
 TINY = Edition(PAGED.model, PAGED.tokenizer_sha256)

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from test_router_core import Bench
 
-from router import debug
-from router.core import events
-from router.core.actions import HitsLost, StartLeg
-from router.core.lost_hits import MOST_COMPARED, MOST_SESSIONS, MOST_TOLD, LostHits
-from router.core.values import CacheReport, Phase
-from router.policies import Prefix
-from router.relay import Relay
 from tandem.prefix_blocks import BLOCK_TOKENS, session_text
+from tandem_router import debug
+from tandem_router.core import events
+from tandem_router.core.actions import HitsLost, StartLeg
+from tandem_router.core.lost_hits import MOST_COMPARED, MOST_SESSIONS, MOST_TOLD, LostHits
+from tandem_router.core.values import CacheReport, Phase
+from tandem_router.policies import Prefix
+from tandem_router.relay import Relay
 
 SESSION = 0xA1
 STABLE = tuple(range(1, 5))
@@ -194,7 +194,7 @@ async def test_a_log_line_and_a_document_say_where_and_no_clients_name(
         if isinstance(action, HitsLost):
             relay._carry_out[HitsLost](action)
     relay.complaints.close()
-    (line,) = [each.__dict__ for each in caplog.records if each.name == "router.relay"]
+    (line,) = [each.__dict__ for each in caplog.records if each.name == "tandem_router.relay"]
     assert (line["session"], line["trace_id"]) == (session_text(SESSION), "ab" * 16)
     assert "up to token 256" in line["reason"]
     (told,) = json.loads(debug.lost_hits(relay).body)["sessions"]

@@ -8,15 +8,15 @@ import pytest
 from router_messages import messages
 from test_router_core import Bench
 
-from router.core import actions, events
-from router.core.sequences import Request
-from router.core.values import Phase
-from router.generate import Answers
-from router.links import FrontendLink
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
 from tandem.errors import SlowClientError
 from tandem.v1 import common_pb2
+from tandem_router.core import actions, events
+from tandem_router.core.sequences import Request
+from tandem_router.core.values import Phase
+from tandem_router.generate import Answers
+from tandem_router.links import FrontendLink
 
 KIB = 1024
 

@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from router import translate
-from router.core import events
-from router.core.free import FreeWorkers, Index, Kind
-from router.core.values import Fingerprint, Phase, Profile
-from router.core.worker import Worker
-from router.policies import LeastLoaded, Prompt, RoundRobin
 from tandem.v1 import worker_pb2
+from tandem_router import translate
+from tandem_router.core import events
+from tandem_router.core.free import FreeWorkers, Index, Kind
+from tandem_router.core.values import Fingerprint, Phase, Profile
+from tandem_router.core.worker import Worker
+from tandem_router.policies import LeastLoaded, Prompt, RoundRobin
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 PLAIN = Kind(overdue=False, parks=False, has_hook=False)

@@ -14,14 +14,14 @@ import pytest
 from test_router_core import Bench
 from test_router_policies import PLAIN, worker
 
-from router.core import events
-from router.core.actions import StartLeg
-from router.core.free import FreeWorkers, Index
-from router.core.prefixes import BYTES_A_BLOCK, Prefixes, depth_in
-from router.core.values import CacheReport, Phase
-from router.core.worker import Worker
-from router.policies import Prefix, Prompt
 from tandem.prefix_blocks import BLOCK_TOKENS
+from tandem_router.core import events
+from tandem_router.core.actions import StartLeg
+from tandem_router.core.free import FreeWorkers, Index
+from tandem_router.core.prefixes import BYTES_A_BLOCK, Prefixes, depth_in
+from tandem_router.core.values import CacheReport, Phase
+from tandem_router.core.worker import Worker
+from tandem_router.policies import Prefix, Prompt
 
 BLOCKS = tuple(range(1, 11))
 PROMPT = Prompt(tokens=10 * BLOCK_TOKENS + 6, tenant="", blocks=BLOCKS)
@@ -185,7 +185,7 @@ def test_a_block_takes_what_is_counted_for_it() -> None:
 def test_a_session_s_last_worker_is_known_and_the_oldest_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("router.core.prefixes.MOST_SESSIONS", 2)
+    monkeypatch.setattr("tandem_router.core.prefixes.MOST_SESSIONS", 2)
     prefixes, one, other = Prefixes(), prefill("a"), prefill("b")
     for session, where in ((1, one), (2, one), (1, other), (3, one)):
         prefixes.send(where, prompt((), 10, session))

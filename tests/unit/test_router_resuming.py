@@ -7,12 +7,12 @@ from __future__ import annotations
 import pytest
 from test_router_core import Bench
 
-from router import translate
-from router.core import actions, events, resuming
-from router.core.values import Phase
 from tandem.endings import Outcome
 from tandem.errors import EngineError, InvalidRequestError
 from tandem.v1 import common_pb2, worker_pb2
+from tandem_router import translate
+from tandem_router.core import actions, events, resuming
+from tandem_router.core.values import Phase
 
 pytestmark = pytest.mark.promise("S5-217", "S5-218")
 Legs = tuple[actions.StartLeg, actions.StartLeg]

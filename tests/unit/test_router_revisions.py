@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from test_router_core import FINGERPRINT, Bench
 
-from router.core import actions, events
-from router.core.values import Phase, Profile
 from tandem.endings import Outcome
 from tandem.errors import EngineError
+from tandem_router.core import actions, events
+from tandem_router.core.values import Phase, Profile
 
 OLD, NEW = "old", "new"
 WAIT = 5.0

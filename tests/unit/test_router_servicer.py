@@ -16,13 +16,13 @@ import pytest
 from fake_fleet import FINISHED, SECONDS, soon, until
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from router.config import RouterConfig
-from router.server import RunningRouter, running
-from router.servicer import RouterServicer
 from tandem.errors import HookError
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2, worker_pb2_grpc
 from tandem.wire.columns import Draft
 from tandem.wire.grpc import Server, open_channel
+from tandem_router.config import RouterConfig
+from tandem_router.server import RunningRouter, running
+from tandem_router.servicer import RouterServicer
 
 TASK = common_pb2.Task(prompt_text="hello").SerializeToString()
 NEWER_TASK = TASK + b"\xc2\x3e\x03new"

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-import router
-from router.config import RouterConfig
-from router.core import events
-from router.core.group import Side
-from router.core.machine import Core
-from router.core.values import Bounds, Fingerprint, Phase, Profile
-from router.core.worker import Worker
-from router.discovery.static import StaticDiscovery
-from router.links import WorkerLink
-from router.policies import LeastLoaded
-from router.server import running
+import tandem_router
 from tandem.endings import Outcome
 from tandem.free_ports import FreePorts
+from tandem_router.config import RouterConfig
+from tandem_router.core import events
+from tandem_router.core.group import Side
+from tandem_router.core.machine import Core
+from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
+from tandem_router.core.worker import Worker
+from tandem_router.discovery.static import StaticDiscovery
+from tandem_router.links import WorkerLink
+from tandem_router.policies import LeastLoaded
+from tandem_router.server import running
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 SECONDS = 60.0
@@ -115,7 +115,7 @@ async def test_a_scrape_never_sees_the_fleet_while_it_changes(
 
 
 def test_nothing_outside_the_core_touches_its_state() -> None:
-    root = Path(router.__file__).parent
+    root = Path(tandem_router.__file__).parent
     touched = [
         f"{path.relative_to(root)}:{node.lineno}"
         for path in sorted(root.rglob("*.py"))

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from router import spans, translate
-from router.core import actions, events
-from router.core.machine import Core
-from router.core.sequences import MOST_MOMENTS
-from router.core.values import Bounds, Fingerprint, Phase, Profile
-from router.policies import RoundRobin
 from tandem.endings import Outcome
 from tandem.errors import WorkerLostError
 from tandem.tracing.spans import Span
 from tandem.v1 import router_pb2
+from tandem_router import spans, translate
+from tandem_router.core import actions, events
+from tandem_router.core.machine import Core
+from tandem_router.core.sequences import MOST_MOMENTS
+from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
+from tandem_router.policies import RoundRobin
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

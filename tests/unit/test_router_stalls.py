@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from google.protobuf.message import DecodeError
 
-from router import ingress
-from router.core import actions
-from router.links import MOST_ITEMS, WorkerLink
 from tandem.byte_budget import ByteBudget
 from tandem.message_limits import MAX_REQUEST_MESSAGE_BYTES, MAX_TASK_BYTES
 from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2
 from tandem.wire import bounded
 from tandem.wire.grpc import Server, open_channel
+from tandem_router import ingress
+from tandem_router.core import actions
+from tandem_router.links import MOST_ITEMS, WorkerLink
 
 
 def _submits(outputs: list[int]) -> router_pb2.FrontendMessage:

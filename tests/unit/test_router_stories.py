@@ -14,24 +14,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from router import debug, story_line
-from router.config import RouterConfig
-from router.core import actions, events
-from router.core.machine import Core
-from router.core.rejections import MOST_NAMED
-from router.core.sequences import MOST_MOMENTS, MOST_TOLD
-from router.core.story import MOST_OF_ONE_TRACE, Story
-from router.core.values import Bounds, Fingerprint, Phase, Profile
-from router.discovery.static import StaticDiscovery
-from router.links import WorkerLink
-from router.policies import LeastLoaded
-from router.relay import Relay
-from router.server import running
-from router.story_book import StoryBook
 from tandem.endings import Outcome
 from tandem.errors import ConfigError, EngineError, WorkerLostError
 from tandem.free_ports import FreePorts
 from tandem.message_limits import MAX_OUTPUTS
+from tandem_router import debug, story_line
+from tandem_router.config import RouterConfig
+from tandem_router.core import actions, events
+from tandem_router.core.machine import Core
+from tandem_router.core.rejections import MOST_NAMED
+from tandem_router.core.sequences import MOST_MOMENTS, MOST_TOLD
+from tandem_router.core.story import MOST_OF_ONE_TRACE, Story
+from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
+from tandem_router.discovery.static import StaticDiscovery
+from tandem_router.links import WorkerLink
+from tandem_router.policies import LeastLoaded
+from tandem_router.relay import Relay
+from tandem_router.server import running
+from tandem_router.story_book import StoryBook
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

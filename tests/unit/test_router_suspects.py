@@ -9,10 +9,10 @@ import logging
 import msgspec
 import pytest
 
-from router.core import actions, events
-from router.suspects import MOST_NAMED, MOST_READ_BYTES, log_death, sizes
-from router.translate import promptless
 from tandem.v1 import common_pb2
+from tandem_router.core import actions, events
+from tandem_router.suspects import MOST_NAMED, MOST_READ_BYTES, log_death, sizes
+from tandem_router.translate import promptless
 
 SECRET = "nobody may read this"
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -17,14 +17,14 @@ from test_router_canaries import LOST, Fleet
 from test_router_core import Bench
 from test_router_health import HealthBench
 
-from router.core import actions, events
-from router.core.canaries import FIRST_PAUSE_SECONDS
-from router.core.timers import Timers
-from router.core.values import Bounds, Phase, Standing
-from router.links import BEAT_SECONDS
-from router.relay import TICK_SECONDS, Relay
 from tandem.endings import Outcome
 from tandem.errors import EngineError
+from tandem_router.core import actions, events
+from tandem_router.core.canaries import FIRST_PAUSE_SECONDS
+from tandem_router.core.timers import Timers
+from tandem_router.core.values import Bounds, Phase, Standing
+from tandem_router.links import BEAT_SECONDS
+from tandem_router.relay import TICK_SECONDS, Relay
 
 
 def test_timers_say_when_the_first_may_come() -> None:

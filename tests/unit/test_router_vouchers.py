@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from router import ingress, vouchers
-from router.core.values import Voucher
-from router.permissions import Permissions
-from router.vouchers import Vouchers
 from tandem.errors import ConfigError, VoucherError
 from tandem.v1 import common_pb2, router_pb2
+from tandem_router import ingress, vouchers
+from tandem_router.core.values import Voucher
+from tandem_router.permissions import Permissions
+from tandem_router.vouchers import Vouchers
 
 KEY = b"k" * 32
 VOUCHER = Voucher(12, "prefill:9", "tiny", bytes(32), (7,), (-0.5,))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from router.core.events import Submit
-from router.core.sequences import Request, Sequence
-from router.core.values import Edition
-from router.core.waiting import MAX_DEBTS, Queue
-from router.translate import submit
 from tandem.byte_budget import ByteBudget
 from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.v1 import router_pb2
+from tandem_router.core.events import Submit
+from tandem_router.core.sequences import Request, Sequence
+from tandem_router.core.values import Edition
+from tandem_router.core.waiting import MAX_DEBTS, Queue
+from tandem_router.translate import submit
 
 EDITION = Edition("tiny", "sha")
 

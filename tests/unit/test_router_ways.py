@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from test_router_core import FINGERPRINT, Bench
 
-from router.core import actions, events
-from router.core.pace import Pace
-from router.core.values import Disaggregate, Phase, Profile, Reason, Way
-from router.core.ways import MEASURE_SECONDS, Option, choose
 from tandem.endings import Outcome
 from tandem.errors import EngineError, KvTransferError
 from tandem.wire import faces
+from tandem_router.core import actions, events
+from tandem_router.core.pace import Pace
+from tandem_router.core.values import Disaggregate, Phase, Profile, Reason, Way
+from tandem_router.core.ways import MEASURE_SECONDS, Option, choose
 
 WHOLE = FINGERPRINT._replace(aggregated=True)
 

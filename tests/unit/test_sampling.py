@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from frontend.openai.requests import GenerationFields
 from tandem import sampling
 from tandem.errors import InvalidRequestError
 from tandem.hooks.classifiers.settings import RegenerateSettings
 from tandem.v1 import common_pb2
+from tandem_frontend.openai.requests import GenerationFields
 
 PLAIN = {"max_tokens": 1, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0}
 EDGES: dict[str, tuple[list[float], list[float]]] = {

@@ -1,4 +1,4 @@
-"""plugins/sglang-cpu: each shim is still needed with the installed SGLang and NIXL, and is applied.
+"""kits/sglang-cpu: each shim is still needed with the installed SGLang and NIXL, and is applied.
 
 SGLang only logs a hook that it cannot apply, so nothing else would notice. Everything runs in fresh
 processes, because hooks stay applied for the life of one, and in few, because each imports torch.

@@ -340,4 +340,4 @@ def test_a_hand_over_has_come_when_all_ranks_have_written_all(seen: dict[str, An
 
 
 def test_a_missing_cpu_plugin_is_reported_with_its_mend(seen: dict[str, Any]) -> None:
-    assert "pip install ./plugins/sglang-cpu" in seen["missing_plugin"]
+    assert "pip install ./kits/sglang-cpu" in seen["missing_plugin"]

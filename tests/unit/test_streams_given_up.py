@@ -11,15 +11,15 @@ from typing import Any
 import grpc
 import pytest
 
-from router.config import RouterConfig
-from router.links import FrontendLink
-from router.servicer import RouterServicer
 from tandem.byte_budget import ByteBudget
 from tandem.errors import InvalidRequestError
 from tandem.v1 import router_pb2, worker_pb2
 from tandem.worker.core.outgoing import Outgoing
 from tandem.worker.link import RouterLink
 from tandem.worker.servicer import WorkerServicer
+from tandem_router.config import RouterConfig
+from tandem_router.links import FrontendLink
+from tandem_router.servicer import RouterServicer
 
 
 class Call:

@@ -267,8 +267,9 @@ except ConfigError as error:
 def test_a_process_that_traces_nothing_imports_nothing_of_opentelemetry() -> None:
     code = """
 import sys
-import frontend.lifecycle, frontend.__main__, router.__main__, router.server
-import prefill_worker.__main__, decode_worker.__main__, tandem.worker.server
+import tandem_frontend.lifecycle, tandem_frontend.__main__
+import tandem_router.__main__, tandem_router.server
+import tandem_prefill_worker.__main__, tandem_decode_worker.__main__, tandem.worker.server
 from tandem import tracing
 with tracing.exporting("", service="s", instance="i"):
     pass

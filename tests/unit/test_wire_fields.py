@@ -18,21 +18,6 @@ from prometheus_client import CollectorRegistry
 from router_messages import told
 from wire_extremes import extremes, fields
 
-from router import generate
-from router.conduct import Conduct
-from router.config import RouterConfig
-from router.connection import WorkerConnection
-from router.core import events
-from router.core.values import Phase
-from router.discovery import Listed
-from router.discovery.static import StaticDiscovery
-from router.links import FrontendLink
-from router.permissions import Permissions
-from router.relay import Relay
-from router.server import build_core
-from router.servicer import RouterServicer
-from router.vouchers import Vouchers
-from router.workers import Workers
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import KvTransferError, TandemError, WorkerError
@@ -46,6 +31,21 @@ from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.submission import Prompt, Submission
 from tandem.v1 import common_pb2, kv_pb2, router_pb2, worker_pb2
+from tandem_router import generate
+from tandem_router.conduct import Conduct
+from tandem_router.config import RouterConfig
+from tandem_router.connection import WorkerConnection
+from tandem_router.core import events
+from tandem_router.core.values import Phase
+from tandem_router.discovery import Listed
+from tandem_router.discovery.static import StaticDiscovery
+from tandem_router.links import FrontendLink
+from tandem_router.permissions import Permissions
+from tandem_router.relay import Relay
+from tandem_router.server import build_core
+from tandem_router.servicer import RouterServicer
+from tandem_router.vouchers import Vouchers
+from tandem_router.workers import Workers
 
 pytestmark = pytest.mark.promise("S6-166", "S6-168")
 

@@ -16,13 +16,13 @@ from authority import Authority, Files
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2_grpc
 
-from frontend.config import FrontendConfig
-from router.config import RouterConfig
 from tandem.errors import ConfigError
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.wire import grpc as wire
 from tandem.wire.tls import ROLES, PeerRole, PeerTls
 from tandem.worker.config import WorkerConfig
+from tandem_frontend.config import FrontendConfig
+from tandem_router.config import RouterConfig
 
 PATIENCE = 60.0
 REFUSED = grpc.StatusCode.UNAVAILABLE

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from product_packages import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = (
-    "tandem", "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker",
-    "local_executor", "trace_replay", "monitoring",
-)  # fmt: skip
+PRODUCT = (*(str(each.relative_to(ROOT)) for each in PACKAGES.values()), "monitoring")
 COMPONENTS = (
     ("tandem", "prefill_worker", "decode_worker", "aggregated_worker"),
     ("frontend", "tandem/upstream"),

@@ -23,5 +23,5 @@ def verify() -> None:
     if missing := sorted(set(HOOKS) - HookRegistry._patched):
         raise StartError(
             f"SGLang on cpu needs the plugin tandem-sglang-cpu (not hooked: {', '.join(missing)}): "
-            "run `pip install ./plugins/sglang-cpu` in this environment"
+            "run `pip install ./kits/sglang-cpu` in this environment"
         )

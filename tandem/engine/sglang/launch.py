@@ -320,7 +320,7 @@ def _start_error(error: BaseException, printed: str) -> StartError:
         message = (
             f"the sglang engine cannot be imported ({error}): "
             "`make full` in a checkout, else install tandem-serving[worker,sglang], and"
-            " plugins/sglang-cpu where there is no GPU"
+            " kits/sglang-cpu where there is no GPU"
         )
     else:
         message = (

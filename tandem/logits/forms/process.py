@@ -18,7 +18,7 @@ import sys
 import time
 from typing import Final, NoReturn
 
-from tandem import own_packages
+from tandem import launching
 from tandem.child_process import frame, ignore_signals, memory, receive
 from tandem.logits.forms import productive
 from tandem.logits.forms.compiler import Compiler
@@ -196,7 +196,7 @@ def _again_with_small_stacks(descriptor: str) -> NoReturn:
     theirs = _DEFAULT_STACK_BYTES if soft == resource.RLIM_INFINITY else soft
     ours = min(theirs // 2, _MOST_STACK_BYTES)
     resource.setrlimit(resource.RLIMIT_STACK, (ours, hard))
-    os.execv(sys.executable, own_packages.command(PROGRAM, descriptor, "again"))
+    os.execv(sys.executable, launching.command(PROGRAM, descriptor, "again"))
 
 
 def _load(boot: CompilerBoot) -> Compiler:

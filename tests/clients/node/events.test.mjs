@@ -1,7 +1,7 @@
 // The playground's reader of server-sent events, wherever their bytes are cut.
 import assert from "node:assert/strict";
 import test from "node:test";
-import { events } from "../../../frontend/playground/events.js";
+import { events } from "../../../frontend/tandem_frontend/playground/events.js";
 
 const SAID = ['{"text":"Grüße, 世界 🚲"}', "two\nlines", "[DONE]"];
 const BYTES = new TextEncoder().encode(

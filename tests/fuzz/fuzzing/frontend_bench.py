@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from frontend.config import FrontendConfig
-from frontend.http.connection import Connection
-from frontend.openai.reading.reader import Reader
-from frontend.openai.reading.wire import Answered, Order, Read, ReaderBoot
-from frontend.parts import Parts
 from tandem.engine import model_files
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.http.connection import Connection
+from tandem_frontend.openai.reading.reader import Reader
+from tandem_frontend.openai.reading.wire import Answered, Order, Read, ReaderBoot
+from tandem_frontend.parts import Parts
 
 from .target import MODEL, MODEL_PATH
 

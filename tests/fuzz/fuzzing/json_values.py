@@ -9,8 +9,8 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from frontend.openai import openapi
-from frontend.openai.foreign import OF_CHATS, OF_COMPLETIONS, OF_MESSAGES, OF_PARTS
+from tandem_frontend.openai import openapi
+from tandem_frontend.openai.foreign import OF_CHATS, OF_COMPLETIONS, OF_MESSAGES, OF_PARTS
 
 from .values import FLOATS, INTEGERS, TEXTS, spoil_bytes
 

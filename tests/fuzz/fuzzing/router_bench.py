@@ -10,16 +10,16 @@ from typing import Any
 
 import grpc
 
-from router.config import RouterConfig
-from router.core.values import Phase
-from router.links import FrontendLink, WorkerLink
-from router.relay import Relay
-from router.server import build_core
-from router.servicer import RouterServicer
-from router.translate import profile
-from router.vouchers import KEY_BYTES, Vouchers
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem_router.config import RouterConfig
+from tandem_router.core.values import Phase
+from tandem_router.links import FrontendLink, WorkerLink
+from tandem_router.relay import Relay
+from tandem_router.server import build_core
+from tandem_router.servicer import RouterServicer
+from tandem_router.translate import profile
+from tandem_router.vouchers import KEY_BYTES, Vouchers
 
 from .target import MODEL, FoundError
 

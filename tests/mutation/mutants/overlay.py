@@ -14,12 +14,14 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from product_packages import PACKAGES, PLACES
+
 from mutants.table import ROOT, Mutant
 
-COPIED = (
-    "frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker", "local_executor",
-    "trace_replay", "tandem", "tests", "helm", "scripts", "examples",
-)  # fmt: skip
+COPIED = {
+    *(each.relative_to(ROOT).parts[0] for each in PACKAGES.values()),
+    *("tests", "helm", "scripts", "examples"),
+}
 """What is not is a link to the working tree, so no mutant may be there."""
 _LEFT_OUT = {".git", ".venv"}
 _MEMORY = 8 << 30
@@ -34,6 +36,8 @@ class Overlay:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
+        places = (folder / Path(place).relative_to(ROOT) for place in PLACES)
+        self._places = os.pathsep.join(map(str, places))
         ignore = shutil.ignore_patterns("__pycache__")
         for entry in ROOT.iterdir():
             if entry.name in COPIED:
@@ -62,7 +66,7 @@ class Overlay:
         process = subprocess.Popen(
             [sys.executable, *command],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONPATH": self._places, "PYTHONDONTWRITEBYTECODE": "1"},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

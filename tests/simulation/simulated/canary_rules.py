@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from router.core import actions, events
-from router.core.canaries import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, MOST_OPEN
-from router.core.values import Bounds, Phase
 from simulated.router_books import Books, LegBook, RequestBook, SequenceBook, WorkerBook, make_of
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, QueueFullError
+from tandem_router.core import actions, events
+from tandem_router.core.canaries import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, MOST_OPEN
+from tandem_router.core.values import Bounds, Phase
 
 if TYPE_CHECKING:
     from simulated.router_books import PairBook

@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-import router.conduct
-from router.conduct import Conduct
-from router.inspection import SECONDS
-from router.links import WorkerLink
+import tandem_router.conduct
 from tandem.v1 import common_pb2
 from tandem.wire.columns import MOST_ROW_TOKENS, parse
+from tandem_router.conduct import Conduct
+from tandem_router.inspection import SECONDS
+from tandem_router.links import WorkerLink
 
 
 class Doubtful(NamedTuple):
@@ -81,7 +81,7 @@ class ConductRules:
             self._fault(f"{counted} faults of {address} are counted, not {wrong} to {most}")
         faults = self._faults[conduct]
         faults += [now] * counted
-        within = [each for each in faults if now - each <= router.conduct.WITHIN_SECONDS]
+        within = [each for each in faults if now - each <= tandem_router.conduct.WITHIN_SECONDS]
         enough = 0 < self._eject_after <= len(within)
         if conduct.condemned != enough:
             self._fault(f"{address} is to be taken out: {conduct.condemned}, for {faults}")

@@ -14,11 +14,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from router.core import actions, events
-from router.core.machine import Core
-from router.core.values import Bounds, Fingerprint, Phase, Profile
-from router.policies import LeastLoaded
 from tandem.endings import Outcome
+from tandem_router.core import actions, events
+from tandem_router.core.machine import Core
+from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
+from tandem_router.policies import LeastLoaded
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 

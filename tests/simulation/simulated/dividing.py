@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from router.connection import UNLISTED
-from router.core.story import Story
-from router.core.values import Phase
-from router.discovery import Listing, Share
 from tandem.wire import faces
+from tandem_router.connection import UNLISTED
+from tandem_router.core.story import Story
+from tandem_router.core.values import Phase
+from tandem_router.discovery import Listing, Share
 
 if TYPE_CHECKING:
     from simulated.plan import Happening, Plan

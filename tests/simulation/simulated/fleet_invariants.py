@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from router.core.fleet import Fleet
-from router.core.free import Kind
-from router.core.group import TAKING, Group, Side, traits_of
-from router.core.values import Fingerprint, Offer, Phase
-from router.core.worker import Worker
+from tandem_router.core.fleet import Fleet
+from tandem_router.core.free import Kind
+from tandem_router.core.group import TAKING, Group, Side, traits_of
+from tandem_router.core.values import Fingerprint, Offer, Phase
+from tandem_router.core.worker import Worker
 
 
 def fleet_faults(fleet: Fleet) -> Iterator[str]:

@@ -11,11 +11,11 @@ from collections.abc import Iterable
 
 from google.protobuf.message import DecodeError
 
-from router.core.actions import StartLeg
 from simulated.dice import Dice
 from simulated.script import request_of
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.columns import parse
+from tandem_router.core.actions import StartLeg
 
 KINDS = (
     "bytes",

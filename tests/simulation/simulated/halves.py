@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from router.vouchers import KEY_BYTES
 from simulated.loop import BrokenRule
 from tandem.errors import VoucherError
 from tandem.v1 import common_pb2
+from tandem_router.vouchers import KEY_BYTES
 
 if TYPE_CHECKING:
     from simulated.frontend_process import Answer

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
-from router.core.events import LegClosed
-from router.core.health import FORGET_SECONDS, LONGEST_SECONDS, PROBES
-from router.core.record import SLOT_SECONDS
-from router.core.values import Bounds
 from tandem.endings import Outcome
 from tandem.errors import WorkerError
+from tandem_router.core.events import LegClosed
+from tandem_router.core.health import FORGET_SECONDS, LONGEST_SECONDS, PROBES
+from tandem_router.core.record import SLOT_SECONDS
+from tandem_router.core.values import Bounds
 
 if TYPE_CHECKING:
     from simulated.router_books import LegBook, WorkerBook

@@ -7,14 +7,14 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from router.conduct import EJECT_AFTER
-from router.core.values import Bounds, Phase
 from simulated import dividing, halves, themes
 from simulated.dividing import ALL_SERVE_ALL, Division
 from simulated.script import LONG, RUNS, Judged, Request
 from simulated.themes import BURST, RETIRE_SECONDS
 from simulated.worker_process import Quirk, WorkerSpec
 from tandem.wire import faces
+from tandem_router.conduct import EJECT_AFTER
+from tandem_router.core.values import Bounds, Phase
 
 Happening = Literal[
     "roll_worker",

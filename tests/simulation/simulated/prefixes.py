@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from random import Random
 
-from router.core.values import CacheReport
 from tandem.engine.prefix_log import PrefixLog
 from tandem.prefix_blocks import Blocks
+from tandem_router.core.values import CacheReport
 
 BLOCK = 1
 MOST_CACHED = 8

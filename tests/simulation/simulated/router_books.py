@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from router.core.events import LegParked, Submit
-from router.core.values import Bounds, Phase, Profile
 from simulated.health_books import HealthBooks, Past
 from simulated.prefixes import CacheBook
 from tandem.errors import TandemError
+from tandem_router.core.events import LegParked, Submit
+from tandem_router.core.values import Bounds, Phase, Profile
 
 Key = tuple[int, int]
 """A frontend and its number of a sequence."""

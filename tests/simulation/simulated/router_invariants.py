@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from router.core.sequences import Request, Sequence, Stage
-from router.core.state import State
 from simulated.fleet_invariants import fleet_faults
+from tandem_router.core.sequences import Request, Sequence, Stage
+from tandem_router.core.state import State
 
 
 class InvariantError(AssertionError):

@@ -9,23 +9,6 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from router import translate
-from router.choosing import Failure, Guarded
-from router.config import RouterConfig
-from router.core.actions import Action, RequestEnded, StartLeg
-from router.core.events import Event, Tick, WorkerLoad
-from router.core.machine import Core
-from router.core.prefixes import BYTES_A_BLOCK, DEFAULT_BYTES
-from router.core.values import Bounds
-from router.discovery import Listing
-from router.links import Sink, WorkerLink
-from router.policies import Candidates, LeastLoaded, PolicyFactory, Prefix, Prompt, RoundRobin
-from router.policies.base import AnyCandidate
-from router.relay import TICK_SECONDS, Relay
-from router.server import RunningRouter
-from router.servicer import RouterServicer
-from router.vouchers import Vouchers
-from router.workers import Workers
 from simulated import halves
 from simulated.conduct_rules import ConductRules, Doubtful
 from simulated.dice import MOST_PAUSE, Dice
@@ -38,6 +21,30 @@ from simulated.router_rules import RouterRules
 from simulated.wire_rules import FrontendFlow, WireRules, WorkerFlow
 from tandem.metrics import DrainMetrics
 from tandem.v1 import worker_pb2
+from tandem_router import translate
+from tandem_router.choosing import Failure, Guarded
+from tandem_router.config import RouterConfig
+from tandem_router.core.actions import Action, RequestEnded, StartLeg
+from tandem_router.core.events import Event, Tick, WorkerLoad
+from tandem_router.core.machine import Core
+from tandem_router.core.prefixes import BYTES_A_BLOCK, DEFAULT_BYTES
+from tandem_router.core.values import Bounds
+from tandem_router.discovery import Listing
+from tandem_router.links import Sink, WorkerLink
+from tandem_router.policies import (
+    Candidates,
+    LeastLoaded,
+    PolicyFactory,
+    Prefix,
+    Prompt,
+    RoundRobin,
+)
+from tandem_router.policies.base import AnyCandidate
+from tandem_router.relay import TICK_SECONDS, Relay
+from tandem_router.server import RunningRouter
+from tandem_router.servicer import RouterServicer
+from tandem_router.vouchers import Vouchers
+from tandem_router.workers import Workers
 
 _LATE_SECONDS = 0.001
 """Of a look at the time."""

@@ -12,15 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import router.core.worker
-from router.core import actions, events
-from router.core.actions import Action
-from router.core.events import Event
-from router.core.sequences import MOST_MOMENTS
-from router.core.story import Story
-from router.core.values import Bounds, Phase, Voucher
-from router.core.worker import Worker
-from router.policies.prefix import OVERLAP_WEIGHT
+import tandem_router.core.worker
 from simulated.canary_rules import CanaryRules
 from simulated.health_books import usual
 from simulated.router_books import (
@@ -60,6 +52,14 @@ from tandem.errors import (
     WorkerLostError,
 )
 from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
+from tandem_router.core import actions, events
+from tandem_router.core.actions import Action
+from tandem_router.core.events import Event
+from tandem_router.core.sequences import MOST_MOMENTS
+from tandem_router.core.story import Story
+from tandem_router.core.values import Bounds, Phase, Voucher
+from tandem_router.core.worker import Worker
+from tandem_router.policies.prefix import OVERLAP_WEIGHT
 
 _END = "hook"
 """Instead of an error's code: a hook ended it."""
@@ -882,7 +882,7 @@ class RouterRules:
                 tokens,
                 None if booked is None else booked - gone_on,
                 self.fault,
-                block=router.core.worker.BLOCK_TOKENS,
+                block=tandem_router.core.worker.BLOCK_TOKENS,
                 forgets=self.forgets,
             )
         expected = 0 if phase is Phase.PREFILL else sequence.request.submit.expected_tokens
@@ -910,7 +910,7 @@ class RouterRules:
         best = min(preferred, key=lambda each: (each.load, each.key))
         sequence = leg.sequence
         whole = sequence.request.tokens + sequence.gone_on
-        hint = router.core.worker.BLOCK_TOKENS
+        hint = tandem_router.core.worker.BLOCK_TOKENS
         slots, its_slots = leg.worker.profile.max_sequences, best.profile.max_sequences
         behind = leg.worker.load + (OVERLAP_WEIGHT * leg.tokens - hint) / slots
         if behind > best.load + OVERLAP_WEIGHT * whole / its_slots + 1e-9:

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from router.conduct import EJECT_AFTER
-from router.core.values import Phase
 from simulated.script import LONG, RUNS
+from tandem_router.conduct import EJECT_AFTER
+from tandem_router.core.values import Phase
 
 if TYPE_CHECKING:
     from simulated.plan import Happening, Plan

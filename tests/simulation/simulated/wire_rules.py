@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from router import translate
-from router.core import actions
 from tandem.v1 import router_pb2, worker_pb2
+from tandem_router import translate
+from tandem_router.core import actions
 
 if TYPE_CHECKING:
     from simulated.network import Call

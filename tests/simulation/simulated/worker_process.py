@@ -7,10 +7,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from decode_worker.classifying import Classifying
-from decode_worker.rules import DecodeRules
-from prefill_worker.rules import PrefillRules
-from router.core.values import Phase
 from simulated.classifiers import build_classifiers
 from simulated.dice import MOST_PAUSE, Dice
 from simulated.engine import Fabric, ScriptedEngine
@@ -39,6 +35,10 @@ from tandem.worker.link import RouterLink
 from tandem.worker.records import Records
 from tandem.worker.servicer import WorkerServicer
 from tandem.worker.shell import Shell
+from tandem_decode_worker.classifying import Classifying
+from tandem_decode_worker.rules import DecodeRules
+from tandem_prefill_worker.rules import PrefillRules
+from tandem_router.core.values import Phase
 
 EARLY_REPORTS = 10.0
 """A second; each leg is reason for one where there are so few slots."""

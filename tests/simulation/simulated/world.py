@@ -15,12 +15,6 @@ from unittest.mock import patch
 from google.protobuf import text_format
 from google.protobuf.message import Message
 
-import router.conduct
-import router.connection
-import router.core.prefixes
-import router.core.worker
-import router.links
-import router.policies.prefix
 import simulated.stranger
 import tandem.upstream.request_state
 import tandem.upstream.router_link
@@ -28,9 +22,12 @@ import tandem.upstream.router_stream
 import tandem.worker.core.leg
 import tandem.worker.core.machine
 import tandem.worker.core.outgoing
-from router.core.sequences import Request as RouterRequest
-from router.core.values import Phase
-from router.discovery import Listed, Listing
+import tandem_router.conduct
+import tandem_router.connection
+import tandem_router.core.prefixes
+import tandem_router.core.worker
+import tandem_router.links
+import tandem_router.policies.prefix
 from simulated import dividing, halves
 from simulated.answers import judge_answer
 from simulated.dice import MOST_PAUSE, Dice
@@ -50,10 +47,13 @@ from simulated.worker_process import WorkerProcess, WorkerSpec
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import router_pb2, worker_pb2
 from tandem.wire import faces
+from tandem_router.core.sequences import Request as RouterRequest
+from tandem_router.core.values import Phase
+from tandem_router.discovery import Listed, Listing
 
 SMALL = (
-    (router.links, "MESSAGE_BYTES", 100),
-    (router.links, "_UNCOUNTED_BYTES", 50),
+    (tandem_router.links, "MESSAGE_BYTES", 100),
+    (tandem_router.links, "_UNCOUNTED_BYTES", 50),
     (tandem.upstream.request_state, "_COLLECTED_AT_ONCE", 2),
     (tandem.upstream.router_stream, "_MESSAGE_BYTES", 200),
     (tandem.worker.core.outgoing, "FRAME_BYTES", 150),
@@ -63,9 +63,9 @@ SMALL = (
 )
 """Bounds that make many messages of what waits, and several rows of a token."""
 BLOCKS = (
-    (router.core.worker, "BLOCK_TOKENS"),
-    (router.core.prefixes, "BLOCK_TOKENS"),
-    (router.policies.prefix, "HINT_TOKENS"),
+    (tandem_router.core.worker, "BLOCK_TOKENS"),
+    (tandem_router.core.prefixes, "BLOCK_TOKENS"),
+    (tandem_router.policies.prefix, "HINT_TOKENS"),
 )
 """What says how long a block is: prompts are short here."""
 MOST_KILLED = 2
@@ -674,10 +674,10 @@ class World:
     @contextmanager
     def _patched(self) -> Iterator[None]:
         """Channels are the network's."""
-        modules = (router.connection, tandem.upstream.router_link, simulated.stranger)
+        modules = (tandem_router.connection, tandem.upstream.router_link, simulated.stranger)
         with ExitStack() as stack:
             within = self.plan.fault_seconds
-            stack.enter_context(patch.object(router.conduct, "WITHIN_SECONDS", within))
+            stack.enter_context(patch.object(tandem_router.conduct, "WITHIN_SECONDS", within))
             if self.plan.small_messages:
                 for module, name, size in SMALL:
                     stack.enter_context(patch.object(module, name, size))

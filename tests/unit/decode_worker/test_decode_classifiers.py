@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 from worker_harness import MODEL, TRACE, Bench, delta, ids_of, terminate_at, with_logprobs
 
-from decode_worker.classifying import Classifying, load_phase
-from decode_worker.rules import DecodeRules
 from tandem import canary
 from tandem.engine.base import Ending, EngineRequest
 from tandem.errors import HookError
@@ -32,6 +30,8 @@ from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker import halves
 from tandem.worker.config import WorkerConfig
 from tandem.worker.phase import PhaseParts
+from tandem_decode_worker.classifying import Classifying, load_phase
+from tandem_decode_worker.rules import DecodeRules
 
 PATIENCE = 60.0
 PASS = Judgement(decisions={"c": "pass"}, scores={"c": {"risk": 0.1}})

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from worker_harness import Bench, delta, ids_of, terminate_at
 
-from decode_worker.rules import DecodeRules
 from tandem.engine.base import Ending
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import worker_pb2
+from tandem_decode_worker.rules import DecodeRules
 
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 TERMINATED = worker_pb2.LegClosed.OUTCOME_TERMINATED

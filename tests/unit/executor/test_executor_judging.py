@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from local_executor.judging import ANSWER, Judges, message
 from tandem.executor.live import LiveClassifier
+from tandem_local_executor.judging import ANSWER, Judges, message
 
 CONTEXT = {"request_id": "1", "prompt": "p", "generated_text": "t"}
 

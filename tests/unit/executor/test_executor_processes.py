@@ -18,7 +18,6 @@ import pytest
 from judges import HELD_BACK, Judge, doing
 from local import SECONDS, answer, last, request, running, sim
 
-from local_executor import stack
 from tandem.errors import LoadError, StartError, UnsupportedError
 from tandem.executor import (
     AsyncExecutor,
@@ -28,6 +27,7 @@ from tandem.executor import (
     RequestType,
     ShutDownError,
 )
+from tandem_local_executor import stack
 
 ROOT = Path(__file__).parents[3]
 KINDS = pytest.mark.parametrize("disaggregated", [False, True], ids=["aggregated", "pair"])
@@ -42,7 +42,7 @@ def children() -> list[psutil.Process]:
     found = []
     for each in psutil.Process().children(recursive=True):
         with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
-            if "local_executor" in each.cmdline():
+            if "tandem_local_executor.__main__" in each.cmdline():
                 found.append(each)
     return found
 
@@ -179,7 +179,7 @@ def test_they_end_with_a_program_that_is_killed(model_path: Path, tmp_path: Path
     program = (
         "import time\n"
         "from local import sim\n"
-        "from local_executor import stack\n"
+        "from tandem_local_executor import stack\n"
         "from tandem.executor import Executor\n"
         "stack._OF_OTHER_PROCESSES = {'sim'}\n"
         f"executor = Executor({str(model_path)!r}, sim(disaggregated=True))\n"

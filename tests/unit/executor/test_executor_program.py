@@ -285,5 +285,5 @@ class Program(RuleBasedStateMachine):
 
 TestProgram = Program.TestCase
 TestProgram.settings = settings(
-    max_examples=150, stateful_step_count=40, deadline=None, report_multiple_bugs=False
+    max_examples=150, stateful_step_count=40, report_multiple_bugs=False
 )

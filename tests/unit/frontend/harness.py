@@ -16,10 +16,10 @@ import fake_router
 import httpx
 from openai import AsyncOpenAI
 
-from frontend import lifecycle
-from frontend.config import FrontendConfig
 from tandem.engine import model_files
 from tandem.v1 import router_pb2
+from tandem_frontend import lifecycle
+from tandem_frontend.config import FrontendConfig
 
 T = TypeVar("T")
 MODEL = "tandem-tiny"

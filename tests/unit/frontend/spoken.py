@@ -7,13 +7,11 @@ from typing import Any
 
 from fake_router import Reply
 from harness import Harness
-from hypothesis import HealthCheck
 from hypothesis import strategies as st
 
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, router_pb2
 
-FIXTURES = [HealthCheck.function_scoped_fixture]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
     lambda inner: (

@@ -17,7 +17,7 @@ import pytest_asyncio
 from fake_router import Reply
 from harness import COMPLETION, PATIENCE, Start, request_bytes, say_hello
 
-from frontend.http.connection import _AHEAD_BYTES, Connection
+from tandem_frontend.http.connection import _AHEAD_BYTES, Connection
 
 ROOT = Path(__file__).parents[3]
 FLOOD_BYTES = 100_000_000
@@ -58,7 +58,7 @@ class FrontendProcess:
 async def process(model_path: Path) -> AsyncIterator[FrontendProcess]:
     """A frontend that has no router."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "frontend"),
+        *(sys.executable, "-m", "tandem_frontend"),
         *("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"),
         *("--router", "127.0.0.1:1", "--log-format", "json"),
         *("--model-path", str(model_path)),

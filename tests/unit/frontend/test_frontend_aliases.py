@@ -11,9 +11,9 @@ import pytest_asyncio
 from fake_router import Reply
 from harness import MODEL, Harness, error_of, events, say_hello, serving
 
-from frontend.config import FrontendConfig
-from frontend.openai.reading.bodies import SMALL_BYTES
 from tandem.errors import ConfigError
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAMES = (MODEL, "gpt-4o", "org/model")

@@ -22,7 +22,7 @@ from harness import (
     say_nothing,
     stream_text,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from upstream_parts import submission
 
@@ -108,9 +108,7 @@ ROWS = st.lists(
 
 
 @given(rows=ROWS)
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40)
 def test_streaming_and_collected_answers_hold_the_same_text(
     rows: list[tuple[int, str, bool]], writers: Callable[[list[tuple[int, str, bool]]], Any]
 ) -> None:
@@ -122,11 +120,11 @@ def test_streaming_and_collected_answers_hold_the_same_text(
 @pytest.fixture
 def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
     """Gives the same rows, cut into batches at random, to both kinds of writer."""
-    from frontend.openai import answers
-    from frontend.openai.shapes import CHAT as CHAT_SHAPE
-    from frontend.openai.tokenizer import Tokenizer
-    from frontend.openai.writers import BodyWriter, EventWriter
     from tandem.upstream.request_state import Finish
+    from tandem_frontend.openai import answers
+    from tandem_frontend.openai.shapes import CHAT as CHAT_SHAPE
+    from tandem_frontend.openai.tokenizer import Tokenizer
+    from tandem_frontend.openai.writers import BodyWriter, EventWriter
 
     tokenizer = Tokenizer(model_path)
     usage = answers.Usage(

@@ -17,14 +17,14 @@ import pytest
 from echo_workers import ROWS, Spoil, echo_worker
 from harness import COMPLETION, MODEL, PATIENCE, Harness, Start, say_hello
 
-from router.config import RouterConfig
-from router.connection import MOST_EVENTS
-from router.core.actions import StartLeg
-from router.links import WorkerLink
-from router.server import RunningRouter, running
 from tandem import ids
 from tandem.engine import model_files
 from tandem.v1 import common_pb2, worker_pb2
+from tandem_router.config import RouterConfig
+from tandem_router.connection import MOST_EVENTS
+from tandem_router.core.actions import StartLeg
+from tandem_router.links import WorkerLink
+from tandem_router.server import RunningRouter, running
 
 WHOLE = "".join(ROWS)
 CLIENTS = 8

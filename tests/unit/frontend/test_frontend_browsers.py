@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 from harness import CHAT, Start, error_of, events, request_bytes, say_hello, stream_text
 
-from frontend.config import FrontendConfig
 from tandem.errors import ConfigError
+from tandem_frontend.config import FrontendConfig
 
 ORIGIN = "https://app.example"
 LOCAL = (

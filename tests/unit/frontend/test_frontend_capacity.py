@@ -14,13 +14,13 @@ import pytest
 from fake_router import Reply
 from harness import COMPLETION, PATIENCE, Harness, Start, error_of, request_bytes, say_hello
 
-from frontend.http import connection
-from frontend.http.capacity import Capacity
 from tandem import sockets
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import QueueFullError
 from tandem.v1 import common_pb2
+from tandem_frontend.http import connection
+from tandem_frontend.http.capacity import Capacity
 
 Opened = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 JSON = {"content-type": "application/json"}

@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from frontend.config import FrontendConfig
-from frontend.openai.chat_template import ChatTemplate
-from frontend.openai.chats import Chats
-from frontend.openai.conversation import ChatMessage
-from frontend.openai.forced import behind_thought, form_with_calls
-from frontend.openai.parsing.families import FAMILIES
-from frontend.openai.requests import ChatRequest
-from frontend.openai.tools import CalledFunction, MadeCall, asked_tools
 from tandem.errors import InvalidRequestError
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.chat_template import ChatTemplate
+from tandem_frontend.openai.chats import Chats
+from tandem_frontend.openai.conversation import ChatMessage
+from tandem_frontend.openai.forced import behind_thought, form_with_calls
+from tandem_frontend.openai.parsing.families import FAMILIES
+from tandem_frontend.openai.requests import ChatRequest
+from tandem_frontend.openai.tools import CalledFunction, MadeCall, asked_tools
 
 pytestmark = pytest.mark.promise("S6-310")
 CONFIG = FrontendConfig(model_path="m")

@@ -14,8 +14,8 @@ from fake_router import Reply
 from harness import CHAT, Harness, error_of, say_hello, serving
 from openai.types.chat import ChatCompletionMessage
 
-from frontend.openai import foreign
 from tandem.v1 import common_pb2
+from tandem_frontend.openai import foreign
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HEADER = "x-tandem-ignored-fields"

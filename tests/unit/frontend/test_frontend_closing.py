@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from harness import COMPLETION, PATIENCE, Harness, Start, request_bytes, say_hello
 
-from frontend.http.closing import LingeringClose
-from frontend.http.connection import Connection
-from frontend.http.parsing import RequestParser
+from tandem_frontend.http.closing import LingeringClose
+from tandem_frontend.http.connection import Connection
+from tandem_frontend.http.parsing import RequestParser
 
 MUCH = 32 * 1024 * 1024
 """More than all buffers between a client and its server hold."""
@@ -107,7 +107,7 @@ async def test_a_body_that_came_whole_and_unread_costs_no_connection(start: Star
 async def test_a_client_that_never_stops_sending_is_cut(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.http.closing._DROPPED_BYTES", 1 << 20)
+    monkeypatch.setattr("tandem_frontend.http.closing._DROPPED_BYTES", 1 << 20)
     frontend = await start(say_hello)
     _, writer = await frontend.connect()
     writer.write(upload(b"/nothing", length=1 << 40))
@@ -124,7 +124,7 @@ async def test_a_client_that_never_stops_sending_is_cut(
 async def test_a_client_that_neither_sends_nor_closes_is_let_go(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.http.closing._IDLE_SECONDS", 0.1)
+    monkeypatch.setattr("tandem_frontend.http.closing._IDLE_SECONDS", 0.1)
     lost = asyncio.Event()
     real = Connection.connection_lost
     monkeypatch.setattr(

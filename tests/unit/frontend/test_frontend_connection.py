@@ -14,9 +14,9 @@ import pytest
 from fake_router import Reply
 from harness import CHAT, PATIENCE, Start, request_bytes, say_hello
 
-from frontend.http.connection import Connection
 from tandem.child_process import ChildProcess
 from tandem.upstream.request_state import RequestState
+from tandem_frontend.http.connection import Connection
 
 STREAM = b'{"model":"tandem-tiny","messages":[{"role":"user","content":"Hello"}],"stream":true}'
 END = b"0\r\n\r\n"

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from frontend.http import errors as http_errors
-from frontend.openai import foreign, openapi, requests, strangers
-from frontend.openai.strangers import UnknownFields
 from tandem import errors
+from tandem_frontend.http import errors as http_errors
+from tandem_frontend.openai import foreign, openapi, requests, strangers
+from tandem_frontend.openai.strangers import UnknownFields
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "scripts"))
 

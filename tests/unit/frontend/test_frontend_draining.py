@@ -113,7 +113,7 @@ async def test_a_stream_that_had_begun_ends_whole_and_its_connection_has_one_mor
 async def test_a_connection_that_is_opened_late_is_refused(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.http.draining.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("tandem_frontend.http.draining.PATIENCE_SECONDS", 0.0)
     go_on = asyncio.Event()
 
     async def script(reply: Reply) -> None:
@@ -148,7 +148,7 @@ async def test_the_process_ends_as_soon_as_its_clients_have_gone(start: Start) -
 async def test_a_client_that_keeps_an_idle_connection_delays_the_end_by_no_more_than_its_time(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.http.draining.PATIENCE_SECONDS", 0.3)
+    monkeypatch.setattr("tandem_frontend.http.draining.PATIENCE_SECONDS", 0.3)
     frontend = await start(say_hello, drain_seconds=60.0)
     reader, writer = await frontend.connect()
     writer.write(ASKED)

@@ -16,9 +16,9 @@ from fake_router import FakeRouter
 from harness import CHAT, MODEL, PATIENCE, Start, error_of, say_hello
 from test_frontend_handover import fleet_of
 
-from frontend import lifecycle
-from frontend.config import FrontendConfig
 from tandem.v1 import router_pb2
+from tandem_frontend import lifecycle
+from tandem_frontend.config import FrontendConfig
 
 pytestmark = pytest.mark.promise("S5-223")
 

@@ -12,11 +12,11 @@ import pytest_asyncio
 from fake_router import Reply
 from harness import MODEL, Harness, error_of, say_hello, serving
 
-from frontend.config import FrontendConfig
-from frontend.openai.reading.bodies import SMALL_BYTES
-from frontend.openai.reading.reader import field_rules
 from tandem.errors import ConfigError
 from tandem.v1 import common_pb2
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
+from tandem_frontend.openai.reading.reader import field_rules
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HEADER = "x-tandem-ignored-fields"

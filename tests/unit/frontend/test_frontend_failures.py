@@ -331,7 +331,7 @@ async def test_a_router_that_forgets_a_request_cannot_make_it_hang(
 async def test_draining_refuses_new_clients_and_finishes_open_requests(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.http.draining.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("tandem_frontend.http.draining.PATIENCE_SECONDS", 0.0)
 
     async def script(reply: Reply) -> None:
         reply.text("shown")
@@ -459,7 +459,7 @@ async def test_a_payload_that_is_none_ends_the_stream_not_the_process(
 async def test_output_that_cannot_be_written_ends_its_request_and_no_other(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from frontend.openai import writers
+    from tandem_frontend.openai import writers
 
     def fail(*_: object) -> None:
         raise KeyError("a fault of the writer's own")
@@ -494,7 +494,7 @@ async def test_output_that_cannot_be_written_ends_its_request_and_no_other(
 async def test_the_clients_socket_sends_small_chunks_without_delay(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from frontend.http.connection import Connection
+    from tandem_frontend.http.connection import Connection
 
     options: list[int] = []
     made = Connection.connection_made

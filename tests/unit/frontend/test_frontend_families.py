@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from frontend.openai.asked import Parsing
-from frontend.openai.chat_template import ChatTemplate
-from frontend.openai.conversation import ChatMessage
-from frontend.openai.parsing.families import FAMILIES, Family, detect, named
-from frontend.openai.parsing.parser import Parser
-from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Reasoning
-from frontend.openai.thought import thought_of
-from frontend.openai.tools import CalledFunction, MadeCall
+from tandem_frontend.openai.asked import Parsing
+from tandem_frontend.openai.chat_template import ChatTemplate
+from tandem_frontend.openai.conversation import ChatMessage
+from tandem_frontend.openai.parsing.families import FAMILIES, Family, detect, named
+from tandem_frontend.openai.parsing.parser import Parser
+from tandem_frontend.openai.parsing.parts import CallArguments, CallStart, Content, Reasoning
+from tandem_frontend.openai.thought import thought_of
+from tandem_frontend.openai.tools import CalledFunction, MadeCall
 
 # The templates have the shape and the markers of the models' own, without what is of no matter
 # here: how tools are declared, images, checks of roles.

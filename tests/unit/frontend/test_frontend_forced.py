@@ -8,22 +8,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from frontend.openai.asked import Parsing
-from frontend.openai.forced import behind_thought, form_with_calls
-from frontend.openai.formats import Form
-from frontend.openai.lenient import forcible
-from frontend.openai.parsing.families import FAMILIES
-from frontend.openai.parsing.parser import Parser
-from frontend.openai.parsing.parts import CallArguments, CallStart
-from frontend.openai.requests import ChatRequest
-from frontend.openai.thought import thought_of
-from frontend.openai.tools import asked_tools
 from tandem.engine import model_files
 from tandem.logits.forms.compiler import compile_form, matcher
 from tandem.logits.forms.tagged import LENIENT, Call
 from tandem.logits.model import Model
 from tandem.logits.ready.tagged import Tagged
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem_frontend.openai.asked import Parsing
+from tandem_frontend.openai.forced import behind_thought, form_with_calls
+from tandem_frontend.openai.formats import Form
+from tandem_frontend.openai.lenient import forcible
+from tandem_frontend.openai.parsing.families import FAMILIES
+from tandem_frontend.openai.parsing.parser import Parser
+from tandem_frontend.openai.parsing.parts import CallArguments, CallStart
+from tandem_frontend.openai.requests import ChatRequest
+from tandem_frontend.openai.thought import thought_of
+from tandem_frontend.openai.tools import asked_tools
 
 pytestmark = pytest.mark.promise("S6-314")
 PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}

@@ -32,10 +32,10 @@ from harness import (
 )
 from tcp_switch import TcpSwitch, tcp_switch
 
-from frontend import lifecycle
-from frontend.config import FrontendConfig
 from tandem.engine import model_files
 from tandem.v1 import router_pb2
+from tandem_frontend import lifecycle
+from tandem_frontend.config import FrontendConfig
 
 WAITING = "tandem_frontend_waiting_requests"
 STREAMS = "tandem_frontend_router_streams"

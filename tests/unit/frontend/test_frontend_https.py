@@ -27,8 +27,8 @@ from harness import (
     say_without_end,
 )
 
-from frontend.http.connection import Connection
 from tandem.certificates import expiry
+from tandem_frontend.http.connection import Connection
 
 STREAM = json.dumps({**COMPLETION, "stream": True}).encode()
 

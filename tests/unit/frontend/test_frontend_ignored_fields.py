@@ -10,9 +10,9 @@ from harness import Start, events, say_hello
 from hypothesis import given
 from hypothesis import strategies as st
 
-from frontend.openai import foreign, strangers
-from frontend.openai.reading.bodies import SMALL_BYTES
 from tandem.v1 import common_pb2
+from tandem_frontend.openai import foreign, strangers
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 HEADER = "x-tandem-ignored-fields"
 USER = {"role": "user", "content": "Hello"}

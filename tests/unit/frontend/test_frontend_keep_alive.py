@@ -15,10 +15,6 @@ import pytest
 from fuzzing.frontend_bench import FrontendBench, Wire
 from harness import CHAT, COMPLETION, request_bytes
 
-from frontend import parts
-from frontend.config import FrontendConfig
-from frontend.openai import generation
-from frontend.openai.keep_alive import COMMENT, KeepAlive
 from tandem.errors import (
     ConfigError,
     DeadlineError,
@@ -29,6 +25,10 @@ from tandem.errors import (
 )
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.v1 import common_pb2, router_pb2
+from tandem_frontend import parts
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai import generation
+from tandem_frontend.openai.keep_alive import COMMENT, KeepAlive
 
 SECONDS = 15.0
 PATHS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETION}

@@ -15,14 +15,14 @@ import pytest
 from harness import CHAT, MODEL, Harness, Start, error_of, say_hello
 from prometheus_client import CollectorRegistry
 
-from frontend import lifecycle, tenants
-from frontend.config import FrontendConfig
-from frontend.key_metrics import OTHER, KeyMetrics
-from frontend.tenants import Tenants
 from tandem.errors import ConfigError, NotAllowedError, QueueFullError, RateLimitError
 from tandem.keys.file import KeyFile
 from tandem.keys.ring import digest_of
 from tandem.prefix_blocks import packed
+from tandem_frontend import lifecycle, tenants
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.key_metrics import OTHER, KeyMetrics
+from tandem_frontend.tenants import Tenants
 
 
 def line(name: str, **limits: Any) -> str:

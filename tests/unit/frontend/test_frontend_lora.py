@@ -11,10 +11,10 @@ from fake_router import Reply
 from harness import COMPLETION, MODEL, Harness, Start
 from test_frontend_models import PATHS, Seen, listed, replace, until_listed
 
-from frontend.openai.reading.bodies import SMALL_BYTES
 from tandem.keys.ring import digest_of
 from tandem.prefix_blocks import BLOCK_TOKENS
 from tandem.v1 import common_pb2
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 SQL, TONE = f"{MODEL}:sql", f"{MODEL}:tone"
 LONG = list(range(4, 4 + 2 * BLOCK_TOKENS))

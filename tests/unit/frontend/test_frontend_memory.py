@@ -28,8 +28,6 @@ from harness import (
 from prometheus_client import CollectorRegistry
 from upstream_parts import FakeClient, submission
 
-from frontend.http import connection
-from frontend.openai import generation
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import QueueFullError, SlowClientError
@@ -39,6 +37,8 @@ from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
+from tandem_frontend.http import connection
+from tandem_frontend.openai import generation
 
 HELD = "tandem_frontend_held_bytes"
 RECEIVE_BYTES = 4096

@@ -14,10 +14,10 @@ import pytest_asyncio
 from harness import MODEL, Harness, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spoken import FIXTURES, JSON, Script, offer
+from spoken import JSON, Script, offer
 
-from frontend.openai.reading.bodies import SMALL_BYTES
 from tandem.errors import EngineError, InvalidRequestError, QueueFullError
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WEATHER = {
@@ -422,7 +422,7 @@ TEXT = THOUGHT + "Let me see.\n" + CALL + "\nDone. " + CALL[:-9]
 
 
 @given(cuts=st.sets(st.integers(1, len(TEXT) - 1), max_size=12), length=st.booleans())
-@settings(max_examples=25, deadline=None, suppress_health_check=FIXTURES)
+@settings(max_examples=25)
 async def test_a_stream_and_a_body_hold_the_same_however_it_comes(
     served: Harness, cuts: set[int], length: bool
 ) -> None:
@@ -450,7 +450,7 @@ TURN = st.fixed_dictionaries({"role": ROLES, "content": st.text(max_size=5) | BL
         st.sampled_from(FIELDS), JSON | BLOCKS | st.lists(TURN, max_size=3), min_size=1, max_size=4
     )
 )
-@settings(max_examples=250, deadline=None, suppress_health_check=FIXTURES)
+@settings(max_examples=250)
 async def test_no_body_is_a_fault_of_ours(served: Harness, fields: dict[str, Any]) -> None:
     SCRIPT.says("Well.")
     for path in ("", "/count_tokens"):

@@ -17,15 +17,15 @@ from fake_router import Reply, fleet
 from harness import MODEL, Harness, Start, error_of, say_hello
 from second_model import CONTEXT_LENGTH, OPENING, second_model
 
-from frontend import lifecycle
-from frontend.config import FrontendConfig
-from frontend.openai.reading.bodies import SMALL_BYTES
 from tandem.engine.model_files import tokenizer_sha256
 from tandem.errors import ConfigError
 from tandem.keys.ring import digest_of
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import router_pb2
 from tandem.watched_file import LOOK_SECONDS
+from tandem_frontend import lifecycle
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 T = TypeVar("T")
 SECOND = "second"

@@ -13,15 +13,15 @@ import httpx
 import pytest
 from harness import PATIENCE, Harness, Start, error_of, request_bytes, say_hello
 
-from frontend.config import FrontendConfig
-from frontend.openai.moderations import judge
-from frontend.openai.moderations.categories import answer_of
-from frontend.openai.moderations.wire import Judged, Unjudged
-from frontend.openai.reading.bodies import SMALL_BYTES
-from frontend.openai.reading.moderations import ModerationReader
-from frontend.openai.reading.turns import Turns
 from tandem.errors import ConfigError, QueueFullError
 from tandem.hooks.classifiers.classifier_set import Judgement
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.moderations import judge
+from tandem_frontend.openai.moderations.categories import answer_of
+from tandem_frontend.openai.moderations.wire import Judged, Unjudged
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
+from tandem_frontend.openai.reading.moderations import ModerationReader
+from tandem_frontend.openai.reading.turns import Turns
 
 PATH = "/v1/moderations"
 BOTH = {"entries": ["text_judges:Toxicity", "text_judges:Openai"]}

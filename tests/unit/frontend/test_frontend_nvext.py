@@ -9,8 +9,8 @@ import pytest
 from fake_router import Reply
 from harness import CHAT, Start
 
-from frontend.openai.reading.bodies import SMALL_BYTES
 from tandem.prefix_blocks import session_number
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 NVEXT = {
     "agent_hints": {"priority": 7, "osl": 20},

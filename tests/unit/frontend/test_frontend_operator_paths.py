@@ -9,10 +9,10 @@ import pytest
 from harness import PATIENCE, Start, error_of, say_hello
 from prometheus_client import CollectorRegistry
 
-from frontend.config import OPERATOR_PATHS, FrontendConfig
-from frontend.scrapes import Scrapes
 from tandem import admin
 from tandem.errors import ConfigError
+from tandem_frontend.config import OPERATOR_PATHS, FrontendConfig
+from tandem_frontend.scrapes import Scrapes
 
 NO_KEY = {"authorization": ""}
 

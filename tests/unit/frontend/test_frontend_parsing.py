@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from frontend.http.parsing import RequestParser
 from tandem.errors import RequestError
+from tandem_frontend.http.parsing import RequestParser
 
 LIMIT = 2000
 NEXT = b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n"

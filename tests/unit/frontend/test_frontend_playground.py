@@ -12,10 +12,10 @@ import pytest
 from harness import Start, error_of, say_hello
 from hatchling.builders.wheel import WheelBuilder
 
-from frontend import playground
+from tandem_frontend import playground
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCES = ROOT / "frontend" / "playground"
+SOURCES = Path(str(playground.__file__)).parent
 PARTS = sorted(playground.files())
 MARKUP = r"innerHTML|outerHTML|insertAdjacentHTML|setHTML|document\.write|createContextualFragment"
 CODE = r"\beval\b|\bFunction\(|srcdoc|javascript:|setAttribute\(.on"
@@ -100,6 +100,8 @@ def test_the_page_writes_no_markup_runs_no_text_keeps_nothing_and_names_no_other
 def test_the_wheel_holds_the_page(tmp_path: Path) -> None:
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path))
     names = set(zipfile.ZipFile(wheel).namelist())
-    parts = {f"frontend/playground/{each.name}" for each in SOURCES.iterdir() if each.is_file()}
+    parts = {
+        f"tandem_frontend/playground/{each.name}" for each in SOURCES.iterdir() if each.is_file()
+    }
     assert len(parts) > len(PARTS)
     assert parts <= names

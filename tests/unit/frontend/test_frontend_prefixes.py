@@ -13,13 +13,13 @@ from fake_router import Reply
 from harness import CHAT, Start
 from test_router_core import Bench
 
-from frontend.config import FrontendConfig
-from frontend.openai.reading.bodies import SMALL_BYTES
-from router.core import events
-from router.core.actions import StartLeg
-from router.core.values import Phase
-from router.policies import Prefix
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, session_number
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
+from tandem_router.core import events
+from tandem_router.core.actions import StartLeg
+from tandem_router.core.values import Phase
+from tandem_router.policies import Prefix
 
 AGENTS = (
     "X-Claude-Code-Session-Id",

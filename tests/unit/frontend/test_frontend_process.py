@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from harness import COMPLETION, PATIENCE, Start, request_bytes, say_hello
 
-from frontend import lifecycle
-from frontend.config import FrontendConfig
-from frontend.openai.preprocessor import Preprocessor
 from tandem.errors import ConfigError
+from tandem_frontend import lifecycle
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.preprocessor import Preprocessor
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,7 +25,7 @@ async def test_sigterm_ends_the_process_in_order(model_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "frontend",
+        "tandem_frontend",
         *("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0"),
         *("--router", "127.0.0.1:1", "--log-format", "json"),
         *("--model-path", str(model_path)),
@@ -54,7 +54,7 @@ async def test_sigterm_ends_the_process_in_order(model_path: Path) -> None:
 )
 def test_what_cannot_start_says_why_and_exits_with_2(arguments: list[str], message: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "frontend", *arguments],
+        [sys.executable, "-m", "tandem_frontend", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

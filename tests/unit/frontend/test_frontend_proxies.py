@@ -16,7 +16,7 @@ from fake_router import Reply
 from harness import CHAT, PATIENCE, Start, events, stream_text
 from proxies import NGINX, Programs, proxying, running
 
-from frontend.config import FrontendConfig
+from tandem_frontend.config import FrontendConfig
 
 PROXIES = ("nginx", "haproxy", "envoy")
 READ_TIMEOUT = 2

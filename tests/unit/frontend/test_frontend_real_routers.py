@@ -12,11 +12,11 @@ from echo_workers import ROWS, EchoWorker, echo_worker
 from harness import COMPLETION, MODEL, PATIENCE, Start, events, say_hello, stream_text
 from tcp_switch import TcpSwitch, tcp_switch
 
-from router.config import RouterConfig
-from router.server import RunningRouter, running
 from tandem import ids
 from tandem.engine import model_files
 from tandem.v1 import common_pb2
+from tandem_router.config import RouterConfig
+from tandem_router.server import RunningRouter, running
 
 CLIENTS = 12
 ROUTERS = 4

@@ -15,14 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from spoken import FIXTURES, JSON, Script, offer
+from spoken import JSON, Script, offer
 from upstream_parts import submission
 
-from frontend.openai.reading.bodies import SMALL_BYTES
-from frontend.openai.responses.answers import repeated
-from frontend.openai.responses.requests import ResponseRequest
-from frontend.openai.responses.writers import ResponseEvents
 from tandem.errors import EngineError
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
+from tandem_frontend.openai.responses.answers import repeated
+from tandem_frontend.openai.responses.requests import ResponseRequest
+from tandem_frontend.openai.responses.writers import ResponseEvents
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WEATHER = {
@@ -396,7 +396,7 @@ TEXT = THOUGHT + "Let me see.\n" + CALL + "\nDone. " + CALL[:-9]
 
 
 @given(cuts=st.sets(st.integers(1, len(TEXT) - 1), max_size=12), length=st.booleans())
-@settings(max_examples=25, deadline=None, suppress_health_check=FIXTURES)
+@settings(max_examples=25)
 async def test_a_stream_and_a_body_hold_the_same_however_it_comes(
     served: Harness, cuts: set[int], length: bool
 ) -> None:
@@ -432,7 +432,7 @@ ITEM = st.dictionaries(st.sampled_from(ITEMS), JSON | TYPES | st.just("user"), m
         st.sampled_from(FIELDS), JSON | st.lists(ITEM, max_size=3), min_size=1, max_size=4
     )
 )
-@settings(max_examples=250, deadline=None, suppress_health_check=FIXTURES)
+@settings(max_examples=250)
 async def test_no_body_is_a_fault_of_ours(served: Harness, fields: dict[str, Any]) -> None:
     SCRIPT.says("Well.")
     answer = await served.http.post("/v1/responses", json=ASKED | fields)

@@ -15,7 +15,6 @@ from harness import PATIENCE, Harness, Start, error_of, say_hello, say_nothing
 from prometheus_client import CollectorRegistry
 from test_frontend_handover import RECONNECTS, STREAMS, Paused, fleet_of
 
-from frontend.config import FrontendConfig
 from tandem.byte_budget import ByteBudget
 from tandem.errors import ConfigError
 from tandem.upstream import routers as routers_module
@@ -24,6 +23,7 @@ from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.routers import Routers
 from tandem.v1 import router_pb2
 from tandem.wire import addresses
+from tandem_frontend.config import FrontendConfig
 
 Scripts = Sequence[fake_router.Script]
 Serve = Callable[..., Awaitable[tuple[Harness, list[FakeRouter]]]]

@@ -12,11 +12,11 @@ from harness import CHAT, Start, say_hello
 from prometheus_client import CollectorRegistry
 from upstream_parts import FakeClient, submission
 
-from frontend.slo import Slo, SloCounts
 from tandem.byte_budget import ByteBudget
 from tandem.errors import WorkerLostError
 from tandem.histogram import Histogram
 from tandem.upstream.request_state import RequestState
+from tandem_frontend.slo import Slo, SloCounts
 
 COUNTS = "tandem_frontend_slo_requests_total"
 NEVER, ALWAYS = 1e-9, 1e3

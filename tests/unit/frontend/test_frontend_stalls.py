@@ -17,20 +17,20 @@ import pytest
 from fake_router import Reply
 from harness import PATIENCE, Harness, Start, error_of, events
 
-from frontend.config import FrontendConfig
-from frontend.http.messages import Call
-from frontend.openai import chat_template, slices, writers
-from frontend.openai.preprocessor import Preprocessor
-from frontend.openai.reading import readers
-from frontend.openai.reading.bodies import SMALL_BYTES
-from frontend.openai.reading.reader import Reader
-from frontend.openai.reading.wire import Answered, Order, ReaderBoot, encoder
-from frontend.openai.requests import ChatMessage, ChatRequest, CompletionRequest
-from frontend.openai.tokenizer import Tokenizer
 from tandem.child_process import ChildProcess, LostError
 from tandem.errors import ContextLengthError, QueueFullError
 from tandem.upstream.request_state import Row
 from tandem.v1 import common_pb2, router_pb2
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.http.messages import Call
+from tandem_frontend.openai import chat_template, slices, writers
+from tandem_frontend.openai.preprocessor import Preprocessor
+from tandem_frontend.openai.reading import readers
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
+from tandem_frontend.openai.reading.reader import Reader
+from tandem_frontend.openai.reading.wire import Answered, Order, ReaderBoot, encoder
+from tandem_frontend.openai.requests import ChatMessage, ChatRequest, CompletionRequest
+from tandem_frontend.openai.tokenizer import Tokenizer
 
 LARGE = "x" * SMALL_BYTES
 """As `user`, which nobody looks at, it makes a body large."""

@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from frontend.openai.asked import Parsing
-from frontend.openai.forced import behind_thought
-from frontend.openai.formats import Form
-from frontend.openai.parsed import Answer
-from frontend.openai.parsing.families import FAMILIES, detect
-from frontend.openai.parsing.parser import Parser
-from frontend.openai.parsing.parts import Content, Reasoning
-from frontend.openai.thought import Thought, thought_of
 from tandem.errors import UnsupportedError
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.stop_strings import StopStrings, Token
 from tandem.text.thoughts import Marks
 from tandem.upstream.request_state import Finish
+from tandem_frontend.openai.asked import Parsing
+from tandem_frontend.openai.forced import behind_thought
+from tandem_frontend.openai.formats import Form
+from tandem_frontend.openai.parsed import Answer
+from tandem_frontend.openai.parsing.families import FAMILIES, detect
+from tandem_frontend.openai.parsing.parser import Parser
+from tandem_frontend.openai.parsing.parts import Content, Reasoning
+from tandem_frontend.openai.thought import Thought, thought_of
 
 SIGNS = {
     "qwen3_coder": "<tool_call><function=",
@@ -102,7 +102,7 @@ def test_a_grammar_behind_a_thought_is_refused_by_its_field() -> None:
 
 
 @pytest.mark.promise("S1-304")
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     opened=st.booleans(),
     pieces=st.lists(st.sampled_from(["<think>", "</think>", "<thi", "nk>", "a", "\n"]), min_size=2),

@@ -12,11 +12,11 @@ import pytest
 from tokenizers import Tokenizer as Encoder
 from tokenizers import decoders, models
 
-from frontend.openai import chat_template
-from frontend.openai.chat_template import ChatTemplate
-from frontend.openai.conversation import ChatMessage
-from frontend.openai.tokenizer import Tokenizer
 from tandem.errors import ConfigError, InvalidRequestError
+from tandem_frontend.openai import chat_template
+from tandem_frontend.openai.chat_template import ChatTemplate
+from tandem_frontend.openai.conversation import ChatMessage
+from tandem_frontend.openai.tokenizer import Tokenizer
 
 TEXT = "Grüße 世界 🎉\n\ttabs and  spaces"
 Folder = Callable[..., Path]

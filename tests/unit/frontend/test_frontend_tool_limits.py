@@ -12,7 +12,7 @@ import pytest_asyncio
 from harness import MODEL, Harness, serving
 from spoken import Script
 
-from frontend.openai.reading.bodies import SMALL_BYTES
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SETTINGS = {"model_family": "glm45", "max_tools": 2, "max_calls": 2, "max_call_characters": 100}

@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from fake_router import Reply
 from harness import CHAT, Harness, error_of, events, serving
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tandem.text.tokenizer import Tokenizer
@@ -437,9 +437,7 @@ async def test_log_probabilities_come_with_every_token_of_a_call(model_path: Pat
 
 
 @given(cuts=st.lists(st.integers(0, 200), max_size=12), family=st.booleans())
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @pytest.mark.promise("S6-242")
 async def test_stream_and_body_hold_the_same_however_rows_are_cut(
     hermes: Harness, thinker: Harness, cuts: list[int], family: bool

@@ -1,4 +1,4 @@
-"""The parts of uvicorn that are used beside ASGI: each is where frontend/http expects it.
+"""The parts of uvicorn that are used beside ASGI: each is where tandem_frontend.http expects it.
 
 They are no public API. Where a newer uvicorn moved one, this test says so in a sentence, before a
 test of behaviour fails for reasons that are hard to see.
@@ -19,9 +19,9 @@ from harness import PATIENCE
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from frontend.http.connection import Connection
-from frontend.http.server import HttpServer
 from tandem.byte_budget import ByteBudget
+from tandem_frontend.http.connection import Connection
+from tandem_frontend.http.server import HttpServer
 
 CALLBACKS = {
     "connection_made": ["transport"],
@@ -46,8 +46,8 @@ FLOW = ("resume_reading", "pause_writing", "resume_writing")
 
 def _moved(part: str) -> str:
     return (
-        f"uvicorn {uvicorn.__version__} has moved {part}, which frontend/http uses: adapt it,"
-        " or bound uvicorn in pyproject.toml to the versions before"
+        f"uvicorn {uvicorn.__version__} has moved {part}, which tandem_frontend.http uses: adapt"
+        " that, or bound uvicorn in pyproject.toml to the versions before"
     )
 
 
@@ -88,7 +88,7 @@ async def test_what_is_read_of_a_connection_of_uvicorn_is_there() -> None:
 
 
 async def test_send_needs_no_task_while_the_socket_has_room() -> None:
-    """As frontend/http/messages.py sends the parts of a stream."""
+    """As tandem_frontend/http/messages.py sends the parts of a stream."""
     stepped = asyncio.get_running_loop().create_future()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -134,7 +134,7 @@ def server() -> HttpServer:
 async def test_a_server_ends_without_waiting_for_its_next_look_at_the_date(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.http.server._DATE_SECONDS", 1_000.0)
+    monkeypatch.setattr("tandem_frontend.http.server._DATE_SECONDS", 1_000.0)
     serving = asyncio.create_task(server.main_loop())
     await asyncio.sleep(0.01)
     assert not serving.done()
@@ -145,7 +145,7 @@ async def test_a_server_ends_without_waiting_for_its_next_look_at_the_date(
 async def test_the_date_of_answers_goes_on(
     server: HttpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("frontend.http.server._DATE_SECONDS", 0.01)
+    monkeypatch.setattr("tandem_frontend.http.server._DATE_SECONDS", 0.01)
     monkeypatch.setattr("uvicorn.server.time.time", itertools.count(1_000_000_000).__next__)
     serving = asyncio.create_task(server.main_loop())
     dates = set()

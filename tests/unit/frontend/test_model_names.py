@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from frontend.model_metrics import MOST_SERIES, OTHER, ModelMetrics
-from frontend.model_names import (
+from tandem.errors import ConfigError
+from tandem_frontend.model_metrics import MOST_SERIES, OTHER, ModelMetrics
+from tandem_frontend.model_names import (
     MAX_BYTES,
     MAX_LENGTH,
     MAX_NAMES,
@@ -20,7 +21,6 @@ from frontend.model_names import (
     choose,
     parse,
 )
-from tandem.errors import ConfigError
 
 HALVES = (Target("a", 1.0), Target("b", 1.0))
 

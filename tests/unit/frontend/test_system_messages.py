@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from frontend.openai.chat_template import ChatTemplate
-from frontend.openai.conversation import ChatMessage, Role
-from frontend.openai.system_messages import SystemMessages
+from tandem_frontend.openai.chat_template import ChatTemplate
+from tandem_frontend.openai.conversation import ChatMessage, Role
+from tandem_frontend.openai.system_messages import SystemMessages
 
 CHATML = """\
 {% for m in messages %}<|im_start|>{{ m.role }}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from frontend.openai.asked import Asked
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2
+from tandem_frontend.openai.asked import Asked
 
 
 def submission(**changes: Any) -> Asked:

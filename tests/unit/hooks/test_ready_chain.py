@@ -82,7 +82,7 @@ def spans_in_the_original(text: str, first: str, second: str) -> tuple[str, list
     return re.sub(second, "!", shown), hidden
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     text=st.lists(st.sampled_from(["foo", "fo", "bar1", "ba", "1", "é", " ", "o"]), max_size=14),
     data=st.data(),

@@ -43,7 +43,7 @@ def is_json(text: str) -> bool:
     return True
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(text=JSON, size=st.integers(1, 6))
 def test_json_passes_untouched_with_its_tokens(text: str, size: int) -> None:
     parts = equal_parts(text, size)
@@ -53,7 +53,7 @@ def test_json_passes_untouched_with_its_tokens(text: str, size: int) -> None:
     assert len(shown.tokens) == len(parts)
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(text=JSON, place=st.integers(0, 60), other=st.sampled_from('{}[]",:0-+.eE1tn\\u \n\x01aN'))
 def test_a_changed_text_is_complete_just_when_the_parser_takes_it(
     text: str, place: int, other: str
@@ -69,7 +69,7 @@ def test_a_changed_text_is_complete_just_when_the_parser_takes_it(
         assert changed[read:].strip() or not reader.complete
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(text=st.text('{}[]",:01-.etrue\\ ', max_size=8))
 def test_what_is_read_can_still_become_json_and_one_more_character_cannot(text: str) -> None:
     """The rest that would complete a beginning is built from what the reader says is open."""

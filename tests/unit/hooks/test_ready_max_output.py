@@ -24,7 +24,7 @@ def starts(unit: str, text: str) -> list[int]:
     return [found.start() for found in re.finditer(pattern, text)]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     text=TEXT,
     unit=st.sampled_from(["characters", "words", "lines"]),

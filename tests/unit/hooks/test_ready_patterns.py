@@ -35,7 +35,7 @@ STRINGS = [
 ]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(pattern=PATTERNS)
 def test_every_text_that_can_go_on_to_a_match_is_a_beginning(pattern: str) -> None:
     begun = re.compile(beginnings(pattern))
@@ -44,7 +44,7 @@ def test_every_text_that_can_go_on_to_a_match_is_a_beginning(pattern: str) -> No
     assert all(begun.fullmatch(text) for text in can_go_on)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(pattern=PATTERNS)
 def test_a_text_that_cannot_go_on_is_no_beginning(pattern: str) -> None:
     begun = re.compile(beginnings(pattern))
@@ -98,7 +98,7 @@ def redacted(patterns: list[str], text: str) -> tuple[str, list[tuple[int, int]]
         place = hit.end()
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(text=TEXT, patterns=st.sampled_from(CASES), data=st.data())
 def test_what_is_redacted_is_what_one_search_of_the_whole_text_finds(
     text: str, patterns: list[str], data: st.DataObject
@@ -114,7 +114,7 @@ def test_what_is_redacted_is_what_one_search_of_the_whole_text_finds(
             assert token not in shown.tokens
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=TEXT, data=st.data())
 def test_a_terminate_shows_what_came_before_the_match(text: str, data: st.DataObject) -> None:
     hook = Patterns(patterns=[{"pattern": r"ab+c|\d{3}", "action": "terminate", "name": "found"}])
@@ -124,7 +124,7 @@ def test_a_terminate_shows_what_came_before_the_match(text: str, data: st.DataOb
     assert shown.reason == ("found" if hit else None)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(text=TEXT, data=st.data())
 def test_a_pattern_that_is_not_taken_apart_works_with_a_window(
     text: str, data: st.DataObject

@@ -88,7 +88,7 @@ def redacted(text: str, spans: list[tuple[int, int]]) -> str:
     return "".join([*shown, text[place:]])
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(text=TEXT, whole_words=st.booleans(), data=st.data())
 @example(text="größen sen ab", whole_words=False, data=None)
 def test_what_is_redacted_does_not_depend_on_the_chunks(
@@ -110,7 +110,7 @@ def test_what_is_redacted_does_not_depend_on_the_chunks(
 
 
 @pytest.mark.promise("S0-017", "S0-018")
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=TEXT, data=st.data())
 def test_a_terminated_answer_shows_what_came_before_the_phrase_and_no_more(
     text: str, data: st.DataObject
@@ -123,7 +123,7 @@ def test_a_terminated_answer_shows_what_came_before_the_phrase_and_no_more(
     assert text.startswith("".join(shown.pieces))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=TEXT, data=st.data())
 def test_only_what_may_begin_a_phrase_is_held(text: str, data: st.DataObject) -> None:
     """At the end of each chunk: text that no phrase can begin in is shown, but for its chunk."""

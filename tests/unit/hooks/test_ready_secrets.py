@@ -62,7 +62,7 @@ def test_it_is_taken_out_wherever_it_is_cut(secrets: Secrets, kind: str, sample:
         assert (alone.text, alone.reason) == ("a ", kind)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     sample=st.sampled_from([sample for kind, sample in EVERY if kind != "private_key"]),
     cuts=st.sets(st.integers(0, 250), max_size=6),

@@ -63,7 +63,7 @@ def no_longer_than_the_overlap(text: str) -> bool:
     return all(len(found.group()) <= LONGEST for found in SECRET.finditer(text))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(text=TEXT.filter(no_longer_than_the_overlap), config=SETTINGS, data=st.data())
 def test_redaction_gives_what_one_check_of_the_whole_text_gives(
     text: str, config: dict[str, Any], data: st.DataObject
@@ -78,7 +78,7 @@ def test_redaction_gives_what_one_check_of_the_whole_text_gives(
     assert shown.tokens == sorted(set(shown.tokens))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=TEXT, config=SETTINGS, data=st.data())
 def test_what_passes_comes_out_whole_with_every_token_behind_its_text(
     text: str, config: dict[str, Any], data: st.DataObject
@@ -95,7 +95,7 @@ def test_what_passes_comes_out_whole_with_every_token_behind_its_text(
     assert way.shown.tokens == [token for token, _, _ in spans]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=TEXT, config=SETTINGS, data=st.data())
 def test_what_is_held_is_bounded(text: str, config: dict[str, Any], data: st.DataObject) -> None:
     for hook in (Redact(**config), Collect(**config)):
@@ -113,7 +113,6 @@ def test_a_run_of_tokens_without_text_is_bounded_and_its_first_are_dropped() -> 
     assert shown.text == "a"
 
 
-@settings(deadline=None)
 @given(text=st.text("ban ", max_size=30), config=SETTINGS, data=st.data())
 def test_a_block_withholds_the_phrase_and_ends_the_answer(
     text: str, config: dict[str, Any], data: st.DataObject
@@ -124,7 +123,7 @@ def test_a_block_withholds_the_phrase_and_ends_the_answer(
     assert shown.reason == ("phrase" if phrase else None)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(text=TEXT, config=SETTINGS, data=st.data())
 def test_a_check_sees_what_came_right_before_its_window(
     text: str, config: dict[str, Any], data: st.DataObject
@@ -144,7 +143,7 @@ def test_a_check_sees_what_came_right_before_its_window(
         assert len(window.before) <= config["overlap"]
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     words=st.lists(
         st.sampled_from([[" cat"], [" cat", "s"], [" bob", "cat"], ["."], [" a"], ["\n"]]),

@@ -107,7 +107,7 @@ def test_the_repetition_penalty_is_keskars(library: Library) -> None:
 
 
 @given(tokens=st.lists(st.integers(3, 6), min_size=1, max_size=40), size=st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_ngram_comes_twice_whatever_came_before(tokens: list[int], size: int) -> None:
     state = state_of(("no_repeat_ngram", {"size": size}))
     for length in range(len(tokens) + 1):

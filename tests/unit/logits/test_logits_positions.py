@@ -187,7 +187,7 @@ class Scheduler:
     overlap=st.booleans(),
     disaggregated=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_sequence_is_what_an_honest_loop_would_make_of_it(
     seed: int, kinds: list[str], prompts: list[list[int]], overlap: bool, disaggregated: bool
 ) -> None:

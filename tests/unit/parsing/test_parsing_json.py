@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from frontend.openai.parsing.json_reader import LONGEST_SCALAR, JsonReader
+from tandem_frontend.openai.parsing.json_reader import LONGEST_SCALAR, JsonReader
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -53,7 +53,7 @@ def is_json(text: str) -> bool:
 @example("-", 1)
 @example('{"a" "b"}', 1)
 @example("[01]", 2)
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_what_is_taken_for_a_value_is_one(text: str, size: int) -> None:
     # The space ends a number.
     taken, reader = read(text + " ", size)
@@ -65,7 +65,7 @@ def test_what_is_taken_for_a_value_is_one(text: str, size: int) -> None:
 
 
 @given(VALUES, st.integers(1, 9), st.booleans(), st.sampled_from([None, 2]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_value_is_taken_to_its_end(value: Any, size: int, ascii_: bool, indent: Any) -> None:
     text = json.dumps(value, ensure_ascii=ascii_, indent=indent)
     taken, reader = read(text + " and more", size)

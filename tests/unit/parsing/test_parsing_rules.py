@@ -16,12 +16,12 @@ from parsed_answers import MOST_HELD, check_cuts, parsed, parser, plain
 from recorded_answers import ONE, PLAN, RECORDED
 from spoilt_answers import CONVERTED, check, spoilt
 
-from frontend.openai.parsing import parser as parser_module
-from frontend.openai.parsing.families import FAMILIES
-from frontend.openai.parsing.formats import Xml
-from frontend.openai.parsing.parts import CallArguments, CallStart, Content, Reasoning
-from frontend.openai.parsing.unquoted import DEEPEST
-from frontend.openai.parsing.values import LITERAL_LIMIT, keyword_arguments, typed
+from tandem_frontend.openai.parsing import parser as parser_module
+from tandem_frontend.openai.parsing.families import FAMILIES
+from tandem_frontend.openai.parsing.formats import Xml
+from tandem_frontend.openai.parsing.parts import CallArguments, CallStart, Content, Reasoning
+from tandem_frontend.openai.parsing.unquoted import DEEPEST
+from tandem_frontend.openai.parsing.values import LITERAL_LIMIT, keyword_arguments, typed
 
 FAMILY_NAMES = st.sampled_from(sorted(FAMILIES))
 
@@ -46,7 +46,7 @@ def texts(draw: st.DrawFn) -> tuple[str, str]:
 
 @pytest.mark.promise("S6-242")
 @given(texts(), st.randoms(use_true_random=False))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_text_raises_and_no_pieces_change_the_parts(
     given_: tuple[str, str], rng: random.Random
 ) -> None:
@@ -453,5 +453,5 @@ def test_parsers_import_nothing_but_each_other() -> None:
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
             for name in names:
-                own = name.startswith("frontend.openai.parsing.")
+                own = name.startswith("tandem_frontend.openai.parsing.")
                 assert own or name.partition(".")[0] in sys.stdlib_module_names, (path, name)

@@ -9,8 +9,8 @@ import pytest
 from parsed_answers import check_cuts, parsed, parser, plain
 from recorded_answers import ONE, RECORDED, TWO
 
-from frontend.openai.parsing.families import FAMILIES, detect
-from frontend.openai.parsing.parts import Content, Reasoning
+from tandem_frontend.openai.parsing.families import FAMILIES, detect
+from tandem_frontend.openai.parsing.parts import Content, Reasoning
 
 ENDED_BY_CALLS = [name for name in RECORDED if FAMILIES[name].call_ends_thought]
 THINKING = [name for name, recorded in RECORDED.items() if recorded.opens[0]]

@@ -9,10 +9,10 @@ import pytest
 from parsed_answers import check_cuts
 from recorded_answers import RECORDED
 
-from frontend.openai.parsing.families import FAMILIES
-from frontend.openai.parsing.formats import Xml
-from frontend.openai.parsing.schemas import MOST_SCHEMAS, types_of_property
-from frontend.openai.parsing.values import keyword_arguments, typed
+from tandem_frontend.openai.parsing.families import FAMILIES
+from tandem_frontend.openai.parsing.formats import Xml
+from tandem_frontend.openai.parsing.schemas import MOST_SCHEMAS, types_of_property
+from tandem_frontend.openai.parsing.values import keyword_arguments, typed
 
 XML = {name: xml for name in RECORDED if isinstance(xml := FAMILIES[name].calls[0], Xml)}
 

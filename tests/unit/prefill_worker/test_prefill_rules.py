@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from worker_harness import KV, PROMPT_TOKENS, Bench, delta, ids_of, terminate_at
 
-from prefill_worker.rules import PrefillRules
 from tandem.engine.base import Delta, Ending
 from tandem.errors import EngineError
 from tandem.hooks.contract import terminate
@@ -13,6 +12,7 @@ from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core import events
 from tandem.worker.core.output import Finish
+from tandem_prefill_worker.rules import PrefillRules
 
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 

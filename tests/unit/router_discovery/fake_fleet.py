@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Sequence
 from typing import Any, TypeVar
 
-from router.core.values import Phase
-from router.discovery import Listed, Listing, Watchkeeper
 from tandem.errors import QueueFullError
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire.grpc import Server
+from tandem_router.core.values import Phase
+from tandem_router.discovery import Listed, Listing, Watchkeeper
 
 SECONDS = 60.0
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED

@@ -11,10 +11,10 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 from fake_fleet import soon, until
 
-from router.config import RouterConfig
-from router.discovery import Listing, Trouble, make_discovery
-from router.discovery.dns import DnsDiscovery
 from tandem.wire import addresses
+from tandem_router.config import RouterConfig
+from tandem_router.discovery import Listing, Trouble, make_discovery
+from tandem_router.discovery.dns import DnsDiscovery
 
 NOT_FOUND = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 

@@ -14,13 +14,13 @@ import pytest
 from fake_api_server import PATH, FakeApiServer, endpoint_slice
 from kubernetes import client
 
-from router.config import RouterConfig
-from router.core.values import Phase
-from router.discovery import Listed, Listing, Trouble, make_discovery
-from router.discovery import kubernetes as kubernetes_discovery
-from router.discovery.kubernetes import KubernetesDiscovery
-from router.discovery.slice_watch import Timing
 from tandem.errors import StartError
+from tandem_router.config import RouterConfig
+from tandem_router.core.values import Phase
+from tandem_router.discovery import Listed, Listing, Trouble, make_discovery
+from tandem_router.discovery import kubernetes as kubernetes_discovery
+from tandem_router.discovery.kubernetes import KubernetesDiscovery
+from tandem_router.discovery.slice_watch import Timing
 
 SECONDS = 60.0
 SERVICES = {"t-prefill": Phase.PREFILL, "t-decode": Phase.DECODE}

@@ -9,11 +9,11 @@ from contextlib import aclosing
 import pytest
 from fake_fleet import soon, until
 
-from router.config import RouterConfig
-from router.core.values import Phase
-from router.discovery import Listed, Listing, make_discovery
-from router.discovery import static as static_discovery
-from router.discovery.static import StaticDiscovery, is_there
+from tandem_router.config import RouterConfig
+from tandem_router.core.values import Phase
+from tandem_router.discovery import Listed, Listing, make_discovery
+from tandem_router.discovery import static as static_discovery
+from tandem_router.discovery.static import StaticDiscovery, is_there
 
 WORKERS = (Listed("p:1", Phase.PREFILL), Listed("d:1", Phase.DECODE))
 

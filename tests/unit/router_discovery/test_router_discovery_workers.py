@@ -12,15 +12,15 @@ import pytest
 from fake_fleet import SECONDS, FakeDiscovery, FakeWorker, soon, until
 from prometheus_client import generate_latest
 
-from router import metrics
-from router.config import RouterConfig
-from router.connection import UNLISTED
-from router.core import events
-from router.core.values import Phase
-from router.discovery import Listed
-from router.server import RunningRouter, running
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
 from tandem.wire.grpc import open_channel
+from tandem_router import metrics
+from tandem_router.config import RouterConfig
+from tandem_router.connection import UNLISTED
+from tandem_router.core import events
+from tandem_router.core.values import Phase
+from tandem_router.discovery import Listed
+from tandem_router.server import RunningRouter, running
 
 
 class Fleet:

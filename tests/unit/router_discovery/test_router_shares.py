@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 from test_router_discovery_workers import Fleet, fleet
 
-from router import debug, metrics
-from router.config import RouterConfig
-from router.core.values import Phase
-from router.discovery import Listed, Share, make_share
-from router.discovery.share import servers
+from tandem_router import debug, metrics
+from tandem_router.config import RouterConfig
+from tandem_router.core.values import Phase
+from tandem_router.discovery import Listed, Share, make_share
+from tandem_router.discovery.share import servers
 
 ROUTERS = [f"10.0.1.{each}:7000" for each in range(1, 9)]
 WORKERS = [f"10.{each // 250}.2.{each % 250}:7200" for each in range(2_000)]
@@ -172,7 +172,7 @@ def test_nothing_is_hashed_again_that_has_not_changed(monkeypatch: pytest.Monkey
         asked.append(worker)
         return servers(worker, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("router.discovery.share.servers", counting)
+    monkeypatch.setattr("tandem_router.discovery.share.servers", counting)
     share, routers = _share(), frozenset(ROUTERS)
     share.of(_fleet(100), routers)
     assert len(asked) == 100

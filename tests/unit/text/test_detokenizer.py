@@ -72,7 +72,7 @@ def _token_ids(tokenizer: tokenizers.Tokenizer) -> st.SearchStrategy[list[int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(data=st.data())
 def test_pieces_join_to_what_decoding_all_at_once_gives(kind: str, data: st.DataObject) -> None:
     token_ids = data.draw(_token_ids(KINDS[kind]))

@@ -15,7 +15,6 @@ from scripted_engine import ScriptedEngine
 from test_worker_server import PATIENCE, Router, until
 from worker_harness import MODEL, SAMPLING, TRACE
 
-from aggregated_worker.worker import AggregatedWorker
 from tandem.cli.client import Client
 from tandem.engine.base import Delta, Ending
 from tandem.errors import ConfigError, EngineError
@@ -23,6 +22,7 @@ from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
 from tandem.wire import faces
 from tandem.wire.grpc import open_channel
 from tandem.worker.config import WorkerConfig
+from tandem_aggregated_worker.worker import AggregatedWorker
 
 
 class Served:

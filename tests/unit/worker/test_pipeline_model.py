@@ -24,7 +24,7 @@ VERDICTS = st.lists(
 
 
 @pytest.mark.promise("S0-008", "S0-011", "S0-012", "S0-013", "S0-018", "S0-030")
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(
     text=TEXT, verdicts=VERDICTS, stops=st.sampled_from([[], ["END"], ["b ", "é☃"]]), data=st.data()
 )
@@ -43,7 +43,6 @@ def test_every_run_equals_the_model(
 
 
 @pytest.mark.promise("S0-006")
-@settings(deadline=None)
 @given(text=TEXT, data=st.data())
 def test_a_hook_that_passes_everything_changes_nothing(
     tokenizer: Tokenizer, text: str, data: st.DataObject
@@ -56,7 +55,6 @@ def test_a_hook_that_passes_everything_changes_nothing(
 
 
 @pytest.mark.promise("S0-022", "S0-023")
-@settings(deadline=None)
 @given(text=TEXT, verdicts=VERDICTS, data=st.data())
 def test_there_is_one_final_call_and_diffs_add_up_to_the_text(
     tokenizer: Tokenizer, text: str, verdicts: list[Verdict], data: st.DataObject
@@ -68,7 +66,6 @@ def test_there_is_one_final_call_and_diffs_add_up_to_the_text(
 
 
 @pytest.mark.promise("S0-038")
-@settings(deadline=None)
 @given(text=TEXT, verdicts=VERDICTS, data=st.data())
 def test_withheld_tokens_count_as_generated(
     tokenizer: Tokenizer, text: str, verdicts: list[Verdict], data: st.DataObject

@@ -21,7 +21,7 @@ LETTERS = st.text("abc é☃", max_size=24)
 STOPS = st.lists(st.text("abc é☃", min_size=1, max_size=4), min_size=1, max_size=3)
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(text=LETTERS, stops=STOPS, data=st.data())
 def test_what_is_shown_equals_the_model_for_any_split(
     tokenizer: Tokenizer, text: str, stops: list[str], data: st.DataObject
@@ -32,7 +32,7 @@ def test_what_is_shown_equals_the_model_for_any_split(
     assert outcome.stop_reason == reference(chunks, stops=stops).stop_reason
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(text=LETTERS, stops=STOPS, data=st.data())
 def test_token_ids_and_logprobs_never_show_more_than_the_text(
     tokenizer: Tokenizer, text: str, stops: list[str], data: st.DataObject

@@ -39,7 +39,7 @@ def first_word(tokens: list[int], words: list[list[int]]) -> tuple[int, tuple[in
     return 0, ()
 
 
-@settings(deadline=None, max_examples=500)
+@settings(max_examples=500)
 @given(tokens=TOKENS, words=WORDS, data=st.data())
 def test_the_first_word_ends_a_sequence_for_any_split(
     tokens: list[int], words: list[list[int]], data: st.DataObject

@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-from decode_worker.rules import DecodeRules
-from prefill_worker.rules import PrefillRules
 from tandem.byte_budget import ByteBudget
 from tandem.engine.base import Delta, Ending, EngineRequest
 from tandem.errors import EngineError, HookError, WorkerError
@@ -21,6 +19,8 @@ from tandem.worker.core import actions, events, leg
 from tandem.worker.core.leg import NEXT, Stage
 from tandem.worker.core.machine import Core
 from tandem.worker.core.output import Output
+from tandem_decode_worker.rules import DecodeRules
+from tandem_prefill_worker.rules import PrefillRules
 
 CLOSED = "closed"
 

@@ -15,7 +15,6 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from decode_worker.classifying import load_phase
 from tandem import metrics
 from tandem.errors import ConfigError, EngineError, StartError
 from tandem.worker import divided
@@ -32,6 +31,7 @@ from tandem.worker.process_link import (
     UnansweredError,
 )
 from tandem.worker.server import Worker
+from tandem_decode_worker.classifying import load_phase
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.promise("S5-451")]
 PATIENCE = 60.0

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-import aggregated_worker.__main__ as aggregated
-from decode_worker.classifying import load_phase
+import tandem_aggregated_worker.__main__ as aggregated
 from tandem.worker import further, server
 from tandem.worker.config import WorkerConfig
+from tandem_decode_worker.classifying import load_phase
 
 
 class Lives:

@@ -19,8 +19,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from scripted_engine import ScriptedEngine
 from worker_harness import MODEL, SAMPLING, TRACE, Said
 
-from decode_worker.classifying import load_phase as load_decode
-from prefill_worker.rules import load_phase as load_prefill
 from tandem import process
 from tandem.cli.client import Client
 from tandem.engine import factory
@@ -34,6 +32,8 @@ from tandem.worker.config import WorkerConfig
 from tandem.worker.core import machine
 from tandem.worker.phase import LoadPhase
 from tandem.worker.server import Worker
+from tandem_decode_worker.classifying import load_phase as load_decode
+from tandem_prefill_worker.rules import load_phase as load_prefill
 
 PATIENCE = 60.0
 LOAD: dict[str, LoadPhase] = {"prefill": load_prefill, "decode": load_decode}

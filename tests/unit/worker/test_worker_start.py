@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 from scripted_engine import ScriptedEngine
 
-from aggregated_worker.worker import AggregatedWorker
-from decode_worker.classifying import load_phase
 from tandem import process
 from tandem.cli.client import Client
 from tandem.engine import factory
@@ -25,6 +23,8 @@ from tandem.engine.base import EngineDescription
 from tandem.errors import StartError
 from tandem.worker.config import WorkerConfig
 from tandem.worker.server import Worker
+from tandem_aggregated_worker.worker import AggregatedWorker
+from tandem_decode_worker.classifying import load_phase
 
 PATIENCE = 30.0
 KINDS = ("one phase", "aggregated")

@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Literal
 
 from scripted_engine import LIMITS, ScriptedEngine
 
-from decode_worker.rules import DecodeRules
-from prefill_worker.rules import PrefillRules
 from tandem.byte_budget import DEFAULT_BYTES, ByteBudget
 from tandem.engine.base import Delta, Ending, KvTransfer, Logprobs, Role
 from tandem.engine.prefix_log import PrefixLog
@@ -34,6 +32,8 @@ from tandem.worker.phase import PhaseParts
 from tandem.worker.records import Records
 from tandem.worker.shell import Shell
 from tandem.worker.spans import LegSpans
+from tandem_decode_worker.rules import DecodeRules
+from tandem_prefill_worker.rules import PrefillRules
 
 MODEL = "tandem-tiny"
 TRACE = "0af7651916cd43dd8448eb211c80319c"

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
-from tandem import own_packages
+from tandem import launching
 
 PROGRAM: Final = "tandem.hooks.runner.processes.process"
 KILL_SECONDS: Final = 5.0
@@ -46,7 +46,7 @@ class Spawner:
     def _start(self, theirs: socket.socket) -> subprocess.Popen[bytes]:
         with theirs:
             process = subprocess.Popen(
-                own_packages.command(PROGRAM, str(theirs.fileno())),
+                launching.command(PROGRAM, str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
             )

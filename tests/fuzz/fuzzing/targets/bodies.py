@@ -11,14 +11,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from frontend.config import FrontendConfig
-from frontend.openai import chat_template
-from frontend.openai.dialects import CHAT, COMPLETION
-from frontend.openai.messages.dialect import MESSAGES
-from frontend.openai.preprocessor import Preprocessor
-from frontend.openai.responses.dialect import RESPONSES
-from frontend.openai.strangers import FieldRules
-from frontend.openai.tokenizer import Tokenizer
 from fuzzing import requests
 from fuzzing.frontend_bench import fleet
 from fuzzing.json_values import dumped, spoil_json, spoil_value
@@ -30,6 +22,14 @@ from tandem.text import tokenizer
 from tandem.upstream.submission import Submission
 from tandem.v1 import worker_pb2
 from tandem.worker.intake import Intake
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai import chat_template
+from tandem_frontend.openai.dialects import CHAT, COMPLETION
+from tandem_frontend.openai.messages.dialect import MESSAGES
+from tandem_frontend.openai.preprocessor import Preprocessor
+from tandem_frontend.openai.responses.dialect import RESPONSES
+from tandem_frontend.openai.strangers import FieldRules
+from tandem_frontend.openai.tokenizer import Tokenizer
 
 _FORMS = ("response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 

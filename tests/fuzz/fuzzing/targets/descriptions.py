@@ -14,12 +14,12 @@ from google.protobuf.message import DecodeError
 from fuzzing.messages import spoil_message
 from fuzzing.router_bench import RouterBench
 from fuzzing.target import MODEL, FoundError, Target
-from router.conduct import Conduct
-from router.connection import WorkerConnection
-from router.core.values import Phase
-from router.discovery import Listed
 from tandem.errors import WorkerError
 from tandem.v1 import common_pb2, worker_pb2
+from tandem_router.conduct import Conduct
+from tandem_router.connection import WorkerConnection
+from tandem_router.core.values import Phase
+from tandem_router.discovery import Listed
 
 _PATIENCE_SECONDS = 60.0
 

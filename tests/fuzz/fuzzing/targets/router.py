@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 from fuzzing.messages import spoil_message
 from fuzzing.router_bench import TRACE, VOUCHERS, AbortedError, Context, RouterBench, once
 from fuzzing.target import MODEL, FoundError, Target
-from router.core.values import Phase, Voucher
 from tandem.prefix_blocks import packed
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem_router.core.values import Phase, Voucher
 
 _PATIENCE_SECONDS = 60.0
 

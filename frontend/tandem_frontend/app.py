@@ -1,0 +1,318 @@
+"""The ASGI application: paths to handlers, keys, and failures to OpenAI's error shape."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import NamedTuple
+
+from tandem.complaints import Complaints
+from tandem.errors import (
+    AuthenticationError,
+    CancelledError,
+    DeadlineError,
+    DrainingError,
+    HookError,
+    InternalError,
+    NotConfiguredError,
+    RateLimitError,
+    RefusedError,
+    RequestError,
+    SlowClientError,
+    TandemError,
+    TooLargeError,
+)
+from tandem_frontend.http import errors as http_errors
+from tandem_frontend.http.browsers import Browsers
+from tandem_frontend.http.capacity import Capacity
+from tandem_frontend.http.errors import HostNotAllowedError, MethodNotAllowedError, NotFoundError
+from tandem_frontend.http.messages import Call, Receive, Scope, Send
+from tandem_frontend.http.spans import CallSpans
+from tandem_frontend.metrics import Endpoint, Metrics
+from tandem_frontend.openai.dialects import CHAT, COMPLETION
+from tandem_frontend.openai.endpoints import DOCS, MODELS, Endpoints
+from tandem_frontend.openai.generation import Generation
+from tandem_frontend.openai.messages import errors as message_errors
+from tandem_frontend.openai.messages.dialect import MESSAGES
+from tandem_frontend.openai.moderations.endpoint import Moderations
+from tandem_frontend.openai.responses.dialect import RESPONSES
+from tandem_frontend.playground import PATH, File
+from tandem_frontend.scrapes import Scrapes
+from tandem_frontend.tenants import Tenant, Tenants
+
+log = logging.getLogger(__name__)
+
+RESPONSES_PATH = "/v1/responses"
+MESSAGES_PATH = "/v1/messages"
+_BESIDE = {
+    PATH: "A page to chat on",
+    "/metrics": "Metrics, as Prometheus reads them",
+    "/ping": "The same as /ready",
+}
+"""What the index says of paths that the operator may name, beside those of the API."""
+Handler = Callable[[Call], Awaitable[TandemError | None]]
+
+
+class Route(NamedTuple):
+    method: str
+    handler: Handler
+    secured: bool = False
+    """Wants an API key, where the deployment has any."""
+    counted: Endpoint | None = None
+    """The name under which its requests are counted."""
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """HEAD is GET without a body: the server sends none."""
+        return (self.method, "HEAD") if self.method == "GET" else (self.method,)
+
+
+class App:
+    """Serves every path of docs/api.md."""
+
+    def __init__(
+        self,
+        tenants: Tenants,
+        endpoints: Endpoints,
+        generation: Generation,
+        moderations: Moderations,
+        metrics: Metrics,
+        *,
+        browsers: Browsers,
+        capacity: Capacity,
+        complaints: Complaints,
+        files: Mapping[str, File],
+        operator_paths: Collection[str] = (),
+        spans: CallSpans | None = None,
+        trust_traceparent: bool = False,
+    ) -> None:
+        """`files`: static files by path. `operator_paths`: those of operators that are served too.
+        `spans`: spans of counted requests; None: no request is traced.
+        """
+        self._metrics = metrics
+        self._browsers = browsers
+        self._capacity = capacity
+        self._complaints = complaints
+        self._spans = spans
+        self._trust_traceparent = trust_traceparent
+        self._tenants = tenants
+        get, post = "GET", "POST"
+        self._model = Route(get, endpoints.model, secured=True)
+        self._routes = {
+            "/v1/chat/completions": Route(
+                post, functools.partial(generation.serve, CHAT), True, "chat_completions"
+            ),
+            "/v1/completions": Route(
+                post, functools.partial(generation.serve, COMPLETION), True, "completions"
+            ),
+            RESPONSES_PATH: Route(
+                post, functools.partial(generation.serve, RESPONSES), True, "responses"
+            ),
+            MESSAGES_PATH: Route(
+                post, functools.partial(generation.serve, MESSAGES), True, "messages"
+            ),
+            f"{MESSAGES_PATH}/count_tokens": Route(
+                post, endpoints.count_tokens, True, "count_tokens"
+            ),
+            "/v1/moderations": Route(post, moderations.serve, True, "moderations"),
+            "/tokenize": Route(post, endpoints.tokenize, True, "tokenize"),
+            "/detokenize": Route(post, endpoints.detokenize, True, "detokenize"),
+            "/v1/models": Route(get, endpoints.models, secured=True),
+            "/health": Route(get, endpoints.ready),
+            "/ready": Route(get, endpoints.ready),
+            "/ready/pair": Route(get, endpoints.paired),
+            "/live": Route(get, endpoints.live),
+            "/version": Route(get, endpoints.version),
+            "/openapi.json": Route(get, endpoints.openapi),
+            DOCS: Route(get, endpoints.docs),
+            **_beside(endpoints, metrics, files, operator_paths),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = Call(scope, receive, send, trust_traceparent=self._trust_traceparent)
+        call.headers = self._browsers.headers(call)
+        if _speaks_messages(call.path):
+            call.headers = (*call.headers, (b"request-id", call.trace_id.encode()))
+        error: TandemError | None
+        try:
+            error = await self._serve(call)
+        except TandemError as failure:
+            error = failure
+            await _answer_error(call, error)
+        except Exception:
+            if not call.started:
+                await _answer_error(call, InternalError("The frontend failed; see its log"))
+            raise  # uvicorn logs it
+        if error is not None:
+            self._complain(call, error)
+
+    async def _serve(self, call: Call) -> TandemError | None:
+        """A failure after the first byte, of which the client knows already.
+
+        Raises the failure where nothing has been sent yet.
+        """
+        self._browsers.check_host(call)
+        route = self._route(call.path)
+        if preflight := self._browsers.preflight(call, route.method):
+            await call.respond_empty(preflight)
+            return None
+        if call.method not in route.methods:
+            allowed = ", ".join(route.methods)
+            raise MethodNotAllowedError(call.path[:200], given=call.method, allowed=allowed)
+        self._browsers.check_body(call)
+        if route.counted is None:
+            self._authenticate(call, route)
+            return await route.handler(call)
+        return await self._count(call, route, route.counted)
+
+    def _route(self, path: str) -> Route:
+        route = self._routes.get(path)
+        if route is None:
+            if not path.startswith(MODELS):
+                if path.startswith(f"{RESPONSES_PATH}/"):
+                    raise NotFoundError(
+                        "Responses are not stored here; send the whole conversation as `input`"
+                    )
+                raise NotFoundError(
+                    f"There is no {path[:200]} here; what generates is at /v1/chat/completions,"
+                    " /v1/responses, /v1/messages and /v1/completions, and / lists all there is"
+                )
+            route = self._model
+        return route
+
+    def _authenticate(self, call: Call, route: Route) -> Tenant | None:
+        """The tenant whose key a call sends; None: the path needs no key."""
+        if not (self._tenants.asked and route.secured):
+            return None
+        given = _given_key(call)
+        if not given:
+            raise AuthenticationError(
+                "An API key is needed: `Authorization: Bearer KEY` or `x-api-key: KEY`"
+            )
+        tenant = self._tenants.find(given)
+        if tenant is None:
+            raise AuthenticationError("The API key is wrong")
+        call.grant = tenant.grant
+        return tenant
+
+    def _enter(self, call: Call, tenant: Tenant) -> None:
+        """Let a request in that came with a key, within the key's limits."""
+        now = time.monotonic()
+        try:
+            self._tenants.enter(tenant, now)
+            call.tenant = tenant
+        finally:
+            call.headers = (*call.headers, *tenant.headers(now))
+
+    async def _count(self, call: Call, route: Route, endpoint: Endpoint) -> TandemError | None:
+        """Serve a request and count it by how it ended."""
+        if self._spans is not None:
+            call.span = self._spans.begin(
+                call.trace_id,
+                call.parent,
+                link=None if call.parent else call.client_span,
+                method=route.method,
+                route=call.path,
+            )
+        error: TandemError | None = InternalError("a fault of ours")
+        try:
+            tenant = self._authenticate(call, route)
+            if tenant is not None:
+                self._enter(call, tenant)
+            with self._capacity.request() as call.allotment:
+                error = await route.handler(call)
+            return error
+        except TandemError as failure:
+            error = failure
+            raise
+        finally:
+            self._metrics.count_request(endpoint, error)
+            if call.tenant is not None:
+                self._tenants.leave(call.tenant, error)
+            if call.span is not None:
+                call.span.end(error, streamed=call.started)
+            _log(call, error)
+
+    def _complain(self, call: Call, error: TandemError) -> None:
+        """Log what an operator should see: faults of ours, and strangers at the door."""
+        ours = error.http_status >= 500 and not isinstance(error, RequestError)
+        if ours or isinstance(error, AuthenticationError | HostNotAllowedError):
+            self._complaints.warn(
+                "request failed",
+                error.code,
+                trace_id=call.trace_id,
+                client_request_id=call.client_request_id or None,
+                peer=call.connection.peer,
+                reason=error.message,
+            )
+
+
+def _beside(
+    endpoints: Endpoints,
+    metrics: Metrics,
+    files: Mapping[str, File],
+    operator_paths: Collection[str],
+) -> dict[str, Route]:
+    """The index, and what it lists beside the API."""
+    operators: dict[str, Handler] = {
+        "/metrics": Scrapes(metrics.registry).answer,
+        "/ping": endpoints.ready,
+    }
+    handlers = {path: operators[path] for path in operator_paths}
+    handlers |= {path: file.serve for path, file in files.items()}
+    pages = {path: says for path, says in _BESIDE.items() if path in handlers}
+    home = PATH if PATH in files else DOCS
+    handlers["/"] = functools.partial(endpoints.index, home, pages)
+    return {path: Route("GET", handler) for path, handler in handlers.items()}
+
+
+def _given_key(call: Call) -> bytes:
+    """The key that a request came with; empty: none."""
+    scheme, _, given = (call.header(b"authorization") or b"").partition(b" ")
+    bearer = given.strip() if scheme.lower() == b"bearer" else b""
+    return bearer or (call.header(b"x-api-key") or b"").strip()
+
+
+def _speaks_messages(path: str) -> bool:
+    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
+
+
+async def _answer_error(call: Call, error: TandemError) -> None:
+    """Tell the client, unless it has gone. What it may still be sending is not read."""
+    if isinstance(error, CancelledError | SlowClientError):
+        call.connection.abort()
+        return
+    headers: list[tuple[bytes, bytes]] = []
+    if isinstance(error, AuthenticationError):
+        headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, MethodNotAllowedError):
+        headers.append((b"allow", error.allowed.encode()))
+    if isinstance(error, RefusedError):
+        headers.append((b"retry-after", b"1"))
+    if isinstance(error, RateLimitError):
+        headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_seconds)))
+    if isinstance(error, HookError | DeadlineError | NotConfiguredError):
+        headers.append((b"x-should-retry", b"false"))  # as OpenAI's own client libraries read it
+    if isinstance(error, TooLargeError | DrainingError):
+        headers.append((b"connection", b"close"))
+    status = error.http_status
+    if _speaks_messages(call.path):
+        status = message_errors.status(error)
+        body = message_errors.body(error, call.trace_id)
+    else:
+        body = http_errors.body(error)
+    await call.respond(status, body, headers=headers)
+
+
+def _log(call: Call, error: TandemError | None) -> None:
+    """The end of a request; its message may quote the client's own words, and is left out."""
+    if log.isEnabledFor(logging.DEBUG):
+        extra = {
+            "trace_id": call.trace_id,
+            "client_request_id": call.client_request_id or None,
+            "code": error.code if error else None,
+        }
+        log.debug("request ended early" if error else "request served", extra=extra)

@@ -1,0 +1,90 @@
+"""The frontend's lifecycle: listen, talk to the router, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from asyncio import Task, TaskGroup
+from collections.abc import Callable
+from socket import socket
+
+from tandem import sockets
+from tandem.errors import DrainingError
+from tandem.tracing.spans import Tracer
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.http.server import HttpServer, listen
+from tandem_frontend.parts import Parts
+
+log = logging.getLogger(__name__)
+
+
+async def serve(
+    config: FrontendConfig,
+    stop: asyncio.Event,
+    *,
+    tracer: Tracer | None = None,
+    on_started: Callable[[int, int], object] = lambda port, metrics_port: None,
+) -> None:
+    """Serve until `stop` is set, then drain. `tracer`: where spans go. `on_started` is told both
+    ports.
+
+    Raises ConfigError where the model's files or the address cannot be used.
+    """
+    parts = Parts(config, tracer)
+    server = parts.server()
+    parts.metrics.watch_connections(lambda: len(server.connections))
+    with listen(config.listen) as listener:
+        async with parts.admin.serving(config.metrics_listen) as metrics_port, TaskGroup() as group:
+            following = _start(parts, group)
+            serving = group.create_task(server.serve(sockets=[listener]))
+            on_started(_announced(config, listener), metrics_port)
+            await stop.wait()
+            await _drain(parts, server)
+            server.end()
+            await serving
+            await parts.readers.close()
+            parts.complaints.close()
+            for each in following:
+                each.cancel()
+
+
+async def check(config: FrontendConfig) -> None:
+    """Raises ConfigError for what `serve` would refuse of its settings on any machine."""
+    parts = Parts(config)
+    if parts.https:
+        parts.https.server_context()
+
+
+def _start(parts: Parts, group: TaskGroup) -> list[Task[None]]:
+    """Begin what runs until the server has ended: streams to routers, and watched files."""
+    return [
+        group.create_task(parts.routers.run(parts.demultiplexer)),
+        group.create_task(parts.tenants.follow()),
+        group.create_task(parts.models.follow()),
+        group.create_task(parts.moderations.follow()),
+    ]
+
+
+def _announced(config: FrontendConfig, listener: socket) -> int:
+    """The port of the API, which the log names."""
+    port: int = listener.getsockname()[1]
+    log.info("serving", extra={"address": sockets.bound(config.listen, port)})
+    return port
+
+
+async def _drain(parts: Parts, server: HttpServer) -> None:
+    """Let open requests finish and clients go within `drain_seconds`; then fail the rest."""
+    demultiplexer, seconds = parts.demultiplexer, parts.config.drain_seconds
+    parts.drained.begin()
+    log.info("draining", extra={"count": demultiplexer.open_requests})
+    parts.draining.begin(seconds)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await demultiplexer.idle()
+            await parts.draining.taken(server.connections)
+    parts.drained.aborted = demultiplexer.open_requests
+    parts.drained.end()
+    unfinished = DrainingError("The frontend shut down before the request had finished")
+    demultiplexer.fail_all(unfinished)
+    parts.moderations.fail_all(unfinished)

@@ -1,0 +1,97 @@
+"""A request as the router gets it, and what this frontend alone must know to answer it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from tandem.upstream.submission import Submission
+from tandem.v1 import common_pb2
+from tandem_frontend.openai.answers import AnsweredTier
+from tandem_frontend.openai.parsing.families import Family, named
+from tandem_frontend.openai.thought import Thought
+
+
+class Parsing(msgspec.Struct, frozen=True, kw_only=True):
+    """How an answer's text is taken apart; families.py says what the families' formats are."""
+
+    family: str
+    most_held: int
+    """Characters that may be held back until it is clear whether they are a call."""
+    reasoning: bool = False
+    """Reasoning is told from the answer."""
+    thought: Thought | None = None
+    """Where the model's reasoning begins and ends; None: it does not reason."""
+    shows_reasoning: bool = True
+    tools: dict[str, dict[str, Any]] | None = None
+    """The schemas of the parameters of those that may be called; None: what looks like a call is
+    text."""
+    forced: bool = False
+    """A grammar makes the model write its calls as plain JSON."""
+    single: bool = False
+    """The first call alone is shown."""
+    older: bool = False
+    """A call is answered as OpenAI's older `function_call`."""
+
+    @property
+    def writes(self) -> Family:
+        """How the answer is written: the family, with the reasoning that this model has."""
+        if self.thought is None:
+            return replace(named(self.family), thinking=None)
+        return self.thought.family(self.family)
+
+    @property
+    def opened(self) -> bool:
+        """The prompt ended within the reasoning."""
+        return self.thought is not None and self.thought.opened
+
+    @property
+    def unmarked(self) -> bool:
+        """The model may reason without a marker at the beginning."""
+        return self.thought is not None and self.thought.state == "possible"
+
+    def thought_marks(self) -> common_pb2.Thought | None:
+        """The markers by which workers tell reasoning from content; None: all text is content."""
+        family = self.writes
+        if not self.reasoning or family.thinking is None:
+            return None
+        return common_pb2.Thought(
+            begin=family.thinking.begin,
+            end=family.thinking.end,
+            opened=self.opened,
+            silent=family.silent,
+        )
+
+
+class Asked(Submission, frozen=True, kw_only=True):
+    """A checked request, and how its answer is taken apart."""
+
+    parsing: Parsing | None = None
+    """None: the text is the answer."""
+    alias: str = ""
+    """What the client calls the model; empty: as it is called here."""
+    passed_over: tuple[str, ...] = ()
+    """Names of fields and tools that the answer does without, as their client calls them."""
+    repeated: bytes = b""
+    """What its answer says again of it: members of an object, as JSON."""
+    says_tier: bool = False
+    """The client named a `service_tier`, so that a chat's answer names one."""
+
+    @property
+    def shown_model(self) -> str:
+        """The model as its answers name it."""
+        return self.alias or self.model
+
+    @property
+    def tier(self) -> AnsweredTier:
+        """The class of the queue that the request was really in, by its priority there."""
+        if self.priority:
+            return "priority" if self.priority > 0 else "flex"
+        return "default"
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the open request's prompts, and of the fields that the answer repeats."""
+        return super().held_bytes + len(self.repeated)

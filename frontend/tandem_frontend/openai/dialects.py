@@ -1,0 +1,163 @@
+"""The ways in which clients ask for answers, and are given them: each says how its own shapes stand
+for those of chats, which all else knows alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+import msgspec
+
+from tandem.errors import RequestError, TandemError
+from tandem.upstream.request_state import Finish, Row
+from tandem_frontend.openai import shapes
+from tandem_frontend.openai.answers import Report, Usage
+from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.decoding import Body
+from tandem_frontend.openai.parsed import ParsedBody, ParsedEvents
+from tandem_frontend.openai.requests import (
+    CHAT_BODY,
+    COMPLETION_BODY,
+    ChatRequest,
+    CompletionRequest,
+)
+from tandem_frontend.openai.shapes import Shape
+from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.writers import BodyWriter, CountingWriter, EventWriter, Parsed
+
+DialectKind: TypeAlias = Literal["chat", "completion", "response", "message"]
+Generating: TypeAlias = ChatRequest | CompletionRequest
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+class Running(Protocol):
+    """The request whose answer is written, as far as who writes it must know it."""
+
+    def tokens_of(self, choice: int) -> int:
+        """How many tokens a choice has so far."""
+        ...
+
+    def hold(self, size: int) -> object:
+        """So many bytes more of what came are kept until the end of the answer."""
+        ...
+
+
+class Events(Protocol):
+    """Rows to the events of a stream."""
+
+    @property
+    def parsed(self) -> Parsed: ...
+
+    def opening(self) -> Iterator[bytes]: ...
+
+    def row(self, row: Row) -> bytes: ...
+
+    def ending(self, ending: Finish) -> bytes: ...
+
+    def closing(self, usage: Usage, report: Report | None) -> bytes: ...
+
+    def failing(self, error: TandemError) -> bytes:
+        """The last event of a stream that has begun and cannot go on."""
+        ...
+
+
+class Collector(Protocol):
+    """Rows to the one body of an answer."""
+
+    @property
+    def parsed(self) -> Parsed: ...
+
+    def row(self, row: Row) -> None: ...
+
+    def ending(self, ending: Finish) -> None: ...
+
+    def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]: ...
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Dialect:
+    """How requests are read, and how answers are written."""
+
+    kind: DialectKind
+    operation: str
+    """OpenTelemetry's name for it."""
+    requests: Body[Any]
+    generating: Callable[[Any], Generating]
+    """What a request of its own stands for. Raises RequestError, with `param` as its client named
+    the field.
+    """
+    repeated: Callable[[Any], bytes]
+    """What an answer says again of its request: members of an object as JSON, or nothing."""
+    names: Mapping[str, str]
+    """What its clients call a field of chats, where that is something else."""
+    events: Callable[[Tokenizer, Asked, Running], Events]
+    body: Callable[[Tokenizer, Asked], Collector]
+
+    def name_of(self, field: str) -> str:
+        """What its clients call a field of chats, or one inside of it."""
+        return self.names.get(_root(field), field)
+
+    def name(self, error: RequestError) -> None:
+        """Have an error name its field as clients of this dialect do."""
+        error.param = self.name_of(error.param)
+        for field, name in self.names.items():
+            error.message = error.message.replace(f"`{field}`", f"`{name}`")
+
+
+def _root(param: str) -> str:
+    """The field of a request itself, of the path to one inside of it."""
+    return param.partition(".")[0].partition("[")[0]
+
+
+def _itself(request: R) -> R:
+    return request
+
+
+def nothing(request: object) -> bytes:
+    """Where an answer says nothing again of its request."""
+    return b""
+
+
+def _events(shape: Shape) -> Callable[[Tokenizer, Asked, Running], Events]:
+    def events(tokenizer: Tokenizer, asked: Asked, running: Running) -> Events:
+        made = EventWriter if asked.parsing is None else ParsedEvents
+        written = made(shape, tokenizer, asked)
+        return (
+            CountingWriter(written, asked, running.tokens_of)
+            if asked.want_running_usage
+            else written
+        )
+
+    return events
+
+
+def _body(shape: Shape) -> Callable[[Tokenizer, Asked], Collector]:
+    def body(tokenizer: Tokenizer, asked: Asked) -> Collector:
+        made = BodyWriter if asked.parsing is None else ParsedBody
+        return made(shape, tokenizer, asked)
+
+    return body
+
+
+CHAT = Dialect(
+    kind="chat",
+    operation="chat",
+    requests=CHAT_BODY,
+    generating=_itself,
+    repeated=nothing,
+    names={},
+    events=_events(shapes.CHAT),
+    body=_body(shapes.CHAT),
+)
+COMPLETION = Dialect(
+    kind="completion",
+    operation="text_completion",
+    requests=COMPLETION_BODY,
+    generating=_itself,
+    repeated=nothing,
+    names={},
+    events=_events(shapes.COMPLETION),
+    body=_body(shapes.COMPLETION),
+)

@@ -1,0 +1,284 @@
+"""Chats whose answers are taken apart: content, reasoning and calls of tools, as the events of a
+stream, or collected into one body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tandem.upstream.request_state import Finish, Row
+from tandem_frontend.openai import answers
+from tandem_frontend.openai.answers import ChatFinishReason
+from tandem_frontend.openai.asked import Asked, Parsing
+from tandem_frontend.openai.parsing.parser import Parser
+from tandem_frontend.openai.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
+from tandem_frontend.openai.shapes import Shape
+from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.writers import BodyWriter, EventWriter, Parsed
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Answer:
+    """One choice's answer, taken apart as it comes."""
+
+    def __init__(self, parsing: Parsing, *, whole: bool) -> None:
+        """`whole`: nobody sees it before its end."""
+        family = parsing.writes
+        self._parser = Parser(
+            family.forced() if parsing.forced else family,
+            reasoning=parsing.reasoning,
+            opened=parsing.opened,
+            tools=parsing.tools,
+            most_held=parsing.most_held,
+            unmarked=parsing.unmarked,
+            whole=whole,
+        )
+        self._parsing = parsing
+        self.calls = 0
+        """Shown calls that have begun."""
+        self.reasoning_tokens = 0
+        self._untold: list[tuple[int, int, int]] = []
+        """Texts of which nobody knows yet what is reasoning: how many characters of each are so
+        far, how many it has, and how many tokens."""
+        self._ids: set[str] = set()
+        """Those that the model itself gave to its calls."""
+
+    @property
+    def parsed(self) -> Parsed:
+        """What the parsers have found so far."""
+        tells = self._parsing.reasoning
+        return Parsed(
+            self.reasoning_tokens if tells else None, self.calls, broken_calls=self._parser.broken
+        )
+
+    def push(self, text: str, tokens: int) -> list[Part]:
+        """What is certain now that a text of so many tokens has come."""
+        parser = self._parser
+        thought = parser.in_reasoning
+        parts = parser.push(text)
+        if thought and parser.in_reasoning:
+            self.reasoning_tokens += tokens
+        elif len(parts) == 1 and type(parts[0]) is Content and not self._untold:  # nearly always
+            return parts
+        else:
+            self._count(parts, len(text), tokens)
+        return self._shown(parts)
+
+    def flush(self) -> list[Part]:
+        """The rest, at its end."""
+        parts = self._parser.flush()
+        self._count(parts, 0, 0)
+        return self._shown(parts)
+
+    def _count(self, parts: Sequence[Part], size: int, tokens: int) -> None:
+        """Counts tokens in which reasoning begins or ends: by its characters, once it is known."""
+        thought = sum(len(part.text) for part in parts if isinstance(part, Reasoning))
+        self._untold.append((thought, size, tokens))
+        if not self._parser.undecided:
+            thought, size, tokens = map(sum, zip(*self._untold, strict=True))
+            self.reasoning_tokens += min(tokens, round(tokens * thought / max(1, size)))
+            self._untold.clear()
+
+    def reason(self, ending: Finish) -> ChatFinishReason:
+        """A hook's end stays one, whatever was called before; calls that are all cut are none."""
+        shown = range(self._parser.calls if not self._parsing.single else self.calls)
+        none = self._parser.cut.issuperset(shown)
+        if ending.reason != "stop" or ending.withheld or none:
+            return ending.reason
+        return "function_call" if self._parsing.older else "tool_calls"
+
+    def _shown(self, parts: Sequence[Part]) -> list[Part]:
+        shown = [self._begun(part) for part in parts if self._shows(part)]
+        self.calls += sum(isinstance(part, CallStart) for part in shown)
+        return shown
+
+    def _begun(self, part: Part) -> Part:
+        """An id that the model gives twice is none."""
+        if isinstance(part, CallStart) and part.id:
+            if part.id in self._ids:
+                return part._replace(id="")
+            self._ids.add(part.id)
+        return part
+
+    def _shows(self, part: Part) -> bool:
+        match part:
+            case Reasoning():
+                return self._parsing.shows_reasoning
+            case CallStart(call=call) | CallArguments(call=call):
+                return call == 0 or not self._parsing.single
+        return True
+
+
+class Message:
+    """What parts come to, joined: a delta of a stream, or the message of a body."""
+
+    def __init__(self, id: str, choice: int, *, older: bool) -> None:
+        """`id`: what the answer is called."""
+        self._answer_id, self._choice = id, choice
+        self._older = older
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        self._calls: dict[int, tuple[CallStart | None, list[str]]] = {}
+
+    def add(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            match part:
+                case Content(text=text):
+                    self._content.append(text)
+                case Reasoning(text=text):
+                    self._reasoning.append(text)
+                case CallStart(call=call):
+                    self._calls[call] = (part, [])
+                case CallArguments(call=call, text=text):
+                    self._calls.setdefault(call, (None, []))[1].append(text)
+
+    def delta(self) -> dict[str, Any]:
+        """As a chunk has it; empty: nothing is to be shown."""
+        delta: dict[str, Any] = {}
+        if self._content:
+            delta["content"] = "".join(self._content)
+        if self._reasoning:
+            delta["reasoning_content"] = delta["reasoning"] = "".join(self._reasoning)
+        calls = [self._call_delta(call, *each) for call, each in self._calls.items()]
+        if calls and self._older:
+            delta["function_call"] = calls[0]["function"]
+        elif calls:
+            delta["tool_calls"] = calls
+        return delta
+
+    def whole(self) -> answers.AssistantMessage:
+        calls = [
+            answers.ToolCall(
+                id=call_id(self._answer_id, self._choice, start),
+                function=answers.FunctionCall(name=start.name, arguments="".join(arguments)),
+            )
+            for start, arguments in self._calls.values()
+            if start is not None
+        ]
+        content = "".join(self._content)
+        message = answers.AssistantMessage(content=content if content or not calls else None)
+        if self._reasoning:
+            message.reasoning_content = message.reasoning = "".join(self._reasoning)
+        if calls and self._older:
+            message.function_call = calls[0].function
+        elif calls:
+            message.tool_calls = calls
+        return message
+
+    def _call_delta(
+        self, call: int, start: CallStart | None, arguments: Sequence[str]
+    ) -> dict[str, Any]:
+        text = "".join(arguments)
+        if start is None:
+            return {"index": call, "function": {"arguments": text}}
+        function = {"name": start.name, "arguments": text}
+        id = call_id(self._answer_id, self._choice, start)
+        return {"index": call, "id": id, "type": "function", "function": function}
+
+
+class _Answers:
+    """The parsed answers of all choices of a request."""
+
+    def __init__(self, asked: Asked, *, whole: bool) -> None:
+        parsing = asked.parsing
+        assert parsing is not None
+        self.older = parsing.older
+        self._id = asked.id
+        self.all = [Answer(parsing, whole=whole) for _ in range(asked.choices)]
+
+    @property
+    def parsed(self) -> Parsed:
+        found = [each.parsed for each in self.all]
+        thought = [each.reasoning_tokens for each in found if each.reasoning_tokens is not None]
+        return Parsed(
+            sum(thought) if thought else None,
+            sum(each.calls for each in found),
+            sum(each.broken_calls for each in found),
+        )
+
+    def message(self, choice: int) -> Message:
+        return Message(self._id, choice, older=self.older)
+
+
+class ParsedEvents(EventWriter):
+    """Writes one event for each row that shows something, with all that it shows."""
+
+    def __init__(self, shape: Shape, tokenizer: Tokenizer, asked: Asked) -> None:
+        super().__init__(shape, tokenizer, asked)
+        self._answers = _Answers(asked, whole=False)
+
+    @property
+    def parsed(self) -> Parsed:
+        return self._answers.parsed
+
+    def row(self, row: Row) -> bytes:
+        choice, text, token_ids, logprobs, tokens = row
+        parts = self._answers.all[choice].push(text, tokens)
+        if not logprobs and not token_ids:
+            if not parts:
+                return b""
+            if len(parts) == 1 and (part := self._one(choice, parts[0])):
+                return part
+        return self._event_of(row, b'"delta":' + _encode(self._delta(choice, parts)))
+
+    def ending(self, ending: Finish) -> bytes:
+        answer = self._answers.all[ending.choice]
+        last = b'"delta":' + _encode(self._delta(ending.choice, answer.flush()))
+        return self._end(ending, last, answer.reason(ending))
+
+    def _one(self, choice: int, part: Part) -> bytes:
+        """The event of what most rows are, by the shortest way; empty: it is something else."""
+        if isinstance(part, CallStart):
+            return b""
+        text = _encode(part.text)
+        if isinstance(part, Content):
+            return self._before[choice] + text + self._after
+        if isinstance(part, Reasoning):
+            shown = b'{"reasoning_content":%b,"reasoning":%b' % (text, text)
+        elif self._answers.older:
+            shown = b'{"function_call":{"arguments":%b}' % text
+        else:
+            shown = b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]' % (part.call, text)
+        return self._starts[choice] + b'"delta":' + shown + self._after
+
+    def _delta(self, choice: int, parts: Sequence[Part]) -> dict[str, Any]:
+        message = self._answers.message(choice)
+        message.add(parts)
+        return message.delta()
+
+
+class ParsedBody(BodyWriter):
+    """Takes each row apart as it is collected."""
+
+    def __init__(self, shape: Shape, tokenizer: Tokenizer, asked: Asked) -> None:
+        super().__init__(shape, tokenizer, asked)
+        self._answers = _Answers(asked, whole=True)
+        self._messages = [self._answers.message(choice) for choice in range(asked.choices)]
+
+    @property
+    def parsed(self) -> Parsed:
+        return self._answers.parsed
+
+    def row(self, row: Row) -> None:
+        choice, text, token_ids, logprobs, tokens = row
+        self._messages[choice].add(self._answers.all[choice].push(text, tokens))
+        super().row((choice, "", token_ids, logprobs, tokens))
+
+    def ending(self, ending: Finish) -> None:
+        self._messages[ending.choice].add(self._answers.all[ending.choice].flush())
+        super().ending(ending)
+
+    def _shown(self, choice: int) -> Mapping[str, object]:
+        return {"message": self._messages[choice].whole()}
+
+    def _reason(self, ending: Finish) -> ChatFinishReason:
+        return self._answers.all[ending.choice].reason(ending)
+
+
+def call_id(id: str, choice: int, start: CallStart) -> str:
+    """What a call of the answer `id` is called: what its model calls it, where it does."""
+    return start.id or f"call_{id}_{choice}_{start.call}"

@@ -1,0 +1,456 @@
+"""From a decoded request to what the router gets of it: defaults, ranges that depend on the model,
+and this deployment's limits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tandem import kv_hints
+from tandem.errors import (
+    InvalidRequestError,
+    UnsupportedError,
+)
+from tandem.keys.grant import Grant
+from tandem.logits.contradictions import fields as contradictions
+from tandem.sampling import TOP_K_OFF
+from tandem.upstream.submission import Prompt
+from tandem.v1 import common_pb2, router_pb2
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai import model_family
+from tandem_frontend.openai.asked import Asked, Parsing
+from tandem_frontend.openai.chat_template import ChatTemplate
+from tandem_frontend.openai.chats import Chats
+from tandem_frontend.openai.conversation import ChatMessage
+from tandem_frontend.openai.forced import behind_thought, form_with_calls
+from tandem_frontend.openai.formats import Form, form_of
+from tandem_frontend.openai.limits import Limits
+from tandem_frontend.openai.nvext import KvHints
+from tandem_frontend.openai.processors import processors_of
+from tandem_frontend.openai.requests import (
+    MAX_LOGIT_BIASES,
+    MAX_METADATA_CHARACTERS,
+    NO_SEED,
+    TIER_PRIORITIES,
+    ChatRequest,
+    CompletionRequest,
+    GenerationFields,
+    TemplateFields,
+    shows_token_ids,
+)
+from tandem_frontend.openai.thought import Thought
+from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tools import AskedTools, asked_tools
+
+_DEFAULT_COMPLETION_TOKENS = 16
+"""OpenAI's default for plain completions. A chat may use all that is left of the context."""
+
+
+class _Cache(NamedTuple):
+    """Which cached prefixes a request may use."""
+
+    cache_salt: str
+    lora_adapter: str
+
+
+class Preprocessor:
+    """Checks requests for one model. Every failure is a RequestError with `param`."""
+
+    def __init__(
+        self, config: FrontendConfig, tokenizer: Tokenizer, template: ChatTemplate | None
+    ) -> None:
+        """Raises ConfigError for a `model_family` that nobody knows."""
+        self._config = config
+        self._tokenizer = tokenizer
+        family = model_family.of(config, tokenizer, template)
+        self._ends = [tokenizer.decode([token]) for token in tokenizer.eos_token_ids]
+        self._markers = tokenizer.special_ids_of(family.markers if family else ())
+        self._chats = Chats(config, template, family)
+        self._lower_first = config.priority_order == "lower-first"
+        self._served: router_pb2.ServedModel | None = None
+        self._limits: Limits
+
+    def chat_text(
+        self,
+        messages: Sequence[ChatMessage],
+        fields: TemplateFields,
+        tools: AskedTools | None = None,
+    ) -> str:
+        """The prompt of a chat."""
+        return self._chats.text(messages, fields, tools)
+
+    def passed_over(self, request: ChatRequest) -> tuple[str, ...]:
+        """Names of what a chat's prompt and answer are made without, as chats call it."""
+        return self._chats.passed_over(request)
+
+    def _passed_over(self, request: GenerationFields) -> tuple[str, ...]:
+        names = self._chats.passed_over(request) if isinstance(request, ChatRequest) else ()
+        dropped = not self._config.allow_kv_hints and _hints(request.kv_hints)
+        return (*names, kv_hints.PARAM) if dropped else names
+
+    def submission(
+        self,
+        request: ChatRequest | CompletionRequest,
+        served: router_pb2.ServedModel,
+        *,
+        id: str,
+        trace_id: str,
+        grant: Grant | None = None,
+        salt: str = "",
+        lora_adapter: str = "",
+    ) -> Asked:
+        """`id` is what the answer will be called. `grant` is of the key it came with, and `salt`
+        its prefix cache's; None: no key was asked. `lora_adapter`: of the model, that it asks for.
+        """
+        limits = self._limits_of(served)
+        self._check_common(request)
+        if grant is not None:
+            self._check_allowed(request, grant)
+        shared = "" if self._config.share_prefix_cache else salt
+        cache = _Cache(_salt(request, shared), lora_adapter)
+        parsing, tools, thought = None, None, None
+        if isinstance(request, ChatRequest):
+            tools = asked_tools(request)
+            text = self.chat_text(request.messages, request, tools)
+            thought = self._chats.thought(request, text)
+            parsing = self._chats.parsing(request, tools, thought)
+            prompts = [self._chat_prompt(request, text, limits, cache)]
+            logprobs = (request.top_logprobs or 0) if request.logprobs else None
+            of_prompt = request.prompt_logprobs
+        else:
+            prompts = self._completion_prompts(request, limits, cache)
+            logprobs = request.logprobs
+            of_prompt = _of_prompt(request)
+        form = form_with_calls(tools, parsing, form_of(request), ends=self._ends)
+        return self._submission(
+            request,
+            behind_thought(form, thought),
+            limits,
+            prompts,
+            self._sampling(request, limits, prompts, logprobs=logprobs, of_prompt=of_prompt),
+            parsing,
+            thought,
+            id=id,
+            trace_id=trace_id,
+            grant=grant,
+            cache=cache,
+        )
+
+    def _limits_of(self, served: router_pb2.ServedModel) -> Limits:
+        """The same message is given for request after request, until routers say another."""
+        if served is not self._served:
+            self._served, self._limits = served, Limits(self._tokenizer, served)
+        return self._limits
+
+    def _sampling(
+        self,
+        request: GenerationFields,
+        limits: Limits,
+        prompts: Sequence[Prompt],
+        *,
+        logprobs: int | None,
+        of_prompt: int | None,
+    ) -> common_pb2.SamplingParams:
+        """`of_prompt`: alternatives of the prompt's tokens; None: nothing is said of them."""
+        sampling = _sampling(request, limits, logprobs)
+        if of_prompt is not None:
+            self._check_prompt_logprobs(request, prompts, of_prompt)
+            sampling.prompt_logprobs = of_prompt
+        return sampling
+
+    def _check_prompt_logprobs(
+        self, request: GenerationFields, prompts: Sequence[Prompt], alternatives: int
+    ) -> None:
+        if request.stream and request.prompt_logprobs is not None:
+            raise UnsupportedError(
+                "`prompt_logprobs` is not offered in streams; see `echo`", param="prompt_logprobs"
+            )
+        count = sum(prompt.tokens for prompt in prompts) * (request.n or 1) * (1 + alternatives)
+        if count > self._config.max_prompt_logprobs:
+            raise InvalidRequestError(
+                f"The log-probabilities of the prompt would be {count} numbers (its tokens, times"
+                " one more than the alternatives, for each choice); at most"
+                f" {self._config.max_prompt_logprobs} are offered",
+                param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
+            )
+
+    def _chat_prompt(
+        self, request: ChatRequest, text: str, limits: Limits, cache: _Cache
+    ) -> Prompt:
+        if request.top_logprobs and not request.logprobs:
+            raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
+        asked = _same(request.max_completion_tokens, request.max_tokens)
+        limits.check_text(text, param="messages")
+        token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+        max_tokens = limits.max_tokens(token_ids, asked, limits.context_length, param="messages")
+        return Prompt.of(
+            token_ids,
+            max_tokens=max_tokens,
+            shows_ids=request.return_token_ids is True,
+            **cache._asdict(),
+        )
+
+    def _completion_prompts(
+        self, request: CompletionRequest, limits: Limits, cache: _Cache
+    ) -> list[Prompt]:
+        if request.echo and request.detokenize is False:
+            raise UnsupportedError("`echo` is not offered without text", param="echo")
+        prompts = _prompts(request.prompt)
+        if len(prompts) * (request.n or 1) > self._config.max_choices:
+            raise InvalidRequestError(
+                f"At most {self._config.max_choices} choices (prompts times `n`) are offered",
+                param="prompt" if len(prompts) > 1 else "n",
+            )
+        return [self._prompt(request, limits, prompt, cache) for prompt in prompts]
+
+    def _prompt(
+        self, request: CompletionRequest, limits: Limits, prompt: str | list[int], cache: _Cache
+    ) -> Prompt:
+        if isinstance(prompt, str):
+            limits.check_text(prompt, param="prompt")
+            token_ids = self._tokenizer.encode(prompt, add_special_tokens=True) if prompt else []
+        else:
+            token_ids = prompt
+        max_tokens = limits.max_tokens(
+            token_ids, request.max_tokens, _DEFAULT_COMPLETION_TOKENS, param="prompt"
+        )
+        limits.check_token_ids(token_ids, param="prompt")
+        echo = None
+        if request.echo:
+            echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
+        return Prompt.of(
+            token_ids,
+            max_tokens=max_tokens,
+            echo=echo,
+            shows_ids=request.return_token_ids is True,
+            **cache._asdict(),
+        )
+
+    def _check_common(self, request: GenerationFields) -> None:
+        config = self._config
+        if (request.n or 1) > min(config.max_n, config.max_choices):
+            limit = min(config.max_n, config.max_choices)
+            raise InvalidRequestError(f"`n` must not exceed {limit}", param="n")
+        if request.best_of not in (None, request.n or 1):
+            raise UnsupportedError("Choices are not ranked: `best_of` is `n`", param="best_of")
+        if request.stream_options and request.stream_options.include_obfuscation:
+            raise UnsupportedError("Nothing is padded", param="stream_options.include_obfuscation")
+        if request.timeout is not None and request.timeout > config.request_timeout_seconds:
+            raise InvalidRequestError(
+                f"`timeout` must not exceed {config.request_timeout_seconds:g} seconds",
+                param="timeout",
+            )
+        if request.tandem and request.tandem.report and not config.allow_reports:
+            raise UnsupportedError("This deployment gives no reports", param="tandem.report")
+        if request.tandem and request.tandem.external_scores and not config.allow_external_scores:
+            raise UnsupportedError(
+                "This deployment gives no external scores", param="tandem.external_scores"
+            )
+
+    def _check_allowed(self, request: GenerationFields, grant: Grant) -> None:
+        grant.check(
+            n=request.n or 1,
+            priority=self._priority(request, grant),
+            processors=[choice.name for choice in request.logits_processors or ()],
+            lower_first=self._lower_first,
+        )
+
+    def _priority(self, request: GenerationFields, grant: Grant | None) -> int:
+        """The priority that a request asks for, of which a higher one is admitted first; a hint, or
+        else a tier, asks for no more than its key is allowed.
+        """
+        if request.priority is not None:
+            return -request.priority if self._lower_first else request.priority
+        hinted = request.nvext.priority if request.nvext else None
+        asked = TIER_PRIORITIES.get(request.service_tier or "", 0) if hinted is None else hinted
+        return asked if grant is None or asked <= 0 else min(asked, grant.max_priority)
+
+    def _submission(
+        self,
+        request: GenerationFields,
+        form: Form | None,
+        limits: Limits,
+        prompts: Sequence[Prompt],
+        sampling: common_pb2.SamplingParams,
+        parsing: Parsing | None,
+        thought: Thought | None,
+        *,
+        id: str,
+        trace_id: str,
+        grant: Grant | None,
+        cache: _Cache,
+    ) -> Asked:
+        limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
+        if sampling.stop and parsing and (marks := parsing.thought_marks()):
+            sampling.thought.CopyFrom(marks)
+        processors = processors_of(
+            request,
+            form,
+            limits,
+            self._config,
+            thought=thought,
+        )
+        contradictions.check(
+            processors.spec,
+            max_tokens=min(prompt.max_tokens for prompt in prompts),
+            fields=processors.fields,
+        )
+        options, hints = request.stream_options, request.nvext
+        return Asked(
+            parsing=parsing,
+            passed_over=self._passed_over(request),
+            kv_hints=_kv_hints(request.kv_hints) if self._config.allow_kv_hints else "",
+            shown_special_tokens=self._markers if parsing else (),
+            id=id,
+            trace_id=trace_id,
+            model=self._config.model_name,
+            alias=request.model,
+            tokenizer_sha256=self._tokenizer.sha256,
+            prompts=prompts,
+            n=request.n or 1,
+            sampling=sampling,
+            logits=processors.spec.to_proto() if processors.spec else None,
+            processor_fields=processors.fields,
+            streaming=bool(request.stream),
+            want_usage=bool(options and options.include_usage),
+            want_running_usage=bool(
+                options and options.include_usage and options.continuous_usage_stats
+            ),
+            want_text=request.detokenize is not False,
+            want_token_ids=shows_token_ids(request),
+            want_prompt_logprobs=request.prompt_logprobs is not None,
+            want_report=bool(request.tandem and request.tandem.report),
+            want_external_scores=bool(request.tandem and request.tandem.external_scores),
+            metadata=_metadata(request),
+            withheld_reason=self._config.withheld_finish_reason,
+            timeout_seconds=request.timeout or self._config.request_timeout_seconds,
+            priority=self._priority(request, grant),
+            says_tier=request.service_tier is not None,
+            resume=self._config.resume if request.resume is None else request.resume,
+            tenant="" if grant is None else grant.name,
+            weight=1 if grant is None else grant.weight,
+            cache_salt=cache.cache_salt,
+            lora_adapter=cache.lora_adapter,
+            session=(hints and hints.session) or request.prompt_cache_key or request.user or "",
+            ends_session=hints is not None and hints.closes,
+            expected_tokens=hints.expected_tokens if hints else 0,
+        )
+
+
+def _of_prompt(request: CompletionRequest) -> int | None:
+    """How many alternatives of the prompt's tokens are to be told; None: nothing is."""
+    echoed = request.logprobs if request.echo else None
+    if echoed is None or request.prompt_logprobs is None:
+        return request.prompt_logprobs if echoed is None else echoed
+    if echoed != request.prompt_logprobs:
+        raise InvalidRequestError(
+            "`logprobs` and `prompt_logprobs` differ, and `echo` shows the prompt's in both",
+            param="prompt_logprobs",
+        )
+    return echoed
+
+
+def _kv_hints(given: KvHints) -> str:
+    """The envelope for the engines, as JSON; empty: there is none. Raises InvalidRequestError."""
+    text = _hints(given)
+    if text:
+        kv_hints.read(text)
+    return text.decode()
+
+
+def _hints(given: KvHints) -> bytes:
+    """Their JSON; empty where a request has none."""
+    text = b"" if given is msgspec.UNSET else bytes(given)
+    return b"" if text == b"null" else text
+
+
+def _salt(request: GenerationFields, salt: str) -> str:
+    """The tenant's, and what the request adds to it, of a length that does not depend on either."""
+    if not (request.cache_salt or request.extra_key):
+        return salt
+    added = msgspec.json.encode((salt, request.cache_salt or "", request.extra_key or ""))
+    return hashlib.sha256(added).hexdigest()
+
+
+def _sampling(
+    request: GenerationFields, limits: Limits, logprobs: int | None
+) -> common_pb2.SamplingParams:
+    bias = request.logit_bias or {}
+    if len(bias) > MAX_LOGIT_BIASES:
+        raise InvalidRequestError(
+            f"`logit_bias` must not have more than {MAX_LOGIT_BIASES} entries", param="logit_bias"
+        )
+    if bias and min(bias) < 0:
+        raise InvalidRequestError("Token ids must not be negative", param="logit_bias")
+    limits.check_token_ids(tuple(bias), param="logit_bias")
+    stop = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    return common_pb2.SamplingParams(
+        temperature=_or(request.temperature, 1.0),
+        top_p=_or(request.top_p, 1.0),
+        top_k=request.top_k or TOP_K_OFF,
+        min_p=_or(request.min_p, 0.0),
+        frequency_penalty=_or(request.frequency_penalty, 0.0),
+        presence_penalty=_or(request.presence_penalty, 0.0),
+        repetition_penalty=_or(request.repetition_penalty, 1.0),
+        seed=None if request.seed == NO_SEED else request.seed,
+        stop=[each for each in stop if each],
+        stop_token_ids=request.stop_token_ids,
+        ignore_eos=bool(request.ignore_eos),
+        logit_bias=bias or None,  # protobuf takes a mapping in Python, be it empty
+        logprobs=logprobs,
+    )
+
+
+def _metadata(request: GenerationFields) -> dict[str, str]:
+    """The client's metadata as texts; values of other types become JSON."""
+    given = request.metadata or {}
+    return {name: _as_text(name, value) for name, value in given.items()}
+
+
+def _as_text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    text = msgspec.json.encode(value).decode()
+    if len(text) > MAX_METADATA_CHARACTERS:
+        raise InvalidRequestError(
+            f"A value of `metadata` must not be longer than {MAX_METADATA_CHARACTERS} characters"
+            " of JSON",
+            param=f"metadata.{name}",
+        )
+    return text
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _same(first: int | None, second: int | None) -> int | None:
+    if first is not None and second is not None and first != second:
+        raise InvalidRequestError(
+            "`max_tokens` and `max_completion_tokens` differ; give one of them", param="max_tokens"
+        )
+    return second if first is None else first
+
+
+def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
+    """A prompt is a text or token ids; a request has one of them or a list of one kind."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if not prompt:
+        raise InvalidRequestError("The prompt must not be empty", param="prompt")
+    texts = [item for item in prompt if isinstance(item, str)]
+    lists = [item for item in prompt if isinstance(item, list)]
+    if len(texts) == len(prompt):
+        return [*texts]
+    if len(lists) == len(prompt):
+        return [*lists]
+    token_ids = [item for item in prompt if isinstance(item, int)]
+    if len(token_ids) == len(prompt):
+        return [token_ids]
+    raise InvalidRequestError(
+        "`prompt` must hold only texts, only token ids, or only lists of token ids", param="prompt"
+    )

@@ -1,0 +1,151 @@
+"""Bodies to what is made of them: small ones on the event loop, larger ones beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from tandem_frontend.http.messages import Call
+from tandem_frontend.metrics import OTHER_FIELD, Metrics
+from tandem_frontend.openai import foreign
+from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.decoding import Body
+from tandem_frontend.openai.dialects import Dialect
+from tandem_frontend.openai.reading.models import Chosen, LoadedModel, Models
+from tandem_frontend.openai.reading.reader import decode
+from tandem_frontend.openai.reading.readers import Readers
+from tandem_frontend.openai.reading.wire import Answerable, Answered, Order, Read
+from tandem_frontend.openai.sessions import Sessions
+from tandem_frontend.openai.strangers import FieldRules
+
+SMALL_BYTES: Final = 16 * 1024
+"""Bodies up to this are read on the event loop, which takes 20 ms at most."""
+
+IGNORED_HEADER: Final = b"x-tandem-ignored-fields"
+
+
+class AskedModel(msgspec.Struct):
+    """What of a body says which model it is for. To find it takes 20 ms of the largest body."""
+
+    model: str | None = None
+    user: Any = None
+
+    @property
+    def known_user(self) -> str | None:
+        return self.user if isinstance(self.user, str) else None
+
+
+_ASKED_MODEL = Body.of(AskedModel, AskedModel, {})
+
+
+class Submissible(NamedTuple):
+    """A request that is ready for the router."""
+
+    model: LoadedModel
+    asked: Asked
+
+
+class Reading:
+    """Whoever must read a body asks this."""
+
+    def __init__(
+        self,
+        models: Models,
+        readers: Readers,
+        metrics: Metrics,
+        rules: FieldRules,
+        sessions: Sessions,
+    ) -> None:
+        self._sessions = sessions
+        self._models = models
+        self._readers = readers
+        self._metrics = metrics
+        self._rules = rules
+
+    async def submission(self, dialect: Dialect, call: Call) -> Submissible:
+        """The request of a call. Raises RequestError and RefusedError."""
+        found = await self._read(dialect, call)
+        tell_ignored(call, found.asked.passed_over, self._metrics)
+        return Submissible(found.model, self._sessions.of(call, found.asked))
+
+    async def _read(self, dialect: Dialect, call: Call) -> Submissible:
+        body = await call.body()
+        salt = "" if call.tenant is None else call.tenant.salt
+        if len(body) <= SMALL_BYTES:
+            request = decode(dialect, body, self._rules)
+            asked = request.generating
+            chosen = await self._models.choose(asked.model, asked.user, call.grant)
+            model = chosen.model
+            served = await model.route.served_model(call.connection, asked.timeout)
+            chosen.check(served)
+            return Submissible(
+                model,
+                model.reader.submission(
+                    request,
+                    served,
+                    lora_adapter=chosen.lora_adapter,
+                    id=call.id,
+                    trace_id=call.trace_id,
+                    grant=call.grant,
+                    salt=salt,
+                ),
+            )
+        chosen = await self._named(body, call)
+        model = chosen.model
+        served = await model.route.served_model(call.connection, None)
+        chosen.check(served)
+        order = Order(
+            kind=dialect.kind,
+            model=model.name,
+            lora_adapter=chosen.lora_adapter,
+            body=body,
+            served=served.SerializeToString(),
+            id=call.id,
+            trace_id=call.trace_id,
+            grant=call.grant,
+            salt=salt,
+        )
+        read = await self._readers.read(order, model.boot, tenant=_key(call))
+        assert isinstance(read, Read)
+        return Submissible(model, read.submission)
+
+    async def answer(self, kind: Answerable, call: Call) -> bytes:
+        """The answer to a body that asks for no more than that. Raises RequestError and
+        RefusedError.
+        """
+        body = await call.body()
+        chosen = await self._named(body, call)
+        model = chosen.model
+        served = model.route.served
+        if served is not None:
+            chosen.check(served)
+        said = b"" if served is None else served.SerializeToString()
+        order = Order(kind=kind, model=model.name, body=body, served=said)
+        small = len(body) <= SMALL_BYTES
+        if small:
+            read = model.reader.read(order)
+        else:
+            read = await self._readers.read(order, model.boot, tenant=_key(call))
+        assert isinstance(read, Answered)
+        tell_ignored(call, read.ignored, self._metrics)
+        return read.body
+
+    async def _named(self, body: bytes, call: Call) -> Chosen:
+        """What a body is for, of which nothing else is read yet."""
+        named = _ASKED_MODEL.decode(body, self._rules).request
+        return await self._models.choose(named.model, named.known_user, call.grant)
+
+
+def tell_ignored(call: Call, ignored: Sequence[str], metrics: Metrics) -> None:
+    """Say in the answer's head what of its request was passed over."""
+    if ignored:
+        for told in ignored:
+            name = foreign.dropped_name(told)
+            metrics.count_ignored(name or OTHER_FIELD)
+        call.headers = (*call.headers, (IGNORED_HEADER, ", ".join(ignored).encode()))
+
+
+def _key(call: Call) -> str:
+    return "" if call.tenant is None else call.tenant.name

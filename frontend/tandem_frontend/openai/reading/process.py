@@ -1,0 +1,72 @@
+"""A process that reads large bodies, started by the frontend with the socket FD as its argument.
+
+It ends by itself when a body takes more time than it may, or the frontend has gone; the frontend
+ends it when a body takes too much memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+
+from tandem.child_process import frame, ignore_signals, receive
+from tandem.errors import InternalError, TandemError
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.reading.moderations import ModerationReader
+from tandem_frontend.openai.reading.reader import Reader, moderation_reader
+from tandem_frontend.openai.reading.wire import (
+    Order,
+    ReaderBoot,
+    ReaderLoaded,
+    Refused,
+    Reply,
+    asks,
+    encoder,
+)
+
+log = logging.getLogger(__name__)
+
+
+def main() -> int:
+    ignore_signals()
+    stream = socket.socket(fileno=int(sys.argv[1]))
+    stream.set_inheritable(False)
+    readers: dict[str, Reader | ModerationReader] = {}
+    seconds = 0.0
+    while (payload := receive(stream)) is not None:
+        ask = asks.decode(payload)
+        if isinstance(ask, ReaderBoot):
+            seconds = ask.seconds
+            stream.sendall(frame(encoder.encode(_load(readers, ask))))
+            continue
+        signal.setitimer(signal.ITIMER_REAL, seconds)  # past it, the signal ends this process
+        reply = encoder.encode(_reply(readers[ask.model], ask))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        stream.sendall(frame(reply))
+    return 0
+
+
+def _load(readers: dict[str, Reader | ModerationReader], boot: ReaderBoot) -> ReaderLoaded:
+    sys.path[:] = boot.import_path
+    try:
+        config = FrontendConfig(**boot.settings)
+        readers[boot.model] = Reader.load(config) if boot.model else moderation_reader(config)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the frontend says it
+        return ReaderLoaded(f"{type(error).__name__}: {error}")
+    return ReaderLoaded()
+
+
+def _reply(reader: Reader | ModerationReader, order: Order) -> Reply:
+    try:
+        return reader.read(order)
+    except TandemError as error:
+        return Refused.of(error)
+    except Exception:
+        log.exception("a body could not be read")
+        return Refused.of(InternalError("The frontend failed; see its log"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,191 @@
+"""Reads bodies, each in one go."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tandem import extra_fields
+from tandem.errors import ConfigError, InvalidRequestError, RequestError
+from tandem.keys.grant import Grant
+from tandem.v1 import router_pb2
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai import answers, chat_template
+from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.dialects import CHAT, COMPLETION, Dialect, DialectKind, Generating
+from tandem_frontend.openai.limits import Limits
+from tandem_frontend.openai.messages.answers import TokenCount
+from tandem_frontend.openai.messages.dialect import MESSAGES
+from tandem_frontend.openai.messages.requests import COUNT_BODY, prompt
+from tandem_frontend.openai.preprocessor import Preprocessor
+from tandem_frontend.openai.reading.moderations import ModerationReader
+from tandem_frontend.openai.reading.wire import Answered, Order, Read
+from tandem_frontend.openai.requests import (
+    DETOKENIZE_BODY,
+    TOKENIZE_BODY,
+)
+from tandem_frontend.openai.responses.dialect import RESPONSES
+from tandem_frontend.openai.strangers import FieldRules
+from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tools import asked_tools, shown_tools
+
+log = logging.getLogger(__name__)
+
+_SPOKEN = (CHAT, COMPLETION, RESPONSES, MESSAGES)
+_DIALECTS: Mapping[DialectKind, Dialect] = {each.kind: each for each in _SPOKEN}
+
+
+class Request(NamedTuple):
+    """What a client asks for."""
+
+    dialect: Dialect
+    generating: Generating
+    repeated: bytes
+    """Fields of the request that the answer repeats, as JSON."""
+    ignored: tuple[str, ...]
+    """Names of the body's fields, and of tools, that were passed over."""
+    extra_fields: str
+    """Those that classifiers are given, as a JSON object."""
+
+
+def field_rules(config: FrontendConfig) -> FieldRules:
+    """Raises ConfigError where `extra_fields` cannot be given to classifiers."""
+    names = frozenset(config.extra_fields)
+    known = frozenset().union(*(each.requests.kind.names for each in _SPOKEN))
+    if taken := sorted(names & known):
+        raise ConfigError(f"extra_fields: requests have `{taken[0]}` for something else")
+    longest = max(map(len, names), default=1)
+    if len(names) > extra_fields.MAX_FIELDS or not all(names):
+        raise ConfigError(f"extra_fields takes {extra_fields.MAX_FIELDS} names, none of them empty")
+    if longest > extra_fields.MAX_NAME_CHARACTERS:
+        most = extra_fields.MAX_NAME_CHARACTERS
+        raise ConfigError(f"extra_fields: a name has at most {most} characters")
+    return FieldRules(config.unknown_fields, names, config.max_extra_fields_bytes)
+
+
+def moderation_reader(config: FrontendConfig) -> ModerationReader:
+    """Raises ConfigError, as `field_rules` does."""
+    return ModerationReader(field_rules(config), most=config.max_choices)
+
+
+def decode(dialect: Dialect, body: bytes, rules: FieldRules) -> Request:
+    """What a client asks for, of whatever model. Raises RequestError with `param`."""
+    own, ignored, extra = dialect.requests.decode(body, rules)
+    return Request(dialect, dialect.generating(own), dialect.repeated(own), ignored, extra)
+
+
+class Reader:
+    """Knows one model's files. Every failure is a RequestError with `param`."""
+
+    def __init__(self, preprocessor: Preprocessor, tokenizer: Tokenizer, rules: FieldRules) -> None:
+        self.tokenizer = tokenizer
+        self._preprocessor = preprocessor
+        self._rules = rules
+
+    @staticmethod
+    def load(config: FrontendConfig) -> Reader:
+        """Raises ConfigError where the model's files cannot be used."""
+        path = Path(config.model_path)
+        tokenizer = Tokenizer(path)
+        template = chat_template.load(path)
+        if template is None:
+            extra = {"model": config.model_name}
+            log.warning("the model has no chat template: chat completions are refused", extra=extra)
+        preprocessor = Preprocessor(config, tokenizer, template)
+        return Reader(preprocessor, tokenizer, field_rules(config))
+
+    def submission(
+        self,
+        request: Request,
+        served: router_pb2.ServedModel,
+        *,
+        id: str,
+        trace_id: str,
+        grant: Grant | None,
+        salt: str,
+        lora_adapter: str = "",
+    ) -> Asked:
+        """The same, ready for the router; the rest as `Preprocessor.submission` has it."""
+        try:
+            asked = self._preprocessor.submission(
+                request.generating,
+                served,
+                id=id,
+                trace_id=trace_id,
+                grant=grant,
+                salt=salt,
+                lora_adapter=lora_adapter,
+            )
+        except RequestError as error:
+            request.dialect.name(error)
+            raise
+        if not (request.repeated or request.extra_fields or request.ignored or asked.passed_over):
+            return asked
+        hints = map(request.dialect.name_of, asked.passed_over)
+        return msgspec.structs.replace(
+            asked,
+            repeated=request.repeated,
+            extra_fields=request.extra_fields,
+            passed_over=tuple(dict.fromkeys((*request.ignored, *hints))),
+        )
+
+    def read(self, order: Order) -> Read | Answered:
+        match order.kind:
+            case "tokenize":
+                return self._tokenize(order)
+            case "detokenize":
+                return self._detokenize(order.body)
+            case "count_tokens":
+                return self._count_tokens(order.body)
+        assert order.kind != "moderation"  # a ModerationReader's
+        request = decode(_DIALECTS[order.kind], order.body, self._rules)
+        submission = self.submission(
+            request,
+            router_pb2.ServedModel.FromString(order.served),
+            id=order.id,
+            trace_id=order.trace_id,
+            grant=order.grant,
+            salt=order.salt,
+            lora_adapter=order.lora_adapter,
+        )
+        return Read(submission)
+
+    def _tokenize(self, order: Order) -> Answered:
+        request, ignored, _ = TOKENIZE_BODY.decode(order.body, self._rules)
+        if (request.prompt is None) == (request.messages is None):
+            raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
+        if request.messages is not None:
+            tools = shown_tools(request.tools)
+            text, special = self._preprocessor.chat_text(request.messages, request, tools), False
+        else:
+            text, special = request.prompt or "", request.add_special_tokens
+        tokens = self.tokenizer.encode(text, add_special_tokens=special)
+        served = router_pb2.ServedModel.FromString(order.served)
+        longest = Limits(self.tokenizer, served).context_length
+        answer = answers.Tokens(tokens=tokens, count=len(tokens), max_model_len=longest)
+        return Answered(msgspec.json.encode(answer), ignored)
+
+    def _count_tokens(self, body: bytes) -> Answered:
+        request, ignored, _ = COUNT_BODY.decode(body, self._rules)
+        asked = prompt(request)
+        try:
+            text = self._preprocessor.chat_text(asked.messages, asked, asked_tools(asked))
+        except RequestError as error:
+            MESSAGES.name(error)
+            raise
+        count = TokenCount(input_tokens=len(self.tokenizer.encode(text, add_special_tokens=False)))
+        hints = map(MESSAGES.name_of, self._preprocessor.passed_over(asked))
+        return Answered(msgspec.json.encode(count), (*ignored, *hints))
+
+    def _detokenize(self, body: bytes) -> Answered:
+        request, ignored, _ = DETOKENIZE_BODY.decode(body, self._rules)
+        if request.tokens and max(request.tokens) >= self.tokenizer.vocabulary:
+            raise InvalidRequestError(
+                f"Token ids must be below {self.tokenizer.vocabulary}", param="tokens"
+            )
+        answer = answers.Text(prompt=self.tokenizer.decode(request.tokens))
+        return Answered(msgspec.json.encode(answer), ignored)

@@ -1,0 +1,105 @@
+"""What a frontend and a process that reads bodies say to each other: messages of
+tandem/child_process.py in MessagePack. The frontend says ReaderBoot, for each model before its
+first body, and gets ReaderLoaded; each Order gets its one Reply before the next is sent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from tandem import errors
+from tandem.errors import TandemError
+from tandem.keys.grant import Grant
+from tandem.v1 import common_pb2
+from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.dialects import DialectKind
+
+PROGRAM: Final = "tandem_frontend.openai.reading.process"
+MAX_MESSAGE_BYTES: Final = 512 * 1024 * 1024
+Answerable: TypeAlias = Literal["tokenize", "detokenize", "count_tokens", "moderation"]
+"""Bodies whose answer the reader of them knows."""
+Kind: TypeAlias = DialectKind | Answerable
+
+
+class ReaderBoot(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """All a process must know to read what is for one model; it takes the place of an earlier one
+    of the same model.
+    """
+
+    model: str
+    """Empty: for bodies of moderations, which are read without a model."""
+    settings: dict[str, Any]
+    """Those of a frontend of this model alone, without secrets."""
+    import_path: list[str]
+    """Where the frontend finds modules."""
+    seconds: float
+    """What one body may take, by the clock."""
+
+
+class ReaderLoaded(msgspec.Struct, frozen=True):
+    """Bodies can be read, or `error` says why not."""
+
+    error: str = ""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A body that is to be read, and what else is known of its request."""
+
+    kind: Kind
+    model: str
+    body: bytes
+    served: bytes = b""
+    """A tandem.v1.ServedModel: what the workers can take."""
+    id: str = ""
+    trace_id: str = ""
+    grant: Grant | None = None
+    """Belongs to the key that it came with; None: no key was asked."""
+    salt: str = ""
+    lora_adapter: str = ""
+
+
+class Read(msgspec.Struct, frozen=True, tag=True):
+    """A request that is to be generated."""
+
+    submission: Asked
+
+
+class Answered(msgspec.Struct, frozen=True, tag=True):
+    """The body of the answer."""
+
+    body: bytes
+    ignored: tuple[str, ...] = ()
+
+
+class Refused(msgspec.Struct, frozen=True, tag=True):
+    """The request has an error."""
+
+    error: bytes
+    """A tandem.v1.Error."""
+
+    @staticmethod
+    def of(error: TandemError) -> Refused:
+        return Refused(error.to_proto().SerializeToString())
+
+    def to_error(self) -> TandemError:
+        return errors.from_proto(common_pb2.Error.FromString(self.error))
+
+
+Reply: TypeAlias = Read | Answered | Refused
+
+
+def _to_plain(value: Any) -> bytes:
+    content: bytes = value.SerializeToString()
+    return content
+
+
+def _from_plain(kind: Any, content: Any) -> Any:
+    return kind.FromString(content)
+
+
+encoder = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+readies = msgspec.msgpack.Decoder(ReaderLoaded)
+asks: msgspec.msgpack.Decoder[ReaderBoot | Order] = msgspec.msgpack.Decoder(ReaderBoot | Order)
+replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply, dec_hook=_from_plain)

@@ -1,0 +1,76 @@
+"""The answers of chats and of plain completions, as far as they differ on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tandem.v1 import common_pb2
+from tandem_frontend.openai import answers, logprobs
+from tandem_frontend.openai.answers import ChatLogprobs, CompletionLogprobs
+from tandem_frontend.openai.tokenizer import Tokenizer
+
+Logprobs = ChatLogprobs | CompletionLogprobs
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Shape:
+    """The pieces of a chunk's JSON around its text, and how a collected choice is written."""
+
+    in_messages: bool
+    """Whether a choice is a message, not a text."""
+    id_prefix: str
+    chunk_object: str
+    opening: bytes
+    """What every choice begins with, before its first text; empty: nothing."""
+    before_text: bytes
+    after_text: bytes
+    no_text: bytes
+    logprobs: Callable[[Tokenizer, Sequence[common_pb2.TokenLogprobs], int], Logprobs]
+    """From a row's entries and the number of characters of tokens before them."""
+    shown: Callable[[str], dict[str, object]]
+    """The fields of a collected choice that hold its text."""
+    choice: Callable[..., answers.ChatChoice | answers.CompletionChoice]
+    body: Callable[..., answers.ChatCompletion | answers.Completion]
+
+
+def _message(text: str) -> dict[str, object]:
+    return {"message": answers.AssistantMessage(content=text)}
+
+
+def _text(text: str) -> dict[str, object]:
+    return {"text": text}
+
+
+def _chat_logprobs(
+    tokenizer: Tokenizer, entries: Sequence[common_pb2.TokenLogprobs], offset: int
+) -> ChatLogprobs:
+    return logprobs.for_chat(tokenizer, entries)
+
+
+CHAT = Shape(
+    in_messages=True,
+    id_prefix="chatcmpl-",
+    chunk_object="chat.completion.chunk",
+    opening=b'"delta":{"role":"assistant","content":""}',
+    before_text=b'"delta":{"content":',
+    after_text=b"}",
+    no_text=b'"delta":{}',
+    logprobs=_chat_logprobs,
+    shown=_message,
+    choice=answers.ChatChoice,
+    body=answers.ChatCompletion,
+)
+COMPLETION = Shape(
+    in_messages=False,
+    id_prefix="cmpl-",
+    chunk_object="text_completion",
+    opening=b"",
+    before_text=b'"text":',
+    after_text=b"",
+    no_text=b'"text":""',
+    logprobs=logprobs.for_completion,
+    shown=_text,
+    choice=answers.CompletionChoice,
+    body=answers.Completion,
+)

@@ -1,0 +1,390 @@
+"""Rows to answers: as the events of a stream, or collected into one body. Both are given the same
+rows in the same order. A row is turned into JSON at once: whoever has many of them writes them in
+slices.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from tandem.errors import InternalError, TandemError
+from tandem.upstream.request_state import Finish, Row
+from tandem.v1 import common_pb2
+from tandem_frontend.http import errors as http_errors
+from tandem_frontend.openai.answers import ChatFinishReason, Report, Usage
+from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.logprobs import for_prompt
+from tandem_frontend.openai.shapes import Logprobs, Shape
+from tandem_frontend.openai.tokenizer import Tokenizer
+
+_encode = msgspec.json.Encoder().encode
+_DONE = b"data: [DONE]\n\n"
+_ROW_REST = b',"logprobs":null,"finish_reason":null}]'
+_EVENT_END = b"}\n\n"
+_ROW_END = _ROW_REST + _EVENT_END
+_NO_CHOICES = b'"choices":[]'
+_NO_LOGPROBS = b'"logprobs":null'
+_NO_PROMPT_LOGPROBS = b'"prompt_logprobs":null'
+
+
+class Parsed(NamedTuple):
+    """Counts of what parsers found in the texts of all choices."""
+
+    reasoning_tokens: int | None = None
+    """None: reasoning is not told from the answer."""
+    calls: int = 0
+    broken_calls: int = 0
+    """What began like a call and was none: it was shown as text."""
+
+
+class _Offsets:
+    """Characters of tokens so far, for each choice: where the next log-probabilities begin."""
+
+    def __init__(self, shape: Shape, tokenizer: Tokenizer, choices: int) -> None:
+        self._shape, self._tokenizer = shape, tokenizer
+        self._characters = [0] * choices
+
+    def convert(self, choice: int, entries: Sequence[common_pb2.TokenLogprobs]) -> Logprobs:
+        start = self._characters[choice]
+        for entry in entries:
+            for token_id in entry.token_id:
+                piece = self._tokenizer.token_bytes(token_id).decode(errors="replace")
+                self._characters[choice] += len(piece)
+        return self._shape.logprobs(self._tokenizer, entries, start)
+
+
+class EventWriter:
+    """Writes server-sent events: a prefix made once, the text as JSON, and a fixed end."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        tokenizer: Tokenizer,
+        submission: Asked,
+    ) -> None:
+        head = _encode(
+            {
+                "id": shape.id_prefix + submission.id,
+                "object": shape.chunk_object,
+                "created": int(time.time()),
+                "model": submission.shown_model,
+                **_tier(shape, submission),
+            }
+        )
+        self._head = b"data: " + head[:-1]
+        running = submission.want_running_usage
+        self._nulls = b',"usage":null' if submission.want_usage and not running else b""
+        self._include_usage = submission.want_usage
+        self._shape = shape
+        self._offsets = _Offsets(shape, tokenizer, submission.choices)
+        self._starts = [
+            self._head + self._nulls + b',"choices":[{"index":%d,' % choice
+            for choice in range(submission.choices)
+        ]
+        self._before = [start + shape.before_text for start in self._starts]
+        self._after = shape.after_text + _ROW_END
+        self._submission = submission
+        self._shows_prompts = submission.shown_again > 0
+
+    @property
+    def parsed(self) -> Parsed:
+        """What was found in the text so far."""
+        return Parsed()
+
+    def opening(self) -> Iterator[bytes]:
+        """The events before any output: each choice's role, or its prompt where that is shown."""
+        if not (self._shape.opening or self._shows_prompts):
+            return iter(())
+        return map(self._opening, range(self._submission.choices))
+
+    def _opening(self, choice: int) -> bytes:
+        shape = self._shape
+        prompt = self._submission.prompts[choice // self._submission.n]
+        text = shape.before_text + _encode(prompt.echo or "") + shape.after_text
+        ids = b',"prompt_token_ids":' + prompt.shown_ids if prompt.shown_ids else b""
+        in_choice, beside = (b"", ids) if shape.in_messages else (ids, b"")
+        return b"".join(
+            (
+                self._starts[choice],
+                shape.opening or text,
+                in_choice,
+                _ROW_REST,
+                beside,
+                _EVENT_END,
+            )
+        )
+
+    def row(self, row: Row) -> bytes:
+        """One row's event; nothing where the row shows nothing, such as half a character."""
+        choice, text, token_ids, logprobs, _ = row
+        if not logprobs and not token_ids:
+            return self._before[choice] + _encode(text) + self._after if text else b""
+        shape = self._shape
+        return self._event_of(row, shape.before_text + _encode(text) + shape.after_text)
+
+    def _event_of(self, row: Row, shown: bytes) -> bytes:
+        """The event of a row that shows its tokens. `shown`: how it shows its text."""
+        choice, _, token_ids, logprobs, _ = row
+        return b"".join(
+            (
+                self._starts[choice],
+                shown,
+                b',"token_ids":' + _encode(list(token_ids)) if token_ids else b"",
+                b',"logprobs":',
+                _encode(self._offsets.convert(choice, logprobs)) if logprobs else b"null",
+                b',"finish_reason":null}]}\n\n',
+            )
+        )
+
+    def ending(self, ending: Finish) -> bytes:
+        """The event with a choice's finish_reason."""
+        return self._end(ending, self._shape.no_text, ending.reason)
+
+    def _end(self, ending: Finish, last: bytes, reason: ChatFinishReason) -> bytes:
+        """`last`: what is still to be shown."""
+        return b"".join(
+            (
+                self._starts[ending.choice],
+                last,
+                b',"token_ids":[]' if self._submission.want_token_ids else b"",
+                b',"logprobs":null,"finish_reason":',
+                _encode(reason),
+                b',"stop_reason":',
+                _encode(_stop_reason(ending)),
+                _scores(ending),
+                b"}]}\n\n",
+            )
+        )
+
+    def closing(self, usage: Usage, report: Report | None) -> bytes:
+        """Usage and report where asked for, then the stream's last line."""
+        if not self._include_usage and report is None:
+            return _DONE
+        last = [self._head, b',"choices":[]']
+        if self._include_usage:
+            last += [b',"usage":', _encode(usage)]
+        if report is not None:
+            last += [b',"tandem":', _encode(report)]
+        return b"".join((*last, b"}\n\n", _DONE))
+
+    def failing(self, error: TandemError) -> bytes:
+        """The last event of a stream that has begun and cannot go on."""
+        return b"data: " + http_errors.body(error) + b"\n\n"
+
+
+class CountingWriter:
+    """An EventWriter whose events each have the usage of their choice so far, as vLLM's
+    `continuous_usage_stats` has it.
+    """
+
+    def __init__(
+        self, events: EventWriter, submission: Asked, tokens: Callable[[int], int]
+    ) -> None:
+        """`tokens`: how many a choice has so far."""
+        self._events = events
+        self._submission = submission
+        self._tokens = tokens
+
+    @property
+    def parsed(self) -> Parsed:
+        return self._events.parsed
+
+    def opening(self) -> Iterator[bytes]:
+        for choice, event in enumerate(self._events.opening()):
+            yield self._counted(event, choice, 0)
+
+    def row(self, row: Row) -> bytes:
+        event = self._events.row(row)
+        return self._counted(event, row[0], self._tokens(row[0])) if event else b""
+
+    def ending(self, ending: Finish) -> bytes:
+        event = self._events.ending(ending)
+        return self._counted(event, ending.choice, self._tokens(ending.choice))
+
+    def closing(self, usage: Usage, report: Report | None) -> bytes:
+        return self._events.closing(usage, report)
+
+    def failing(self, error: TandemError) -> bytes:
+        return self._events.failing(error)
+
+    def _counted(self, event: bytes, choice: int, completion: int) -> bytes:
+        prompt = self._submission.prompts[choice // self._submission.n].tokens
+        usage = b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (
+            prompt,
+            completion,
+            prompt + completion,
+        )
+        return event[: -len(_EVENT_END)] + usage + _EVENT_END
+
+
+class BodyWriter:
+    """Collects rows and writes them as one JSON body."""
+
+    def __init__(self, shape: Shape, tokenizer: Tokenizer, submission: Asked) -> None:
+        choices = submission.choices
+        self._shape = shape
+        self._offsets = _Offsets(shape, tokenizer, choices)
+        self._submission = submission
+        self._texts = [[echo] for echo in submission.echoes] or [[] for _ in range(choices)]
+        self._ids: list[list[int]] = [[] for _ in range(choices)]
+        self._logprobs: list[list[Mapping[str, bytes]]] = [[] for _ in range(choices)]
+        """Each row's, as JSON: the items of every list that they have."""
+        self._tokenizer = tokenizer
+        self._prompt_logprobs: list[list[bytes]] = [[] for _ in range(choices)]
+        """Parts of them, as JSON: items of a list. Those of a chat are the first choice's."""
+        self._endings: list[Finish | None] = [None] * choices
+
+    @property
+    def parsed(self) -> Parsed:
+        """What was found in the text so far."""
+        return Parsed()
+
+    def row(self, row: Row) -> None:
+        choice, text, token_ids, logprobs, _ = row
+        self._texts[choice].append(text)
+        self._ids[choice].extend(token_ids)
+        if self._submission.sampling.HasField("prompt_logprobs"):
+            logprobs = self._past_prompt(choice, logprobs)
+        if logprobs:
+            found = self._offsets.convert(choice, logprobs)
+            lists = msgspec.structs.asdict(found)
+            self._logprobs[choice].append(
+                {name: _encode(items)[1:-1] for name, items in lists.items()}
+            )
+
+    def _past_prompt(
+        self, choice: int, logprobs: Sequence[common_pb2.TokenLogprobs]
+    ) -> Sequence[common_pb2.TokenLogprobs]:
+        """Keep the prompt's. Returns what is shown among those of the choice."""
+        prompt = [entry for entry in logprobs if entry.HasField("place")]
+        if prompt and self._submission.want_prompt_logprobs:
+            items = _encode(for_prompt(self._tokenizer, prompt))[1:-1]
+            self._prompt_logprobs[choice].append(items)
+        if self._submission.echoes_logprobs:
+            return logprobs
+        return [entry for entry in logprobs if not entry.HasField("place")]
+
+    def ending(self, ending: Finish) -> None:
+        self._endings[ending.choice] = ending
+
+    def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]:
+        """The body in order; a piece holds no more than one choice without its log-probabilities,
+        or those of one row.
+        """
+        frame = _encode(
+            self._shape.body(
+                id=self._shape.id_prefix + self._submission.id,
+                created=int(time.time()),
+                model=self._submission.shown_model,
+                choices=[],
+                usage=usage,
+                **self._of_prompt(0, here=self._shape.in_messages),
+                **_tier(self._shape, self._submission),
+                tandem=report or msgspec.UNSET,
+            )
+        )
+        head, tail = _around(frame, _NO_CHOICES)
+        yield head + _NO_CHOICES[:-1]
+        for choice in range(len(self._texts)):
+            yield from self._choice_pieces(choice)
+        yield _NO_CHOICES[-1:]
+        yield from self._prompt_pieces(0, tail)
+
+    def _choice_pieces(self, choice: int) -> Iterator[bytes]:
+        if choice:
+            yield b","
+        whole = _encode(self._choice(choice))
+        parts = self._logprobs[choice]
+        if not parts:
+            yield from self._prompt_pieces(choice, whole)
+            return
+        head, tail = _around(whole, _NO_LOGPROBS)
+        yield head + b'"logprobs":'
+        opening = b"{"
+        for name in parts[0]:
+            yield b'%b"%b":[' % (opening, name.encode())
+            opening, separator = b"],", b""
+            for part in parts:
+                if part[name]:
+                    yield separator + part[name]
+                    separator = b","
+        yield b"]}"
+        yield from self._prompt_pieces(choice, tail)
+
+    def _prompt_pieces(self, choice: int, whole: bytes) -> Iterator[bytes]:
+        """`whole`, with the prompt's log-probabilities where it has room for them."""
+        head, found, tail = whole.partition(_NO_PROMPT_LOGPROBS)
+        if not found:
+            yield whole
+            return
+        yield head + _NO_PROMPT_LOGPROBS.removesuffix(b"null") + b"["
+        separator = b""
+        for items in self._prompt_logprobs[choice]:
+            yield separator + items
+            separator = b","
+        yield b"]" + tail
+
+    def _of_prompt(self, choice: int, *, here: bool) -> dict[str, msgspec.Raw | None]:
+        """What is told of a choice's prompt, where that stands here: its token ids, and room for
+        its log-probabilities.
+        """
+        if not here:
+            return {}
+        ids = self._submission.prompts[choice // self._submission.n].shown_ids
+        told: dict[str, msgspec.Raw | None] = {"prompt_token_ids": msgspec.Raw(ids)} if ids else {}
+        if self._submission.want_prompt_logprobs:
+            told["prompt_logprobs"] = None
+        return told
+
+    def _choice(self, choice: int) -> object:
+        ending = self._endings[choice]
+        if ending is None:
+            raise InternalError(f"choice {choice} has no end")
+        return self._shape.choice(
+            **self._shown(choice),
+            index=choice,
+            logprobs=None,
+            **self._of_prompt(choice, here=not self._shape.in_messages),
+            finish_reason=self._reason(ending),
+            stop_reason=_stop_reason(ending),
+            token_ids=self._ids[choice] if self._submission.want_token_ids else msgspec.UNSET,
+            external_scores=msgspec.Raw(ending.external_scores.encode())
+            if ending.external_scores
+            else msgspec.UNSET,
+        )
+
+    def _shown(self, choice: int) -> Mapping[str, object]:
+        """The fields that hold what a choice says."""
+        return self._shape.shown("".join(self._texts[choice]))
+
+    def _reason(self, ending: Finish) -> ChatFinishReason:
+        return ending.reason
+
+
+def _around(whole: bytes, part: bytes) -> tuple[bytes, bytes]:
+    """What stands before and behind the first such member: no string holds it, where its quotes
+    would be escaped.
+    """
+    head, found, tail = whole.partition(part)
+    assert found
+    return head, tail
+
+
+def _tier(shape: Shape, asked: Asked) -> dict[str, str]:
+    """A chat names its tier where its client named one, as OpenAI's do; completions never."""
+    return {"service_tier": asked.tier} if shape.in_messages and asked.says_tier else {}
+
+
+def _stop_reason(ending: Finish) -> str | int | None:
+    """As vLLM has it: the id of a stop token is a number."""
+    return ending.stop_tokens[0] if ending.stop_tokens else ending.stop_reason
+
+
+def _scores(ending: Finish) -> bytes:
+    if not ending.external_scores:
+        return b""
+    return b',"external_scores":' + ending.external_scores.encode()

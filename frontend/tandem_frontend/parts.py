@@ -1,0 +1,210 @@
+"""What a frontend consists of, built from its settings: nothing runs yet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from tandem import sockets
+from tandem.admin import Admin, from_loop
+from tandem.byte_budget import ByteBudget
+from tandem.certificates import CertificateFiles, ExpiryCollector
+from tandem.complaints import Complaints
+from tandem.errors import TandemError
+from tandem.keys.file import KeyFile
+from tandem.metrics import DrainMetrics, HeldMetrics
+from tandem.sockets import is_loopback
+from tandem.tracing.metrics import SpanCollector
+from tandem.tracing.spans import Tracer
+from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.upstream.routers import Routers
+from tandem.wire import tls
+from tandem.wire.tls import PeerTls
+from tandem_frontend import playground
+from tandem_frontend.app import App
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.http.browsers import Browsers
+from tandem_frontend.http.capacity import Capacity
+from tandem_frontend.http.connection import ConnectionBounds
+from tandem_frontend.http.draining import Draining
+from tandem_frontend.http.server import HttpServer
+from tandem_frontend.http.spans import CallSpans
+from tandem_frontend.metrics import Metrics
+from tandem_frontend.openai.endpoints import Endpoints
+from tandem_frontend.openai.generation import Generation
+from tandem_frontend.openai.moderations.endpoint import Moderations
+from tandem_frontend.openai.reading.bodies import Reading
+from tandem_frontend.openai.reading.models import Models
+from tandem_frontend.openai.reading.reader import field_rules
+from tandem_frontend.openai.reading.readers import Readers
+from tandem_frontend.openai.sessions import Sessions
+from tandem_frontend.slo import Slo
+from tandem_frontend.tenants import Tenants
+
+log = logging.getLogger(__name__)
+
+_OTHER_FILES = 512
+"""File descriptors for refused connections and for the process itself, beside taken connections."""
+
+
+class Parts:
+    """The parts of one frontend, each made once."""
+
+    def __init__(
+        self,
+        config: FrontendConfig,
+        tracer: Tracer | None = None,
+        *,
+        readers: Readers | None = None,
+    ) -> None:
+        """`tracer`: where spans go. `readers`: who reads large bodies; None: processes for that.
+
+        Raises ConfigError for settings that no machine could serve with.
+        """
+        self.config = config
+        self.metrics = Metrics(
+            slo=Slo(config.slo_ttft_seconds, config.slo_itl_seconds), key_series=config.key_series
+        )
+        self.budget = ByteBudget(config.max_held_bytes)
+        self.complaints = Complaints(log)
+        self.draining = Draining()
+        self.drained = DrainMetrics("frontend")
+        self.tenants = _tenants(config, self.metrics)
+        self.readers = readers or Readers(config)
+        self.moderations = Moderations(config, self.metrics, self.readers)
+        self.routers = Routers(
+            config.router,
+            self.metrics.upstream,
+            self.budget,
+            most=config.max_routers,
+            silence_seconds=config.router_silence_seconds,
+            tls=PeerTls.of(config),
+        )
+        self.demultiplexer = Demultiplexer(
+            self.metrics.upstream,
+            self.complaints,
+            self.budget,
+            max_open=config.max_open_requests,
+            max_request_bytes=config.max_request_bytes,
+            max_backlog_bytes=config.max_backlog_bytes,
+            router_wait_seconds=config.router_wait_seconds,
+        )
+        self.models = Models(config, self.demultiplexer, self.metrics)
+        rules = field_rules(config)
+        sessions = Sessions(config.session_headers, config.session_end_headers)
+        reading = Reading(self.models, self.readers, self.metrics, rules, sessions)
+        self.endpoints = Endpoints(self.models, reading, self.demultiplexer, self.draining, rules)
+        generation = Generation(
+            reading,
+            self.demultiplexer,
+            self.metrics,
+            keep_alive_seconds=config.sse_keep_alive_seconds,
+        )
+        self.https = _https(config)
+        self.app = self._app(generation, tracer)
+        self.admin = Admin(self.metrics.registry, ready=lambda: self.endpoints.serving)
+        self._watch(tracer)
+
+    def server(self) -> HttpServer:
+        """The server of the API's port. Asks the system for as many open files as it needs."""
+        return HttpServer(
+            self.app,  # type: ignore[arg-type]  # its types are plain dicts
+            bounds=_bounds(self.config),
+            budget=self.budget,
+            draining=self.draining,
+            on_refused=self._count_refused,
+            keep_alive_seconds=self.config.keep_alive_seconds,
+            https=self.https,
+        )
+
+    def _app(self, generation: Generation, tracer: Tracer | None) -> App:
+        config = self.config
+        return App(
+            self.tenants,
+            self.endpoints,
+            generation,
+            self.moderations,
+            self.metrics,
+            browsers=_browsers(config),
+            capacity=Capacity(max_requests=config.max_open_requests, budget=self.budget),
+            complaints=self.complaints,
+            files=playground.files() if config.playground else {},
+            operator_paths=config.operator_paths,
+            spans=_spans(config, tracer),
+            trust_traceparent=config.trust_traceparent,
+        )
+
+    def _watch(self, tracer: Tracer | None) -> None:
+        """Have a scrape read what the parts hold."""
+        loop, demultiplexer = asyncio.get_running_loop(), self.demultiplexer
+        self.metrics.watch(
+            open_requests=lambda: demultiplexer.open_requests,
+            backlog_bytes=from_loop(loop, lambda: demultiplexer.backlog_bytes),
+            ready=lambda: self.endpoints.serving,
+            draining=lambda: self.draining.began,
+        )
+        certificates = {**tls.files(self.config), "https_cert": self.config.https_cert}
+        for collector in (
+            HeldMetrics("frontend", self.budget),
+            self.drained,
+            SpanCollector(tracer),
+            ExpiryCollector(certificates),
+        ):
+            self.metrics.registry.register(collector)
+
+    def _count_refused(self, error: TandemError, peer: str) -> None:
+        self.metrics.count_refused(error)
+        self.complaints.warn("connection refused", error.code, peer=peer, reason=error.message)
+
+
+def _tenants(config: FrontendConfig, metrics: Metrics) -> Tenants:
+    """Raises ConfigError where the file of keys cannot be used."""
+    return Tenants(
+        config.api_keys,
+        KeyFile(config.api_keys_file) if config.api_keys_file else None,
+        metrics.keys,
+        frontends=config.key_limit_shares,
+        max_open=config.max_open_requests,
+    )
+
+
+def _spans(config: FrontendConfig, tracer: Tracer | None) -> CallSpans | None:
+    if tracer is None:
+        return None
+    return CallSpans(tracer, sample_ratio=config.trace_sample_ratio)
+
+
+def _browsers(config: FrontendConfig) -> Browsers:
+    host = config.listen.rpartition(":")[0].strip("[]")
+    asks = config.api_keys or config.api_keys_file
+    local = is_loopback(host.lower()) and not asks and "*" not in config.allowed_hosts
+    return Browsers(
+        origins=config.cors_origins, local_names=config.allowed_hosts if local else None
+    )
+
+
+def _max_connections(config: FrontendConfig) -> int:
+    """As many as were asked for, or as files may be open."""
+    wanted = config.max_connections + _OTHER_FILES
+    missing = wanted - sockets.allow_files(wanted)
+    if not missing:
+        return config.max_connections
+    most = max(1, config.max_connections - missing)
+    log.warning("the process may not open enough files for max_connections", extra={"count": most})
+    return most
+
+
+def _https(config: FrontendConfig) -> CertificateFiles | None:
+    if not config.https_cert:
+        return None
+    return CertificateFiles(cert=config.https_cert, key=config.https_key)
+
+
+def _bounds(config: FrontendConfig) -> ConnectionBounds:
+    return ConnectionBounds(
+        max_header_bytes=config.max_header_bytes,
+        max_body_bytes=config.max_body_bytes,
+        receive_timeout_seconds=config.receive_timeout_seconds,
+        client_stall_seconds=config.client_stall_seconds,
+        max_connections=_max_connections(config),
+    )

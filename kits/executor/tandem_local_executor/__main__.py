@@ -1,0 +1,83 @@
+"""The program `local_executor FD`: workers for an executor in another process, which is its parent.
+
+It is given an order over the socket FD, serves it, and ends when the socket does. So it ends with
+its parent too, however that ends, and has the time to end the processes of its engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pickle
+import signal
+import socket
+import sys
+
+import uvloop
+
+from tandem import child_process, logs
+from tandem.errors import StartError
+from tandem_local_executor import process, workers
+from tandem_local_executor.judging import StandIns, message
+from tandem_local_executor.process import Order
+
+_CLOSE_SECONDS = 30
+"""By then the kernel ends this process, whatever it hangs in."""
+
+
+def main() -> int:
+    """Serve one order. Returns the exit status."""
+    child_process.ignore_signals()
+    stream = socket.socket(fileno=int(sys.argv[1]))
+    order = child_process.receive(stream)
+    if order is not None:
+        uvloop.run(_serve(stream, pickle.loads(order)))
+    return 0
+
+
+async def _serve(stream: socket.socket, order: Order) -> None:
+    """Until the parent closes the socket, or an engine dies."""
+    settings = next(iter(order.configs.values()))
+    logs.configure("local_executor", format=settings.log_format, level=settings.log_level)
+    reader, writer = await asyncio.open_unix_connection(sock=stream)
+    loop = asyncio.get_running_loop()
+    stand_ins = StandIns(writer.write)
+    serving = loop.create_task(_serve_order(order, writer, stand_ins))
+    left = loop.create_task(_listen(reader, stand_ins))
+    await asyncio.wait({serving, left}, return_when=asyncio.FIRST_COMPLETED)
+    signal.alarm(_CLOSE_SECONDS)
+    for task in (serving, left):
+        task.cancel()
+    await asyncio.wait({serving, left})
+    writer.close()
+
+
+async def _listen(reader: asyncio.StreamReader, stand_ins: StandIns) -> None:
+    """Until the parent closes the socket."""
+    while (said := await child_process.read_message(reader)) is not None:
+        stand_ins.take(*json.loads(said))
+
+
+async def _serve_order(order: Order, writer: asyncio.StreamWriter, stand_ins: StandIns) -> None:
+    try:
+        async with workers.serving(
+            order.configs,
+            aggregated=order.aggregated,
+            register=stand_ins.take_classifiers,
+            parks=_never,
+        ) as died:
+            writer.write(message(process.READY, ""))
+            writer.write(message(process.DIED, (await died).message))
+            await writer.drain()
+    except StartError as error:
+        writer.write(message(process.FAILED, str(error)))
+        await writer.drain()
+
+
+def _never() -> bool:
+    """Nobody tells this process whether outputs of another one are judged."""
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

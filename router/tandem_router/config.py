@@ -1,0 +1,367 @@
+"""The router's settings, with their defaults and help texts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tandem import ranges, sockets, tracing
+from tandem.byte_budget import DEFAULT_BYTES
+from tandem.config import setting
+from tandem.errors import ConfigError
+from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
+from tandem.wire import addresses, tls
+from tandem.wire.grpc import REFLECTION_HELP, check_address
+from tandem.wire.rpc import connections
+from tandem_router.conduct import EJECT_AFTER, EJECT_SECONDS
+
+_LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouterConfig:
+    """The router of Tandem: admission, pairing, relay."""
+
+    listen: str = setting("127.0.0.1:7000", "Address to serve gRPC on.")
+    metrics_listen: str = setting(
+        "127.0.0.1:7001",
+        "Address of /metrics, /live, /ready and /debug, plain HTTP; not for clients.",
+    )
+    tls_cert: str = setting("", tls.CERT_HELP)
+    tls_key: str = setting("", tls.KEY_HELP)
+    tls_ca: str = setting("", tls.CA_HELP)
+    tls_peer_name: str = setting("tandem", tls.PEER_NAME_HELP)
+    discovery: Literal["static", "dns", "kubernetes"] = setting(
+        "static",
+        "How workers are found: static (the addresses of prefill and decode), dns (every address of"
+        " those names) or kubernetes (the EndpointSlices of two Services).",
+    )
+    prefill: tuple[str, ...] = setting(
+        (), "Prefill workers, each host:port; with discovery: dns every address of the host is one."
+    )
+    decode: tuple[str, ...] = setting((), "Decode workers, likewise.")
+    workers: tuple[str, ...] = setting(
+        (),
+        "Aggregated workers, which serve both phases, likewise. They stand beside the pairs, or"
+        " alone.",
+    )
+    prefill_service: str = setting(
+        "",
+        "With discovery: kubernetes, the Service whose endpoints are the prefill workers, at the"
+        " port named grpc. They are connected also while they are not ready.",
+    )
+    decode_service: str = setting(
+        "",
+        "The Service of the decode workers, likewise; ports named grpc-2 and so on are those of"
+        " their further token processes.",
+    )
+    worker_service: str = setting("", "The Service of the aggregated workers, likewise.")
+    namespace: str = setting(
+        "", "With discovery: kubernetes, the namespace of all Services. Empty: the router's own."
+    )
+    decode_routers: int = setting(
+        0,
+        "Routers that serve each decode worker, chosen by their addresses and its own; prefill"
+        " workers are served by all. With 2 the loss of one leaves each worker another. 0: all"
+        " serve all. The same for all routers, whose frontends must reach each of them.",
+        at_least=0,
+    )
+    decode_routers_from: int = setting(
+        32,
+        "With decode_routers: all routers serve all decode workers while fewer are listed than"
+        " this, about what half a core of a router carries. The same for all routers.",
+        at_least=0,
+    )
+    routers: tuple[str, ...] = setting(
+        (),
+        "With decode_routers, the addresses of all routers, each host:port. With discovery: static,"
+        " one whose port takes no connection does not count; with dns every address of the host is"
+        " a router.",
+    )
+    router_service: str = setting(
+        "",
+        "With decode_routers and discovery: kubernetes, the Service whose ready endpoints are the"
+        " routers, at the port named grpc.",
+    )
+    advertise_host: str = setting(
+        "",
+        "With decode_routers, this machine as the other routers find it, an IP address unless"
+        " discovery is static; empty: the host of listen. With the port of listen it is this"
+        " router's own address. A pod's own IP on Kubernetes.",
+    )
+    prefill_policy: str = setting(
+        "prefix",
+        "How a prefill worker is chosen: prefix, least_loaded, round_robin, or the name of an entry"
+        " point that an installed package offers in the group tandem.router_policies.",
+    )
+    decode_policy: str = setting("least_loaded", "How a decode worker is chosen, likewise.")
+    prefix_index_bytes: int = setting(
+        256 * 1024 * 1024,
+        "What the router knows of prefill workers' prefix caches takes at most about so much: 270"
+        " bytes for each 64 tokens that a worker caches. What was used longest ago is forgotten.",
+    )
+    disaggregate: Literal["auto", "always", "never"] = setting(
+        "auto",
+        "Which way a sequence goes where a pair and an aggregated worker are both free: auto (where"
+        " its finish is predicted earlier), always (the pair) or never (the aggregated worker).",
+    )
+    policy_seconds: float = setting(
+        0.01,
+        "Time that a policy of such a package may take for a choice; then least_loaded chooses, and"
+        " goes on for a hundred times as long as the choice took.",
+        above=0,
+    )
+    max_queue: int = setting(
+        1024, "Sequences that wait for a pair; one more is refused with queue_full.", at_least=1
+    )
+    max_retries: int = setting(
+        1,
+        "Further attempts of a sequence, on other pairs, while nothing of it was shown.",
+        at_least=0,
+    )
+    max_n: int = setting(128, "Largest `n` of a Generate call.", at_least=1, at_most=MAX_OUTPUTS)
+    max_fanout_bytes: int = setting(
+        256 * 1024 * 1024,
+        "Largest product of a request's size and its `n`; a larger one is refused with"
+        " request_too_large.",
+        at_least=1,
+    )
+    max_held_bytes: int = setting(
+        DEFAULT_BYTES,
+        "What is held together: the tasks of requests that wait or may be run again, and output for"
+        " frontends. A request that would take more than three quarters is refused with queue_full;"
+        " where output finds no room, the frontend that holds most of it is given up. Well below"
+        " the memory limit of the process.",
+        at_least=_LEAST_HELD_BYTES,
+    )
+    client_logits_processors: tuple[str, ...] = setting(
+        (),
+        "Names of logits processors that requests may use: what the frontends' setting allows."
+        " Those behind fields of the API (forms of answers, `min_tokens`, `thinking_token_budget`)"
+        " need no name here.",
+    )
+    allow_reports: bool = setting(
+        False, "Let requests ask for reports: true where a frontend's setting is."
+    )
+    allow_external_scores: bool = setting(
+        False, "Let requests ask for external scores: true where a frontend's setting is."
+    )
+    allow_kv_hints: bool = setting(
+        False, "Let requests have hints for caches: true where a frontend's setting is."
+    )
+    voucher_key_file: str = setting(
+        "",
+        "File with the key by which this deployment's routers sign what a context-only request"
+        " leaves, 32 bytes or more, the same for all of them. Empty: such requests are refused.",
+    )
+    grpc_reflection: bool = setting(False, REFLECTION_HELP)
+    grpc_max_connections: int = setting(
+        connections.MOST_CONNECTIONS, connections.MOST_HELP, at_least=1
+    )
+    grpc_max_connections_of_a_client: int = setting(
+        connections.MOST_OF_A_CLIENT, connections.MOST_OF_A_CLIENT_HELP, at_least=1
+    )
+    grpc_max_connection_idle_seconds: float = setting(
+        connections.IDLE_SECONDS, connections.IDLE_HELP, at_least=0
+    )
+    grpc_max_connection_age_seconds: float = setting(
+        connections.AGE_SECONDS, connections.AGE_HELP, at_least=0
+    )
+    default_timeout_seconds: float = setting(
+        600.0, "Deadline of a Generate call that names none.", above=0
+    )
+    max_timeout_seconds: float = setting(
+        3600.0,
+        "Longest deadline; a frontend's longer one is cut to it, a Generate call's refused.",
+        above=0,
+    )
+    settle_seconds: float = setting(
+        10.0,
+        "Time a worker has to close a cancelled leg; later its slot counts as overdue.",
+        above=0,
+    )
+    pair_wait_seconds: float = setting(
+        10.0, "Time a queued sequence waits while no pair of workers for it takes work.", above=0
+    )
+    pair_memory_seconds: float = setting(
+        600.0,
+        "How long after a model's last pair has gone requests for it are queued, and not refused at"
+        " once. 0: they are refused.",
+        at_least=0,
+    )
+    expected_models: tuple[str, ...] = setting(
+        (),
+        "Models that workers are expected of at any time, even if none has come yet or the last"
+        " went long ago: requests for them wait pair_wait_seconds for a pair, and frontends are"
+        " ready meanwhile. For a fleet that is scaled to nothing.",
+    )
+    worker_silence_seconds: float = setting(
+        10.0,
+        "A worker that sends nothing for this long, or up to a quarter longer, is lost; it reports"
+        " at least each second.",
+        above=0,
+    )
+    stall_seconds: float = setting(
+        10.0,
+        "A worker whose engine has work and has made no step for this long gets nothing new until"
+        " it makes one. Engines that cannot say when they did (SGLang's prefill) are left alone.",
+        above=0,
+    )
+    stall_failover_seconds: float = setting(
+        30.0,
+        "After this long without a step, at least stall_seconds, the worker's stream is given up:"
+        " what showed nothing runs elsewhere, what did ends with worker_lost.",
+        above=0,
+    )
+    eject_after_faults: int = setting(
+        EJECT_AFTER,
+        "Faults in a worker's output within a minute after which it is taken out for"
+        " eject_seconds. 0: never.",
+        at_least=0,
+    )
+    eject_seconds: float = setting(
+        EJECT_SECONDS,
+        "Time for which a worker is left alone whose output could not be read.",
+        above=0,
+    )
+    eject_after_failures: int = setting(
+        5,
+        "Legs that fail on a worker within the last 30 to 60 seconds, by its own doing, before it"
+        " may be ejected for them. 0: never.",
+        at_least=0,
+    )
+    eject_ratio: float = setting(
+        0.3,
+        "How much larger the share of a worker's legs that fail must be than the median of its"
+        " group's, above 0 and at most 1, for it to be ejected.",
+        above=0,
+        at_most=1,
+    )
+    eject_first_seconds: float = setting(
+        10.0,
+        "Time for which a worker that fails gets nothing new; twice as long each further time in a"
+        " row, up to 600 seconds. Then it gets one request at a time until three have ended well.",
+        above=0,
+    )
+    eject_most_share: float = setting(
+        0.5,
+        "Largest share of the workers of a group and phase that are out at once for failing, from 0"
+        " to 1. The last of them never is.",
+        at_least=0,
+        at_most=1,
+    )
+    canary_seconds: float = setting(
+        330.0,
+        "Time in which a canary must end: a hand-over of a few tokens that proves a worker that has"
+        " moved no KV since its start, before it gets a request and is ready. Longer than the first"
+        " hand-over of an engine may take (SGLang's first_handover_timeout_seconds, 300). 0: none"
+        " are sent, and every worker counts as proved.",
+        at_least=0,
+    )
+    max_backlog_bytes: int = setting(
+        64 * 1024 * 1024,
+        "Output kept for a frontend. Past it one that has read nothing for 5 seconds is given up:"
+        " its stream is closed and its requests are cancelled. Past four times as much, any is.",
+        at_least=1,
+    )
+    drain_seconds: float = setting(
+        30.0,
+        "After SIGTERM, time that open requests have to finish; then they end with an error.",
+        at_least=0,
+    )
+    max_stories: int = setting(
+        4096,
+        "Requests that have ended and that /debug/requests/TRACE_ID of metrics_listen still tells,"
+        " the oldest forgotten first; half of them are kept for refused ones. 0: none.",
+        at_least=0,
+    )
+    max_story_bytes: int = setting(
+        16 * 1024 * 1024,
+        "What these may take together: some 1,300 bytes each, 600 for each further output, and 100"
+        " for each worker that would not do.",
+        at_least=0,
+    )
+    log_requests: bool = setting(
+        False, "Log a line at the end of each request that tells its story; else at level debug."
+    )
+    otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
+    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
+    log_format: Literal["console", "json"] = setting("console", "How log lines look.")
+    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a value that can never serve."""
+        ranges.check(self)
+        if self.stall_failover_seconds < self.stall_seconds:
+            raise ConfigError("stall_failover_seconds must be at least stall_seconds")
+        if self.default_timeout_seconds > self.max_timeout_seconds:
+            raise ConfigError("default_timeout_seconds must not exceed max_timeout_seconds")
+        check_address(self.listen, setting="listen")
+        sockets.check(self.metrics_listen, setting="metrics_listen")
+        self._check_discovery()
+        self._check_sharing()
+        tls.check(self)
+        tracing.check(self.otlp_endpoint)
+
+    def _check_discovery(self) -> None:
+        pair = [each for each in (self.prefill_service, self.decode_service) if each]
+        services = [each for each in (*pair, self.worker_service) if each]
+        workers = (*self.prefill, *self.decode, *self.workers)
+        if self.discovery == "kubernetes":
+            if len(pair) == 1 or not services or len(set(services)) < len(services):
+                raise ConfigError(
+                    "discovery: kubernetes needs prefill_service and decode_service, or"
+                    " worker_service, or all three, each another Service"
+                )
+            if workers:
+                raise ConfigError(
+                    "prefill, decode and workers are not used with discovery: kubernetes"
+                )
+        elif services:
+            raise ConfigError(
+                "prefill_service, decode_service and worker_service are used with discovery:"
+                " kubernetes only"
+            )
+        addresses.check("workers", workers)
+
+    def _check_sharing(self) -> None:
+        addresses.check("routers", self.routers)
+        if not self.decode_routers:
+            return
+        if self.discovery == "kubernetes":
+            if not self.router_service or self.routers:
+                raise ConfigError(
+                    "decode_routers needs router_service, and no routers, with discovery:"
+                    " kubernetes"
+                )
+            if self.router_service in (
+                self.prefill_service,
+                self.decode_service,
+                self.worker_service,
+            ):
+                raise ConfigError("router_service must be another Service than the workers'")
+        elif not self.routers or self.router_service:
+            raise ConfigError(
+                f"decode_routers needs routers, and no router_service, with discovery:"
+                f" {self.discovery}"
+            )
+        if self.discovery == "static":
+            if self.own_address not in self.routers:
+                raise ConfigError(
+                    f"{self.own_address} is not one of routers: set advertise_host to this"
+                    " router's host there"
+                )
+        elif not addresses.names_one_machine(self._own_host):
+            raise ConfigError(
+                f"{self._own_host} is no IP address by which other routers find this one: set"
+                " advertise_host"
+            )
+
+    @property
+    def own_address(self) -> str:
+        """This router, as the others find it."""
+        return addresses.join(self._own_host, self.listen.rpartition(":")[2])
+
+    @property
+    def _own_host(self) -> str:
+        return self.advertise_host or self.listen.rpartition(":")[0].strip("[]")

@@ -1,0 +1,238 @@
+"""What the core asks for. Actions are carried out in the order in which they are given."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tandem.errors import TandemError
+from tandem.prefix_blocks import Blocks
+from tandem_router.core.events import Submit
+from tandem_router.core.lost_hits import LostHits
+from tandem_router.core.story import Moment, Story
+from tandem_router.core.values import ServedModel, Voucher
+
+
+class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
+    worker: str
+    leg: int
+    frontend: int
+    sequence: int
+    output_index: int
+    room: int
+    kv_peer: str
+    """For a decode leg: where its prefill worker hands over."""
+    timeout_ms: int
+    task: bytes
+    """As its frontend sent it: the same object for all legs of a request."""
+    overlay: bytes = b""
+    """Laid over the task: fields that replace its own."""
+    request: int = 0
+    """The number of its request, where other legs run the same task; 0: none does."""
+    hold_output: bool
+    context_only: bool = False
+    say_made: bool = False
+    """A decode leg whose worker is to say what its engine makes."""
+    say_logprobs: bool = False
+    """Decode's classifiers are given them, so its engine and prefill's say them."""
+    made: bytes = b""
+    """What the sequence goes on from, as LegMade said it; empty: it begins."""
+    task_digest: bytes = b""
+    """What task the KV was parked for that a decode leg goes on from; empty: it was not."""
+    parent_span: int = 0
+    """The parent of the leg's span; 0: not traced."""
+    canary: bool = False
+    """No frontend's: see canaries.py."""
+    to_compute: int | None = None
+    """Prefill: tokens of the prompt that its worker's cache is not expected to have."""
+    new_blocks: Blocks = ()
+    """Prefill: the prompt's blocks that its worker was not known to have, in any order."""
+
+
+class ReleaseLeg(msgspec.Struct, frozen=True):
+    """A held decode leg may send its output."""
+
+    worker: str
+    leg: int
+
+
+class CancelLeg(msgspec.Struct, frozen=True):
+    worker: str
+    leg: int
+    reason: str
+    """An error's code, or how the sequence ended."""
+
+
+class EndSequence(msgspec.Struct, frozen=True):
+    """Tell the frontend that a sequence ended otherwise than by the Finish in its payload."""
+
+    frontend: int
+    sequence: int
+    error: TandemError | None
+    """None: a hook ended it, with stop_reason."""
+    stop_reason: str = ""
+    refused: bool = False
+    """Nothing of its request has run, nor will: it was not admitted, or no pair has come for it."""
+    completion_tokens: int = 0
+    """Generated, where prefill's hook judged this very sequence and ended its request."""
+    prompt_tokens: int = 0
+    """Tokens of the request's prompt; 0: neither who asked nor a worker has said."""
+
+
+class GiveVoucher(msgspec.Struct, frozen=True):
+    """Tell the frontend that a context-only sequence ended in good order, and what it left."""
+
+    frontend: int
+    sequence: int
+    voucher: Voucher
+    expires_at: float
+    """By the core's clock."""
+
+
+class QueueWait(msgspec.Struct, frozen=True):
+    """Tell the frontend, which wants a report, how long a sequence was in the queue."""
+
+    frontend: int
+    sequence: int
+    seconds: float
+    cause: str
+    """Why it did not start at once, for people; empty: it did."""
+
+
+class RequestEnded(msgspec.Struct, frozen=True):
+    """All sequences of a request have ended, or it was refused: for whoever asks for its story, for
+    logs, and for workers that keep its task.
+    """
+
+    story: Story
+    refused: bool = False
+    request: int = 0
+    workers: tuple[str, ...] = ()
+    """Workers on which legs of a request of several sequences were started."""
+
+
+class SequenceTraced(msgspec.Struct, frozen=True, kw_only=True):
+    """A traced sequence has ended; for its span."""
+
+    submit: Submit
+    output_index: int
+    arrived: float
+    ended: float
+    outcome: str
+    error: TandemError | None
+    moments: tuple[Moment, ...]
+
+
+class WorkerDied(msgspec.Struct, frozen=True):
+    """A worker may have died of one of the requests that had begun there; for logs."""
+
+    worker: str
+    reason: str
+    suspects: tuple[Submit, ...]
+
+
+class WorkerStalled(msgspec.Struct, frozen=True):
+    """A worker's engine makes no step, or makes one again; for logs."""
+
+    worker: str
+    stalled: bool
+    step_age: float
+
+
+class GiveUpWorker(msgspec.Struct, frozen=True):
+    """Close the worker's stream: its engine makes no step, and others may do its work."""
+
+    worker: str
+    reason: str
+
+
+class CanaryFailed(msgspec.Struct, frozen=True):
+    """A canary of two workers did not end well; for logs."""
+
+    prefill: str
+    decode: str
+    reason: str
+
+
+class WorkerEjected(msgspec.Struct, frozen=True):
+    """A worker gets nothing new for a time, as it fails more often than others; for logs."""
+
+    worker: str
+    seconds: float
+    failed: int
+    """Legs that failed there lately."""
+    ended: int
+    """Legs that the worker ended lately, in good order or by its own failure."""
+
+
+class WorkerReturned(msgspec.Struct, frozen=True):
+    """A worker that was ejected gets as much as any other again; for logs."""
+
+    worker: str
+    reason: str
+
+
+class HitsLost(msgspec.Struct, frozen=True):
+    """A session's prompts have begun to differ at the same early place each time; for logs."""
+
+    lost: LostHits
+
+
+class RefuseFrontend(msgspec.Struct, frozen=True):
+    """The frontend broke the protocol: close its stream. The core has dropped it already."""
+
+    frontend: int
+    reason: str
+
+
+class FleetChanged(msgspec.Struct, frozen=True):
+    models: tuple[ServedModel, ...]
+
+
+class WorkerPaired(msgspec.Struct, frozen=True):
+    """A pair uses the worker; said once for each WorkerUp."""
+
+    worker: str
+
+
+class PairRejected(msgspec.Struct, frozen=True):
+    """A worker that came up does not match others of its model, or fits in no pair at all; said
+    once for each reason at each WorkerUp, for logs.
+    """
+
+    worker: str
+    reason: str
+    """For people, with the first of those that it does not match."""
+    pairs: int
+    """How many pairs are refused for it."""
+
+
+class SettleOverdue(msgspec.Struct, frozen=True):
+    """A worker has not closed a cancelled leg in time; for logs."""
+
+    worker: str
+    leg: int
+    trace_id: str
+
+
+Action = (
+    StartLeg
+    | ReleaseLeg
+    | CancelLeg
+    | EndSequence
+    | GiveVoucher
+    | QueueWait
+    | RequestEnded
+    | SequenceTraced
+    | WorkerDied
+    | WorkerStalled
+    | GiveUpWorker
+    | CanaryFailed
+    | WorkerEjected
+    | WorkerReturned
+    | HitsLost
+    | RefuseFrontend
+    | FleetChanged
+    | WorkerPaired
+    | PairRejected
+    | SettleOverdue
+)

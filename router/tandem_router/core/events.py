@@ -1,0 +1,256 @@
+"""What the core is told. Each call of Core.handle says when, in seconds of a clock that never goes
+back.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tandem.endings import Outcome
+from tandem.errors import TandemError
+from tandem.prefix_blocks import Blocks
+from tandem_router.core.values import CacheReport, Needs, Phase, Profile, Voucher
+from tandem_router.policies import Prompt
+
+
+class FrontendUp(msgspec.Struct, frozen=True):
+    frontend: int
+    """Numbers are never reused while something of the earlier frontend is open."""
+
+
+class FrontendDown(msgspec.Struct, frozen=True):
+    frontend: int
+
+
+class Submit(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of n sequences, numbered first_sequence .. first_sequence + n - 1."""
+
+    frontend: int
+    first_sequence: int
+    n: int
+    model: str
+    tokenizer_sha256: str = ""
+    """Its prompt's token ids are of this tokenizer; empty: of the workers', whichever it is."""
+    timeout_seconds: float
+    task: bytes
+    """Without its prompt, once no worker is to run it any more."""
+    let_go_bytes: int = 0
+    """What the prompt took that the task no longer has."""
+    prompt_tokens: int = 0
+    """0: not known."""
+    prompt_blocks: Blocks = ()
+    """What stands for its blocks: see tandem/prefix_blocks.py. Empty: they are not known."""
+    session: int = 0
+    """Requests with the same one are likely to go on from each other; 0: nothing is known."""
+    ends_session: bool = False
+    """No request of the session follows."""
+    max_tokens: int = 0
+    expected_tokens: int = 0
+    """What each output is likely to have, as the client expects it, at most max_tokens; 0: nothing
+    is known.
+    """
+    logits_processors: frozenset[str] = frozenset()
+    """Logits processors that the task names."""
+    lora_adapter: str = ""
+    """The LoRA adapter that the task names."""
+    priority: int = 0
+    want_report: bool = False
+    resume: bool = False
+    """Where a decode worker is lost, another pair may go on."""
+    prompt_logprobs: bool = False
+    """Prefill has something for the client that comes before all output."""
+    trace_id: str = ""
+    parent_span: int = 0
+    """The frontend's; 0: the request is not traced."""
+    first_span: int = 0
+    """The router's own spans: sequence i's is first_span + i; 0: the router makes none."""
+    tenant: str = ""
+    """The name of the client's key; empty: none was asked."""
+    weight: int = 1
+    """How much the tenant gets beside others; at least 1."""
+    context_only: bool = False
+    """Prefill alone runs, and parks its KV."""
+    voucher: Voucher | None = None
+    """The parked KV that decode alone goes on from."""
+    fault: TandemError | None = None
+    """Why it is to be refused, whatever the fleet; None: nothing is wrong with it."""
+
+    @property
+    def needs(self) -> Needs:
+        tokens = self.prompt_tokens + (self.max_tokens or 1) if self.prompt_tokens else 0
+        return Needs(tokens, self.logits_processors, self.lora_adapter)
+
+    @property
+    def prompt(self) -> Prompt:
+        """What policies know of it. A token is at least a byte, so a text counts as its task's."""
+        tokens = self.prompt_tokens or len(self.task)
+        return Prompt(tokens, self.tenant, self.prompt_blocks, self.session)
+
+    @property
+    def held(self) -> bool:
+        """Whether decode's output waits until prefill has said all that it has to say."""
+        return self.want_report or self.prompt_logprobs
+
+    @property
+    def half(self) -> bool:
+        """Whether one phase of it runs alone."""
+        return self.context_only or self.voucher is not None
+
+
+class Cancel(msgspec.Struct, frozen=True):
+    frontend: int
+    first_sequence: int
+
+
+class WorkerUp(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker's stream is open. `worker` is its address."""
+
+    worker: str
+    listed_as: Phase
+    profile: Profile
+    other_legs: int = 0
+    """Legs of other routers on the worker, by the worker's first report."""
+    step_age: float | None = None
+    """By that report too. What else it says comes as a WorkerLoad."""
+
+
+class WorkerDown(msgspec.Struct, frozen=True):
+    """A worker's stream is broken: every leg on it is closed by that."""
+
+    worker: str
+    reason: str
+    died: bool = True
+    """Whether the worker may have died: not, where it or this router ended the stream."""
+    unsent: frozenset[int] = frozenset()
+    """Legs that have certainly not reached it."""
+
+
+class WorkerDraining(msgspec.Struct, frozen=True):
+    """Whether it is to get nothing new: it shuts down, or is no longer listed."""
+
+    worker: str
+    draining: bool
+
+
+class WorkerLoad(msgspec.Struct, frozen=True):
+    """What the worker reports at least once a second."""
+
+    worker: str
+    open_legs: int
+    """Open legs, those of other routers included."""
+    step_age: float | None = None
+    """Seconds since its engine's last step, while that has work; None: it cannot say."""
+    moved_kv: bool = False
+    """Some router has said since its start that KV has moved to or from it."""
+    prompt_tokens: int | None = None
+    """Prefill: those of all its open legs that are to be computed; None: it does not say."""
+    kv_tokens_used: int = 0
+    kv_tokens_total: int = 0
+    """0: it does not say."""
+    cache: CacheReport | None = None
+    """What entered and left its prefix cache; None: it does not say."""
+
+
+class WorkerFault(msgspec.Struct, frozen=True):
+    """A worker sent what cannot be read."""
+
+    worker: str
+
+
+class LegStarted(msgspec.Struct, frozen=True):
+    worker: str
+    leg: int
+
+
+class LegVerdict(msgspec.Struct, frozen=True):
+    worker: str
+    leg: int
+    terminate: bool
+    reason: str = ""
+    completion_tokens: int = 0
+    """What the sequence has generated, where prefill terminates."""
+    prompt_tokens: int = 0
+    """Tokens of the prompt, as the worker counts them, where its hook terminates."""
+
+
+class LegMade(msgspec.Struct, frozen=True):
+    """What a decode leg's engine has made, for another to go on from."""
+
+    worker: str
+    leg: int
+    steps: bytes = b""
+    """A part of a serialised tandem.v1.Resumption: nobody opens it before it is used."""
+    tokens: int = 0
+    over: bool = False
+    """The client has its end."""
+    obstacle: str = ""
+    """Why nobody could go on; empty: somebody could."""
+
+
+class LegParked(msgspec.Struct, frozen=True, kw_only=True):
+    """A context-only leg is about to close, and its KV is parked."""
+
+    worker: str
+    leg: int
+    token_ids: tuple[int, ...]
+    """The first, as hooks let it go."""
+    logprobs: tuple[float, ...] = ()
+    task_digest: bytes
+    lease_seconds: float
+
+
+class LegClosed(msgspec.Struct, frozen=True):
+    worker: str
+    leg: int
+    outcome: Outcome
+    reason: str = ""
+    error: TandemError | None = None
+    retryable: bool = False
+    overlay: bytes = b""
+    """REGENERATE: laid over the task of the next run."""
+    worker_died: bool = False
+    """FAILED: its worker's engine died, and all legs that it held with it."""
+    begun: bool = True
+    """LOST: the leg had reached its worker."""
+
+
+class LegFailed(msgspec.Struct, frozen=True):
+    """The router could not say something to the leg's worker: its sequence ends."""
+
+    worker: str
+    leg: int
+    error: TandemError
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed; nothing else happened."""
+
+
+class Drain(msgspec.Struct, frozen=True):
+    """Refuse what is new from now on."""
+
+
+class Abandon(msgspec.Struct, frozen=True):
+    """End everything that is still open."""
+
+
+Event = (
+    FrontendUp
+    | FrontendDown
+    | Submit
+    | Cancel
+    | WorkerUp
+    | WorkerDown
+    | WorkerDraining
+    | WorkerLoad
+    | WorkerFault
+    | LegStarted
+    | LegVerdict
+    | LegMade
+    | LegParked
+    | LegClosed
+    | LegFailed
+    | Tick
+    | Drain
+    | Abandon
+)

@@ -1,0 +1,680 @@
+"""The lifecycle of a sequence after its admission: started as a pair of legs, ended exactly once.
+
+The pair is owned: whatever ends the sequence cancels the legs that are still open, at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from tandem.endings import Outcome
+from tandem.errors import (
+    DrainingError,
+    HookError,
+    InternalError,
+    NoPairError,
+    ParkingFullError,
+    QueueFullError,
+    RequestError,
+    TandemError,
+    WorkerError,
+    WorkerLostError,
+)
+from tandem.prefix_blocks import Blocks
+from tandem_router.core import resuming
+from tandem_router.core.actions import (
+    Action,
+    CancelLeg,
+    EndSequence,
+    GiveVoucher,
+    QueueWait,
+    ReleaseLeg,
+    RequestEnded,
+    StartLeg,
+)
+from tandem_router.core.events import LegClosed, LegMade, LegParked
+from tandem_router.core.picking import Pair, Pick, Picked
+from tandem_router.core.resuming import Made
+from tandem_router.core.sequences import Leg, Request, Sequence, Stage
+from tandem_router.core.state import State
+from tandem_router.core.stories import of_request
+from tandem_router.core.story import MomentName
+from tandem_router.core.suspicion import MOST_DEATHS, suspect
+from tandem_router.core.values import Phase, Voucher
+from tandem_router.core.worker import Worker
+
+_ROOM_DRAWS = 16
+_CONDEMNED = "a worker was lost that may have died of this request; it is not tried again"
+_MAX_TIMEOUT_MS = 2**32 - 1
+
+
+class Lifecycle:
+    """Acts on a State and notes actions; `now` is the time of the event being handled."""
+
+    def __init__(
+        self, state: State, new_room: Callable[[], int], promptless: Callable[[bytes], bytes]
+    ) -> None:
+        self._state = state
+        self._new_room = new_room
+        self._promptless = promptless
+        self._last_leg = 0
+        self.now = 0.0
+        self.actions: list[Action] = []
+        self.ended_canaries: list[tuple[Sequence, TandemError | None]] = []
+        """What canaries.py has not taken in yet, as `canary_legs_over`."""
+        self.canary_legs_over: list[Worker] = []
+        """The workers of their legs that have closed, or are overdue."""
+        self.queued: list[Sequence] = []
+        """Sequences that have come into the queue since it was last looked at."""
+        self.may_start = False
+        """A worker that had no free slot has one, or something else is next in a queue."""
+
+    def refuse(self, request: Request, error: TandemError) -> None:
+        """End a request that is not admitted."""
+        self._state.counts.requests[error.code] += 1
+        request.open, request.outcome = 0, error.code
+        for sequence in request.sequences:
+            sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, error.code, self.now
+            ended = EndSequence(request.submit.frontend, sequence.number, error, refused=True)
+            self.actions.append(ended)
+            if request.submit.first_span:
+                self.actions.append(sequence.traced(error))
+        story = of_request(request, self._state.fleet, self.now)
+        self.actions.append(RequestEnded(story, refused=True))
+        request.sequences = []  # see _forget_request
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """It waits for its turn, which may be at once."""
+        self._state.waiting.add(sequence)
+        sequence.queue_cause = ""
+        self.queued.append(sequence)
+        self.may_start = True
+
+    def start(self, sequence: Sequence, picked: Picked) -> None:
+        """Both legs at once, from the queue: decode asks prefill for the KV as soon as it can."""
+        self._begin(sequence, self._fresh_room())
+        prefill, decode, chosen, sequence.ahead, sequence.pace = picked
+        self._state.counts.ways[chosen.way, chosen.reason] += 1
+        sequence.note(
+            self.now, "pair_chosen", prefill=prefill.choice, decode=decode.choice, way=chosen.told
+        )
+        # What was to be said before its first output was said before it was resumed.
+        fresh = sequence.made is None or not sequence.made.used
+        hold = prefill.worker.profile.has_hook or sequence.request.submit.held
+        if fresh and resuming.asked(sequence.request.submit):
+            sequence.made = Made()
+        self._open_pair(sequence, Pair(prefill.worker, decode.worker), held=hold and fresh)
+
+    def start_canary(self, sequence: Sequence, pair: Pair) -> None:
+        """Both legs at once, beside the queue. Nobody judges them."""
+        self._run(sequence, self._fresh_room())
+        self._open_pair(sequence, pair, held=False)
+
+    def start_prefill(self, sequence: Sequence, picked: Pick) -> None:
+        """All of a context-only sequence, from the queue."""
+        self._begin(sequence, self._fresh_room())
+        sequence.note(self.now, "pair_chosen", prefill=picked.choice)
+        sequence.prefill = self._open(sequence, picked.worker, kv_peer="", held=False)
+
+    def start_decode(self, sequence: Sequence, picked: Pick, voucher: Voucher) -> None:
+        """All of a sequence whose KV is parked, from the queue. Prefill's hooks have judged it."""
+        self._begin(sequence, voucher.room)
+        sequence.note(self.now, "pair_chosen", decode=picked.choice)
+        sequence.decode = self._open(sequence, picked.worker, kv_peer=voucher.kv_peer, held=False)
+
+    def started(self, leg: Leg) -> None:
+        """Output follows, unless it is held. It may have been shown by the time that an attempt is
+        given up: then there is no other.
+        """
+        sequence = leg.sequence
+        if sequence.stage is Stage.PREFILLING:
+            sequence.note(self.now, "started", leg.phase)
+        if leg.phase is Phase.DECODE and sequence.stage is Stage.PREFILLING:
+            sequence.stage = Stage.DECODING
+            if sequence.pace is not None and sequence.begun_at is not None:
+                sequence.pace.note(self.now, sequence.ahead, self.now - sequence.begun_at)
+            if sequence.made is not None and sequence.made.used:
+                sequence.made.forget(sequence.request.allotment)
+            self._let_go(sequence.request)
+        elif leg.phase is Phase.DECODE and sequence.stage is Stage.RETRYING and not leg.held:
+            self.end(sequence, error=sequence.failure)
+
+    def judge(
+        self,
+        leg: Leg,
+        *,
+        terminate: bool,
+        reason: str,
+        completion_tokens: int = 0,
+        prompt_tokens: int = 0,
+    ) -> None:
+        """Prefill's verdict: it ends the request where that worker propagates it (S0-035) or
+        nothing follows prefill, and lets decode's output go otherwise. Decode's terminate ends the
+        request, whatever has become of the sequence meanwhile: the worker shows nothing more of any
+        output (S0-029). `completion_tokens`: what prefill's hook judged, which nobody else counts.
+        `prompt_tokens`: as many as the worker read.
+        """
+        sequence = leg.sequence
+        sequence.request.prompt_tokens = sequence.request.prompt_tokens or prompt_tokens
+        running = sequence.stage in (Stage.PREFILLING, Stage.DECODING)
+        if leg.phase is Phase.DECODE:
+            if terminate:
+                spared = sequence if running else None  # its own end comes with its last row
+                self.end_request(sequence.request, stop_reason=reason, spared=spared)
+            return
+        if sequence.judged or not running:
+            return
+        sequence.judged = True
+        whole = sequence.request.submit.context_only or leg.worker.profile.propagate_terminate
+        if terminate and whole:
+            self.end(sequence, stop_reason=reason, completion_tokens=completion_tokens)
+            self.end_request(sequence.request, stop_reason=reason)
+        else:
+            self._release(sequence)
+
+    def made(self, leg: Leg, event: LegMade) -> None:
+        """What a decode leg's engine has made is kept, as long as it may be of use."""
+        sequence, made = leg.sequence, leg.sequence.made
+        if made is None or not made.may_serve or sequence.stage is not Stage.DECODING:
+            return
+        if not made.add(event, sequence.request.allotment):
+            self._let_go(sequence.request)
+
+    def parked(self, leg: Leg, event: LegParked) -> None:
+        """What a context-only sequence is to leave, once its leg has closed."""
+        sequence, submit = leg.sequence, leg.sequence.request.submit
+        voucher = Voucher(
+            room=sequence.room,
+            kv_peer=leg.worker.profile.kv_endpoint,
+            model=submit.model,
+            task_digest=event.task_digest,
+            first_token_ids=event.token_ids,
+            first_logprobs=event.logprobs,
+        )
+        expires_at = self.now + event.lease_seconds
+        sequence.left = GiveVoucher(submit.frontend, sequence.number, voucher, expires_at)
+
+    def close(self, leg: Leg, closed: LegClosed) -> None:
+        """The leg's one terminal event, or the loss of its worker."""
+        sequence = leg.sequence
+        code = closed.outcome if closed.error is None else closed.error.code
+        sequence.note(self.now, "closed", leg.phase, code)
+        self._forget(leg, closed.outcome)
+        if leg.phase is Phase.PREFILL:
+            sequence.prefill_unsent = not closed.begun
+        if closed.outcome is Outcome.TERMINATED:
+            self.judge(leg, terminate=True, reason=closed.reason)
+        if sequence.stage is Stage.RETRYING:
+            self._retry_when_settled(sequence)
+        elif sequence.stage is Stage.ENDED:
+            return
+        elif leg.phase is Phase.PREFILL:
+            self._prefill_closed(sequence, leg, closed)
+        else:
+            self._decode_closed(sequence, leg, closed)
+
+    def end_request(
+        self,
+        request: Request,
+        *,
+        error: TandemError | None = None,
+        stop_reason: str = "",
+        spared: Sequence | None = None,
+    ) -> None:
+        """End every open sequence of a request except the spared one."""
+        for sequence in request.sequences:
+            if sequence.stage is not Stage.ENDED and sequence is not spared:
+                self.end(sequence, error=error, stop_reason=stop_reason)
+
+    def end(
+        self,
+        sequence: Sequence,
+        *,
+        error: TandemError | None = None,
+        stop_reason: str = "",
+        refused: bool = False,
+        completion_tokens: int = 0,
+    ) -> None:
+        """End with an error, or by a hook's terminate where there is none. `refused` and
+        `completion_tokens`: see EndSequence.
+        """
+        submit = sequence.request.submit
+        if submit.frontend in self._state.frontends:
+            ended = EndSequence(
+                submit.frontend,
+                sequence.number,
+                error,
+                stop_reason,
+                refused,
+                completion_tokens,
+                sequence.request.prompt_tokens,
+            )
+            self.actions.append(ended)
+        self._ended(sequence, Outcome.TERMINATED if error is None else error.code, error)
+
+    def settle_overdue(self, leg: Leg) -> None:
+        """The worker is at fault: its slot stays taken, and nobody waits for it any longer."""
+        leg.overdue = True
+        leg.worker.overdue += 1
+        self._state.fleet.place(leg.worker)
+        self._state.counts.settle_overdue += 1
+        sequence = leg.sequence
+        if sequence.request.canary:
+            self._canary_leg_over(leg)
+        if sequence.stage is Stage.RETRYING:
+            self.end(sequence, error=sequence.failure)
+
+    def died(
+        self, worker: Worker, reason: str, unsent: Collection[int] = (), *, told: bool
+    ) -> list[Request]:
+        """A worker may have died of what had begun there, as `suspect` has it. Returns what is not
+        to be run again: once its legs on that worker are closed, `condemn` it.
+        """
+        condemned, death = suspect(self._state, worker, reason, unsent=unsent, told=told)
+        if death is not None:
+            self.actions.append(death)
+        return condemned
+
+    def condemn(self, request: Request) -> None:
+        """End all of it that would be run again, or has not come far enough to be sure to end."""
+        for sequence in request.sequences:
+            if sequence.stage in (Stage.QUEUED, Stage.RETRYING, Stage.PREFILLING):
+                self.end(sequence, error=WorkerLostError(_CONDEMNED))
+
+    def _prefill_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
+        decode = sequence.decode
+        held = decode is not None and decode.held
+        if sequence.request.submit.context_only and closed.outcome is Outcome.FINISHED:
+            self._context_closed(sequence, leg)
+        elif closed.outcome in (Outcome.FINISHED, Outcome.TERMINATED):
+            if held and leg.worker.profile.has_hook:
+                error = HookError("the prefill worker gave no verdict of its hook")
+                self._fail(sequence, error, retryable=False)
+            else:
+                self._release(sequence)
+        elif closed.outcome is Outcome.LOST and sequence.stage is Stage.DECODING and not held:
+            return  # The KV has arrived and the verdict is in: prefill owes nothing more.
+        else:
+            if isinstance(closed.error, ParkingFullError):
+                sequence.no_room_at |= {leg.worker.key}
+            self._fail(sequence, _error_of(closed), retryable=closed.retryable, begun=closed.begun)
+
+    def _context_closed(self, sequence: Sequence, leg: Leg) -> None:
+        """End a context-only sequence whose prefill leg has finished."""
+        if leg.worker.profile.has_hook and not sequence.judged:
+            unjudged = HookError("the prefill worker gave no verdict of its hook")
+            self._fail(sequence, unjudged, retryable=False)
+        elif sequence.left is None:
+            error = WorkerError("the prefill worker does not say what it parked")
+            self._fail(sequence, error, retryable=False)
+        else:
+            self.actions.append(sequence.left)
+            self._ended(sequence, Outcome.FINISHED)
+
+    def _decode_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
+        submit = sequence.request.submit
+        once = submit.voucher is not None or submit.let_go_bytes or sequence.request.canary
+        if closed.outcome is Outcome.REGENERATE and once:
+            error: TandemError = WorkerError("a decode worker asks for a run that cannot be")
+            self._fail(sequence, error, retryable=False)
+        elif closed.outcome is Outcome.REGENERATE:
+            self._regenerate(sequence, closed.overlay)
+        elif sequence.made is not None and (closed.outcome is Outcome.LOST or closed.worker_died):
+            self._decode_lost(sequence, sequence.made, leg, closed)
+        elif closed.outcome not in (Outcome.FINISHED, Outcome.TERMINATED):
+            self._fail(sequence, _error_of(closed), retryable=closed.retryable, begun=closed.begun)
+        elif leg.held:
+            error = InternalError("the decode worker ended a leg that it was to hold")
+            self._fail(sequence, error, retryable=False)
+        else:
+            self._ended(sequence, closed.outcome)
+
+    def _decode_lost(self, sequence: Sequence, made: Made, leg: Leg, closed: LegClosed) -> None:
+        """Another pair goes on with a sequence that is to be resumed, where there is one. Of one
+        whose output was held nothing was shown, so it begins again.
+        """
+        error = _error_of(closed)
+        if sequence.stage is not Stage.DECODING:
+            self._fail(sequence, error, retryable=closed.retryable, begun=closed.begun)
+        elif made.over:
+            self._ended(sequence, Outcome.FINISHED.value)
+        elif obstacle := self._obstacle(sequence, made, held=leg.held):
+            if not made.used:
+                self._state.counts.resumed["refused"] += 1
+            self.end(sequence, error=resuming.unresumed(error, obstacle))
+        else:
+            sequence.avoided = sequence.pair
+            sequence.failure = resuming.unresumed(error, resuming.NO_PAIR)
+            if leg.held:
+                made.forget(sequence.request.allotment)
+                sequence.made = None
+                sequence.retries += 1
+            else:
+                made.used = True
+            self._run_again(sequence, error.code, "retry" if leg.held else "resume")
+
+    def _obstacle(self, sequence: Sequence, made: Made, *, held: bool) -> str:
+        """Why it cannot be resumed; empty: it can."""
+        request = sequence.request
+        if made.used or (held and sequence.retries >= self._state.bounds.max_retries):
+            return resuming.TWICE
+        if not held and (made.obstacle or not made.steps):
+            return made.obstacle or resuming.NOT_SAID
+        if request.deaths >= MOST_DEATHS:
+            return resuming.SUSPECT
+        other = self._state.fleet.has_pair(
+            request.edition, request.needs, other_than=sequence.pair, proved=False
+        )
+        return "" if other else resuming.NO_PAIR
+
+    def _fail(
+        self, sequence: Sequence, error: TandemError, *, retryable: bool, begun: bool = True
+    ) -> None:
+        """Another attempt where nothing was shown and another pair exists, or will once a worker is
+        proved; else the error. A worker that was full, shut down or never got the leg has not
+        tried: that costs no attempt and shuts no pair out. A phase that runs alone is not tried
+        again elsewhere, whoever asked for it can; but where one worker may park no more, another
+        may. A canary is of its own pair.
+        """
+        request = sequence.request
+        repeatable = retryable and sequence.stage is Stage.PREFILLING and not request.canary
+        if repeatable and request.deaths >= MOST_DEATHS:
+            told = WorkerLostError(_CONDEMNED) if isinstance(error, DrainingError) else error
+            self.end(sequence, error=told)
+        elif repeatable and (not begun or isinstance(error, QueueFullError | DrainingError)):
+            self._state.counts.requeued += 1
+            # Frontends take DrainingError for this router's own word, and submit again.
+            kept = NoPairError(error.message) if isinstance(error, DrainingError) else error
+            sequence.failure = sequence.failure or kept
+            self._run_again(sequence, error.code)
+        elif (
+            repeatable
+            and request.submit.context_only
+            and isinstance(error, ParkingFullError)
+            and self._state.fleet.parkers(
+                request.edition, request.needs, other_than=sequence.no_room_at
+            )
+        ):
+            self._state.counts.requeued += 1
+            sequence.failure = error
+            self._run_again(sequence, error.code)
+        elif (
+            repeatable
+            and not request.submit.half
+            and sequence.retries < self._state.bounds.max_retries
+            and self._state.fleet.has_pair(
+                request.edition, request.needs, other_than=sequence.pair, proved=False
+            )
+        ):
+            sequence.retries += 1
+            self._state.counts.retries += 1
+            sequence.avoided = sequence.pair
+            sequence.failure = error
+            self._run_again(sequence, error.code)
+        elif sequence.made is not None and sequence.made.used and isinstance(error, RequestError):
+            lost = sequence.failure or error  # the client's request was in order when it began
+            self.end(sequence, error=resuming.unresumed(lost, error.message))
+        else:
+            self.end(sequence, error=error)
+
+    def _run_again(self, sequence: Sequence, code: str, moment: MomentName = "retry") -> None:
+        sequence.stage = Stage.RETRYING
+        sequence.note(self.now, moment, "", code)
+        self._cancel_legs(sequence, code)
+        self._retry_when_settled(sequence)
+
+    def _regenerate(self, sequence: Sequence, overlay: bytes) -> None:
+        """Run it again from the start, on any pair: nothing of it was shown."""
+        if sequence.request.deaths >= MOST_DEATHS:
+            self.end(sequence, error=WorkerLostError(_CONDEMNED))
+            return
+        if sequence.regenerations >= self._state.bounds.max_regenerations:
+            error = WorkerError("classifiers blocked every run of the sequence")
+            self._fail(sequence, error, retryable=False)
+            return
+        sequence.regenerations += 1
+        sequence.overlay = overlay
+        if sequence.made is not None:
+            sequence.made.forget(sequence.request.allotment)
+            sequence.made = None
+        sequence.retries = 0
+        sequence.pair = sequence.avoided = None
+        sequence.failure = NoPairError("no pair of workers takes the sequence a second time")
+        sequence.stage = Stage.RETRYING
+        sequence.note(self.now, "regenerate")
+        self._cancel_legs(sequence, Outcome.REGENERATE.value)
+        self._retry_when_settled(sequence)
+
+    def _retry_when_settled(self, sequence: Sequence) -> None:
+        """Only when both legs are closed can nothing of the old attempt reach the frontend."""
+        if sequence.prefill is not None or sequence.decode is not None:
+            return
+        if len(self._state.waiting) < self._state.bounds.max_queue:
+            sequence.stage = Stage.QUEUED
+            sequence.queued_at = self.now
+            sequence.note(self.now, "queued")
+            self.enqueue(sequence)
+        else:
+            self.end(sequence, error=sequence.failure)
+
+    def _ended(self, sequence: Sequence, outcome: str, error: TandemError | None = None) -> None:
+        if sequence.stage is Stage.QUEUED:
+            self._state.waiting.remove(sequence)
+            self.may_start = True
+        sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, outcome, self.now
+        self._cancel_legs(sequence, outcome)
+        request = sequence.request
+        if (made := sequence.made) is not None:
+            made.forget(request.allotment)
+            if made.used:
+                self._state.counts.resumed["failed" if error else "finished"] += 1
+        if request.canary:
+            self._canary_ended(sequence, error)
+            return
+        self._state.open_sequences -= 1
+        if request.submit.first_span:
+            self.actions.append(sequence.traced(error))
+        request.open -= 1
+        if request.outcome == Outcome.FINISHED:
+            request.outcome = outcome
+        if not request.open:
+            self._request_ended(request)
+
+    def _canary_ended(self, sequence: Sequence, error: TandemError | None) -> None:
+        sequence.request.open = 0
+        self._forget_request(sequence.request)
+        self.ended_canaries.append((sequence, error))
+        self.may_start = True
+
+    def _canary_leg_over(self, leg: Leg) -> None:
+        self.canary_legs_over.append(leg.worker)
+        self.may_start = True
+
+    def _let_go(self, request: Request) -> None:
+        """Once nothing of a request is to be started any more, only its workers keep its prompt."""
+        submit = request.submit
+        if not request.may_run:
+            rest = self._promptless(submit.task)
+            size = len(submit.task) - len(rest)
+            request.submit = msgspec.structs.replace(submit, task=rest, let_go_bytes=size)
+            request.allotment.give_back(size)
+
+    def _request_ended(self, request: Request) -> None:
+        submit = request.submit
+        self._state.traces.remove(request)
+        story = of_request(request, self._state.fleet, self.now)
+        self._forget_request(request)
+        self._forget_session(request)
+        if requests := self._state.frontends.get(submit.frontend):
+            for number in range(submit.first_sequence, submit.first_sequence + submit.n):
+                requests.pop(number, None)
+        self._state.counts.requests[request.outcome] += 1
+        self.actions.append(
+            RequestEnded(story, request=request.number, workers=tuple(sorted(request.workers)))
+        )
+
+    def _forget_request(self, request: Request) -> None:
+        self._state.deadlines.clear(request, request.deadline)
+        request.sequences = []  # they refer back to it: else both wait for the garbage collector
+        if not request.legs:
+            request.allotment.close()
+
+    def _forget_session(self, request: Request) -> None:
+        """Let go of what was kept for the prompts to come of a session that is over, and for other
+        sequences of the request.
+        """
+        prefixes, session = self._state.fleet.prefixes, request.submit.session
+        if request.number:
+            prefixes.forget_session(-request.number)
+        if request.submit.ends_session and session:
+            prefixes.forget_session(session)
+            self._state.lost_hits.forget(session)
+
+    def _begin(self, sequence: Sequence, room: int) -> None:
+        """It leaves the queue, and its legs are started."""
+        self._state.waiting.begin(sequence)
+        seconds, submit = self.now - sequence.queued_at, sequence.request.submit
+        self._state.counts.queue_seconds.observe(seconds)
+        if submit.want_report:
+            waited = QueueWait(submit.frontend, sequence.number, seconds, sequence.queue_cause)
+            self.actions.append(waited)
+        self._run(sequence, room)
+
+    def _run(self, sequence: Sequence, room: int) -> None:
+        sequence.begun_at = self.now
+        sequence.stage = Stage.PREFILLING
+        sequence.room = room
+        sequence.judged = False
+        sequence.prefill_unsent = False
+        sequence.left = None
+        self._state.rooms.add(room)
+
+    def _open_pair(self, sequence: Sequence, pair: Pair, *, held: bool) -> None:
+        sequence.pair = pair
+        says = pair.decode.profile.judges_logprobs and not sequence.request.canary
+        sequence.prefill = self._open(
+            sequence, pair.prefill, kv_peer="", held=False, says_logprobs=says
+        )
+        endpoint = pair.prefill.profile.kv_endpoint
+        sequence.decode = self._open(
+            sequence, pair.decode, kv_peer=endpoint, held=held, says_logprobs=says
+        )
+
+    def _open(
+        self,
+        sequence: Sequence,
+        worker: Worker,
+        *,
+        kv_peer: str,
+        held: bool,
+        says_logprobs: bool = False,
+    ) -> Leg:
+        submit = sequence.request.submit
+        self._last_leg += 1
+        made = sequence.made if sequence.made is not None and sequence.made.used else None
+        says_made = worker.phase is Phase.DECODE and sequence.made is not None and made is None
+        prompt, is_prefill = sequence.request.prompt, worker.phase is Phase.PREFILL
+        tokens = worker.to_compute(prompt) if is_prefill else prompt.tokens
+        if is_prefill and not sequence.request.canary:
+            self._state.counts.prompt_tokens += prompt.tokens
+            self._state.counts.cached_tokens += prompt.tokens - tokens
+        expected = 0 if is_prefill else submit.expected_tokens
+        tokens += max(expected, made.tokens if made else 0)
+        sent: Blocks = self._state.fleet.prefixes.send(worker, prompt) if is_prefill else ()
+        leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, sent, held)
+        worker.take(leg.number, tokens)
+        self._state.fleet.place(worker)
+        self._state.legs[leg.number] = leg
+        sequence.request.legs += 1
+        if sequence.request.number:
+            sequence.request.workers.add(worker.key)
+        voucher = submit.voucher
+        left_ms = int((sequence.request.deadline - self.now) * 1000)
+        self.actions.append(
+            StartLeg(
+                worker=worker.key,
+                leg=leg.number,
+                frontend=submit.frontend,
+                sequence=sequence.number,
+                output_index=sequence.output_index,
+                room=sequence.room,
+                kv_peer=kv_peer,
+                timeout_ms=min(max(1, left_ms), _MAX_TIMEOUT_MS),
+                task=submit.task,
+                overlay=sequence.overlay,
+                request=sequence.request.number,
+                hold_output=held,
+                context_only=submit.context_only,
+                say_made=says_made,
+                say_logprobs=says_logprobs,
+                made=bytes(made.steps) if made else b"",
+                task_digest=b"" if voucher is None else voucher.task_digest,
+                parent_span=sequence.span,
+                canary=sequence.request.canary,
+                to_compute=tokens if is_prefill else None,
+                new_blocks=sent,
+            )
+        )
+        return leg
+
+    def _release(self, sequence: Sequence) -> None:
+        decode = sequence.decode
+        if decode is not None and decode.held:
+            decode.held = False
+            self.actions.append(ReleaseLeg(decode.worker.key, decode.number))
+
+    def _cancel_legs(self, sequence: Sequence, reason: str) -> None:
+        for leg in (sequence.prefill, sequence.decode):
+            if leg is None or leg.settle_by is not None:
+                continue
+            leg.settle_by = self.now + self._state.bounds.settle_seconds
+            self._state.settling.set(leg, leg.settle_by)
+            if not sequence.request.canary:
+                self._state.counts.cancels[reason] += 1
+            self.actions.append(CancelLeg(leg.worker.key, leg.number, reason))
+
+    def _forget(self, leg: Leg, outcome: Outcome) -> None:
+        """The leg is closed: its slot is free, and its room once the other leg is closed too."""
+        sequence, worker = leg.sequence, leg.worker
+        worker.give_back(leg.number, leg.tokens)
+        self._state.fleet.prefixes.settle(worker, leg.fresh, self.now)
+        del self._state.legs[leg.number]
+        request = sequence.request
+        request.legs -= 1
+        if request.canary:
+            self._canary_leg_over(leg)
+        if not request.open and not request.legs:
+            request.allotment.close()
+        if leg.settle_by is not None:
+            self._state.settling.clear(leg, leg.settle_by)
+        worker.overdue -= leg.overdue
+        if self._state.fleet.place(worker):
+            self.may_start = True
+        if leg.phase is Phase.PREFILL:
+            sequence.prefill = None
+        else:
+            sequence.decode = None
+        if sequence.prefill is None and sequence.decode is None:
+            assert sequence.begun_at is not None
+            self._state.rooms.discard(sequence.room)
+            sequence.room = 0
+            if not request.canary:
+                self._state.waiting.settle(sequence, self.now - sequence.begun_at)
+            self.may_start = True  # another key may be next
+        if not request.canary:
+            self._state.counts.legs[leg.phase, outcome] += 1
+
+    def _fresh_room(self) -> int:
+        for _ in range(_ROOM_DRAWS):
+            room = self._new_room()
+            if room and room not in self._state.rooms:
+                return room
+        raise RuntimeError("the source of room numbers repeats itself")
+
+
+def _error_of(closed: LegClosed) -> TandemError:
+    if closed.error is not None:
+        return closed.error
+    return WorkerError(f"the worker gave up a leg without a reason ({closed.outcome.value})")

@@ -1,0 +1,592 @@
+"""The router's core: events in, actions out. No sockets, clocks, randomness or asyncio inside.
+
+docs/design/0002-router-core-without-io.md says why, docs/router.md says the rules.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Any
+
+from tandem.byte_budget import ByteBudget
+from tandem.endings import Outcome
+from tandem.errors import (
+    CancelledError,
+    DeadlineError,
+    DrainingError,
+    NoPairError,
+    QueueFullError,
+    RouterLostError,
+    TandemError,
+    WorkerLostError,
+)
+from tandem.message_limits import MAX_OUTPUTS
+from tandem_router.core import actions, admission, events, rejections, snapshot, stories
+from tandem_router.core.actions import Action
+from tandem_router.core.canaries import Canaries
+from tandem_router.core.edition import EditionFleet
+from tandem_router.core.events import Event
+from tandem_router.core.fleet import Fleet
+from tandem_router.core.health import Health, News
+from tandem_router.core.lifecycle import Lifecycle
+from tandem_router.core.lost_hits import TURNS
+from tandem_router.core.picking import Pair
+from tandem_router.core.prefixes import DEFAULT_BYTES
+from tandem_router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
+from tandem_router.core.state import State
+from tandem_router.core.story import Story
+from tandem_router.core.values import (
+    Bounds,
+    Disaggregate,
+    Edition,
+    KvCache,
+    Offer,
+    Phase,
+    Profile,
+    ServedModel,
+)
+from tandem_router.core.waiting import Queue
+from tandem_router.core.worker import Worker
+from tandem_router.policies import PolicyFactory
+
+_NUMBERS = 2**64
+"""Sequence numbers are below it: the wire has 64 bits for them."""
+
+
+class Core:
+    """Admission, pairing, and the lifecycle of every sequence.
+
+    `new_room` gives non-zero random numbers of at most 63 bits.
+    """
+
+    def __init__(
+        self,
+        *,
+        bounds: Bounds,
+        prefill_policy: PolicyFactory,
+        decode_policy: PolicyFactory,
+        new_room: Callable[[], int],
+        promptless: Callable[[bytes], bytes] = lambda task: b"",
+        canary_task: Callable[[Profile], bytes] = lambda profile: b"",
+        budget: ByteBudget | None = None,
+        disaggregate: Disaggregate = "auto",
+        prefix_bytes: int = DEFAULT_BYTES,
+    ) -> None:
+        """`promptless` leaves of a task what is kept when its prompt is let go. `canary_task` makes
+        a canary's for workers of a profile. `budget`: what the process holds, tasks beside the
+        rest; None: one of its own. `disaggregate`: where a pair and an aggregated worker are free.
+        `prefix_bytes`: what is known of prefix caches takes no more.
+        """
+        fleet = Fleet(prefill_policy, decode_policy, disaggregate, prefix_bytes)
+        self.state = State(bounds, fleet, budget or ByteBudget())
+        self._lifecycle = Lifecycle(self.state, new_room, promptless)
+        self._health = Health(self.state)
+        self._canaries = Canaries(self.state, self._lifecycle, canary_task)
+        self._arrivals = itertools.count()
+        self._shared_tasks = itertools.count(1)
+        self._served: tuple[ServedModel, ...] = ()
+        self._forgets_at = inf
+        """When an edition without a pair is no longer waited for."""
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            events.FrontendUp: self._frontend_up,
+            events.FrontendDown: self._frontend_down,
+            events.Submit: self._submit,
+            events.Cancel: self._cancel,
+            events.WorkerUp: self._worker_up,
+            events.WorkerDown: self._worker_down,
+            events.WorkerDraining: self._worker_draining,
+            events.WorkerLoad: self._worker_load,
+            events.WorkerFault: self._worker_fault,
+            events.LegStarted: self._leg_started,
+            events.LegVerdict: self._leg_verdict,
+            events.LegMade: self._leg_made,
+            events.LegParked: self._leg_parked,
+            events.LegClosed: self._leg_closed,
+            events.LegFailed: self._leg_failed,
+            events.Tick: self._tick,
+            events.Drain: self._drain,
+            events.Abandon: self._abandon,
+        }
+
+    def handle(self, now: float, batch: Iterable[Event]) -> list[Action]:
+        """Take in what happened at `now`, in order; returns what is to be done, in order.
+
+        Whatever is due by `now` happens first, so a deadline holds at any event, not at ticks only.
+        """
+        lifecycle = self._lifecycle
+        lifecycle.now, lifecycle.actions = now, []
+        self._expire()
+        for event in batch:
+            self._handlers[type(event)](event)
+            if lifecycle.may_start:
+                self._start_waiting()
+        return lifecycle.actions
+
+    # --- what the shell may ask ------------------------------------------------------------------
+
+    @property
+    def wakes_at(self) -> float:
+        """When time alone may have something to do next; what happens before may change that."""
+        state = self.state
+        if state.waiting:
+            return self._lifecycle.now  # it may be refused at any time
+        return min(
+            state.deadlines.first,
+            state.settling.first,
+            self._canaries.wakes_at,
+            self._health.wakes_at,
+            self._forgets_at,
+        )
+
+    def snapshot(self) -> snapshot.Snapshot:
+        """All that may be known of it now. Costs a pass over the workers."""
+        return snapshot.take(self.state)
+
+    @property
+    def budget(self) -> ByteBudget:
+        """The one of all bytes that the process holds."""
+        return self.state.budget
+
+    @property
+    def bounds(self) -> Bounds:
+        """The limits that it was made with."""
+        return self.state.bounds
+
+    @property
+    def draining(self) -> bool:
+        """Whether it admits nothing new any more."""
+        return self.state.draining
+
+    @property
+    def idle(self) -> bool:
+        """No sequence is open, no leg is left."""
+        return not self.state.open_sequences and not self.state.legs
+
+    def settled(self, worker: str) -> bool:
+        """Nothing is open on the worker but legs that nobody waits for any longer."""
+        found = self.state.fleet.workers.get(worker)
+        return found is None or len(found.legs) == found.overdue
+
+    def refusal(self, worker: str) -> str:
+        """Why no pair uses a connected worker now, for people; empty: one does."""
+        return self.state.fleet.refusal(self.state.fleet.workers[worker])
+
+    def free_slots(self) -> dict[Edition, int]:
+        """How many sequences of each edition could start now, less those that wait."""
+        fleet, waiting = self.state.fleet, self.state.waiting
+        return {each: fleet.free_pairs(each) - waiting.count_in(each) for each in fleet.editions}
+
+    def kv_cache(self, edition: Edition) -> KvCache | None:
+        """What the decode workers of an edition say of their KV caches; None: not each of them
+        does.
+        """
+        return self.state.fleet.editions[edition].kv_cache()
+
+    def stories(self, trace_id: str, now: float) -> list[Story]:
+        """Those of the open requests with that trace id, the latest first, as of `now`."""
+        found = self.state.traces.last(trace_id)
+        return [stories.of_request(each, self.state.fleet, now) for each in found]
+
+    def refusals(self) -> dict[str, str]:
+        """Each connected worker that no pair uses now, and why, for people. Costs a pass over all
+        of them.
+        """
+        fleet = self.state.fleet
+        models = {each.model for each in fleet.editions}
+        found = (each for name in models for each in rejections.of_model(fleet, name))
+        first: dict[str, str] = {}
+        for each in found:
+            first.setdefault(each.worker, each.reason)
+        return first
+
+    def runs_elsewhere(self, worker: str, frontend: int, sequence: int) -> bool:
+        """Whether a sequence is open, and its decode leg is not on that worker."""
+        request = self.state.frontends.get(frontend, {}).get(sequence)
+        if request is None:
+            return False
+        decode = request.sequences[sequence - request.submit.first_sequence].decode
+        return decode is None or decode.worker.key != worker
+
+    # --- frontends -------------------------------------------------------------------------------
+
+    def _frontend_up(self, event: events.FrontendUp) -> None:
+        self.state.frontends[event.frontend] = {}
+
+    def _frontend_down(self, event: events.FrontendDown) -> None:
+        requests = self.state.frontends.pop(event.frontend, {})
+        for request in requests.values():
+            self._lifecycle.end_request(request, error=CancelledError("the frontend went away"))
+
+    def _submit(self, submit: events.Submit) -> None:
+        requests = self.state.frontends.get(submit.frontend)
+        if requests is None:
+            return
+        numbers = range(submit.first_sequence, submit.first_sequence + submit.n)
+        fits = 1 <= submit.n <= MAX_OUTPUTS and numbers.stop <= _NUMBERS
+        if not (fits and requests.keys().isdisjoint(numbers)):
+            self._refuse_frontend(submit)
+            return
+        now = self._lifecycle.now
+        allotment = self.state.budget.allotment()
+        edition = admission.edition(self.state, submit)
+        deadline = now + submit.timeout_seconds
+        shared = next(self._shared_tasks) if submit.n > 1 else 0
+        request = Request(submit, edition, now, deadline, submit.n, allotment, number=shared)
+        for index, number in enumerate(numbers):
+            rank = (-submit.priority, next(self._arrivals))
+            sequence = Sequence(request, number, index, rank, now)
+            sequence.moments = [QUEUED] if index < MOST_TOLD or submit.first_span else None
+            request.sequences.append(sequence)
+        if error := admission.refusal(self.state, request):
+            self._lifecycle.refuse(request, error)
+            return
+        requests.update(dict.fromkeys(numbers, request))
+        self.state.traces.add(request)
+        self.state.open_sequences += submit.n
+        self.state.deadlines.set(request, request.deadline)
+        if submit.session and submit.voucher is None:
+            self._note_lost_hits(submit)
+        for sequence in request.sequences:
+            self._lifecycle.enqueue(sequence)
+
+    def _note_lost_hits(self, submit: events.Submit) -> None:
+        """Where no worker has a cache, no hit is missed."""
+        prefixes, blocks = self.state.fleet.prefixes, submit.prompt_blocks
+        held = prefixes.depth(blocks) if prefixes.count else len(blocks)
+        lost = self.state.lost_hits.note(submit, held)
+        if lost is not None:
+            self.state.counts.lost_hit_tokens += lost.tokens
+            if lost.turns == TURNS:
+                self._lifecycle.actions.append(actions.HitsLost(lost))
+
+    def _refuse_frontend(self, submit: events.Submit) -> None:
+        self._frontend_down(events.FrontendDown(submit.frontend))
+        reason = f"sequences {submit.first_sequence} + {submit.n} cannot be: in use, none or many"
+        self._lifecycle.actions.append(actions.RefuseFrontend(submit.frontend, reason))
+
+    def _cancel(self, event: events.Cancel) -> None:
+        request = self.state.frontends.get(event.frontend, {}).get(event.first_sequence)
+        if request is not None and request.submit.first_sequence == event.first_sequence:
+            self._lifecycle.end_request(request, error=CancelledError("the client cancelled"))
+
+    # --- workers ---------------------------------------------------------------------------------
+
+    def _worker_up(self, event: events.WorkerUp) -> None:
+        self._worker_down(events.WorkerDown(event.worker, "it connected anew"))
+        worker = Worker(event.worker, event.listed_as, event.profile, event.profile.draining)
+        worker.report(event.other_legs, None, 0, 0)
+        fleet = self.state.fleet
+        worker.stalled = self._is_stalled(event.step_age)
+        worker.record = fleet.record(event.worker)
+        worker.unproved = self._canaries.first_doubt(event.profile)
+        fleet.workers[event.worker] = worker
+        for name, (reason, pairs) in rejections.by_reason(fleet, worker).items():
+            self.state.counts.pairs_rejected[name] += pairs
+            self._lifecycle.actions.append(actions.PairRejected(worker.key, reason, pairs))
+        self._lifecycle.actions += self._health.consider(self._lifecycle.now, worker)
+        self._fleet_changed(worker)
+
+    def _worker_down(self, event: events.WorkerDown) -> None:
+        worker = self.state.fleet.workers.pop(event.worker, None)
+        if worker is None:
+            return
+        self._lifecycle.actions += self._health.lost(self._lifecycle.now, worker, event)
+        condemned: list[Request] = []
+        if event.died:  # while it knows its twin
+            condemned = self._lifecycle.died(worker, event.reason, event.unsent, told=False)
+        self._fleet_changed(worker)  # first, so that retries look at what is left
+        for leg in [self.state.legs[number] for number in sorted(worker.legs)]:
+            self._lifecycle.close(leg, _lost(leg, event))
+        for request in condemned:
+            self._lifecycle.condemn(request)
+
+    def _worker_draining(self, event: events.WorkerDraining) -> None:
+        worker = self.state.fleet.workers.get(event.worker)
+        if worker is not None and worker.draining != event.draining:
+            worker.draining = event.draining
+            self._fleet_changed(worker)
+
+    def _worker_load(self, event: events.WorkerLoad) -> None:
+        worker = self.state.fleet.workers.get(event.worker)
+        if worker is not None:
+            used, total = event.kv_tokens_used, event.kv_tokens_total
+            worker.report(event.open_legs, event.prompt_tokens, used, total)
+            if event.cache is not None and worker.phase is Phase.PREFILL:
+                self.state.fleet.prefixes.report(worker, event.cache, self._lifecycle.now)
+            if self.state.fleet.place(worker) or worker.unproved:
+                self._lifecycle.may_start = True
+            if event.moved_kv and worker.unproved:
+                self._take_proved(self._canaries.prove(worker))
+            self._take_step_age(worker, event.step_age)
+
+    def _is_stalled(self, step_age: float | None) -> bool:
+        return step_age is not None and step_age >= self.state.bounds.stall_seconds
+
+    def _take_step_age(self, worker: Worker, age: float | None) -> None:
+        """A worker whose engine stands gets nothing new, and at last what it has is lost: then
+        nothing of it can be shown any longer, and it may run elsewhere.
+        """
+        stalled = self._is_stalled(age)
+        if stalled is not worker.stalled:
+            worker.stalled = stalled
+            told = actions.WorkerStalled(worker.key, stalled, age or 0.0)
+            self._lifecycle.actions.append(told)
+            self._fleet_changed(worker)
+        patience = self.state.bounds.stall_failover_seconds
+        if worker.legs and not worker.given_up and age is not None and age >= patience:
+            worker.given_up = True
+            reason = f"its engine has work and has made no step for {age:.0f} s"
+            self._lifecycle.actions.append(actions.GiveUpWorker(worker.key, reason))
+
+    def _worker_fault(self, event: events.WorkerFault) -> None:
+        worker = self.state.fleet.workers.get(event.worker)
+        if worker is not None:
+            self._take_news(self._health.fault(self._lifecycle.now, worker))
+
+    def _take_news(self, news: News) -> None:
+        if news:
+            workers = self.state.fleet.workers
+            self._lifecycle.actions += news
+            self._fleet_changed(*[workers[each.worker] for each in news])
+
+    def _fleet_changed(self, *workers: Worker) -> None:
+        """Those take work where they did not, or the reverse."""
+        lifecycle, newly_paired = self._lifecycle, []
+        for worker in workers:
+            forgiven, paired = self.state.fleet.update(worker, lifecycle.now)
+            for each in forgiven:
+                reason = "no other worker of its group is left"
+                lifecycle.actions.append(actions.WorkerReturned(each.key, reason))
+            newly_paired += [actions.WorkerPaired(each.key) for each in paired]
+            self._canaries.update(worker)
+        lifecycle.may_start = True
+        self._tell_served()
+        lifecycle.actions += newly_paired
+
+    def _tell_served(self) -> None:
+        """Requests of an edition that is forgotten are refused from now on."""
+        fleet, bounds = self.state.fleet, self.state.bounds
+        memory, expected = bounds.pair_memory_seconds, bounds.expected_models
+        self._forgets_at = fleet.forget(self._lifecycle.now, memory, expected)
+        served = fleet.served()
+        if served != self._served:
+            self._served = served
+            self._lifecycle.actions.append(actions.FleetChanged(served))
+
+    # --- legs ------------------------------------------------------------------------------------
+
+    def _leg_of(self, worker: str, number: int) -> Leg | None:
+        """Late events of legs that are closed, or not of this worker, are nothing to act on."""
+        leg = self.state.legs.get(number)
+        return leg if leg is not None and leg.worker.key == worker else None
+
+    def _leg_started(self, event: events.LegStarted) -> None:
+        if leg := self._leg_of(event.worker, event.leg):
+            self._lifecycle.started(leg)
+
+    def _leg_verdict(self, event: events.LegVerdict) -> None:
+        if leg := self._leg_of(event.worker, event.leg):
+            code = "terminate" if event.terminate else ""
+            leg.sequence.note(self._lifecycle.now, "verdict", leg.phase, code)
+            self._lifecycle.judge(
+                leg,
+                terminate=event.terminate,
+                reason=event.reason,
+                completion_tokens=event.completion_tokens,
+                prompt_tokens=event.prompt_tokens,
+            )
+
+    def _leg_made(self, event: events.LegMade) -> None:
+        if leg := self._leg_of(event.worker, event.leg):
+            self._lifecycle.made(leg, event)
+
+    def _leg_parked(self, event: events.LegParked) -> None:
+        if leg := self._leg_of(event.worker, event.leg):
+            self._lifecycle.parked(leg, event)
+
+    def _leg_closed(self, event: events.LegClosed) -> None:
+        if leg := self._leg_of(event.worker, event.leg):
+            condemned: list[Request] = []
+            if event.worker_died:
+                condemned = self._lifecycle.died(leg.worker, "its engine died", told=True)
+                self._worker_draining(events.WorkerDraining(event.worker, True))
+            self._take_news(self._health.ended(self._lifecycle.now, leg, event))
+            if event.error is not None:
+                self._canaries.suspect(leg, event.error)
+            self._lifecycle.close(leg, event)
+            for request in condemned:
+                self._lifecycle.condemn(request)
+            if isinstance(event.error, QueueFullError):
+                leg.worker.fill()
+                self.state.fleet.place(leg.worker)
+            elif isinstance(event.error, DrainingError):
+                self._worker_draining(events.WorkerDraining(event.worker, True))
+
+    def _leg_failed(self, event: events.LegFailed) -> None:
+        leg = self._leg_of(event.worker, event.leg)
+        if leg is not None and leg.sequence.stage is not Stage.ENDED:
+            self._lifecycle.end(leg.sequence, error=event.error)
+
+    # --- time ------------------------------------------------------------------------------------
+
+    def _tick(self, _: events.Tick) -> None:
+        self._canaries.expire()
+        wait = self.state.bounds.pair_wait_seconds
+        for queue in (*self.state.waiting.of_decode(), *self.state.waiting.of_both()):
+            mine = self.state.fleet.editions[queue.edition]
+            if mine.pairless_since is None and mine.offered_since is None and not mine.proves:
+                continue
+            for sequence in queue.all():
+                since = self._pairless_since(mine, sequence)
+                if since is not None and self._lifecycle.now - since >= wait:
+                    none = NoPairError(f"no pair of workers has come within {wait:g} seconds")
+                    error = sequence.failure if sequence.avoided else none
+                    # Where nothing has run, another router may have a pair for it.
+                    refused = not sequence.request.started
+                    self._lifecycle.end(sequence, error=error, refused=refused)
+
+    def _pairless_since(self, mine: EditionFleet, sequence: Sequence) -> float | None:
+        """Since when a sequence waits and no pair for it takes work; None: one does."""
+        needs, avoided = sequence.request.needs, sequence.avoided
+        unmet = mine.unmet_since(needs)
+        if unmet is not None:
+            return max(unmet, sequence.queued_at)
+        if avoided and not self.state.fleet.has_pair(mine.edition, needs, other_than=avoided):
+            return sequence.queued_at
+        return None
+
+    def _expire(self) -> None:
+        if self._lifecycle.now >= self._forgets_at:
+            self._tell_served()
+        if returning := self._health.expire(self._lifecycle.now):
+            self._fleet_changed(*returning)
+        for request in self.state.deadlines.due(self._lifecycle.now):
+            seconds = request.submit.timeout_seconds
+            stage = min((each.stage for each in request.sequences), key=_PROGRESS.__getitem__)
+            error = DeadlineError(f"{seconds:g} seconds were over while it was {stage.value}")
+            self._lifecycle.end_request(request, error=error)
+        for leg in self.state.settling.due(self._lifecycle.now):
+            self._lifecycle.settle_overdue(leg)
+            trace_id = leg.sequence.request.submit.trace_id
+            overdue = actions.SettleOverdue(leg.worker.key, leg.number, trace_id)
+            self._lifecycle.actions.append(overdue)
+
+    def _start_waiting(self) -> None:
+        """Start the heads of all queues as long as there are slots for them, after canaries."""
+        if self._canaries.waiting:
+            self._run_canaries()
+        self._lifecycle.may_start = False
+        queued, self._lifecycle.queued = self._lifecycle.queued, []
+        waiting = self.state.waiting
+        if not waiting:
+            return
+        for queue in waiting.of_decode():
+            self._start_decodes(queue)
+        for queue in waiting.of_both():
+            self._start_pairs(queue)
+        stories.note_queue_causes(queued, self.state.fleet)
+
+    def _run_canaries(self) -> None:
+        if proved := self._canaries.take_ended():
+            self._take_proved(proved)
+        self._canaries.start()
+
+    def _take_proved(self, proved: list[Worker]) -> None:
+        for worker in proved:
+            self._lifecycle.actions += self._health.consider(self._lifecycle.now, worker)
+        self._fleet_changed(*proved)
+
+    def _start_pairs(self, queue: Queue) -> None:
+        """What the free pairs cannot run, or only the one that it avoids, lets the others pass and
+        keeps its turn. Nobody passes what waits for prefill alone, which itself passes others only
+        while pairs are free.
+        """
+        fleet, edition = self.state.fleet, queue.edition
+        mine = fleet.editions[edition]
+        stuck: set[tuple[Pair | None, frozenset[Offer]]] = set()
+
+        def is_stuck(each: Sequence) -> bool:
+            request = each.request
+            alone = request.submit.context_only
+            return not alone and (each.avoided, mine.meeting(request.needs)) in stuck
+
+        while sequence := queue.head(is_stuck if stuck else None):
+            request, avoided = sequence.request, sequence.avoided
+            needs = request.needs
+            if request.submit.context_only:
+                passes = bool(stuck) and not fleet.free_pairs(edition)
+                if passes or not self._start_prefill(sequence, edition):
+                    break
+                stuck.clear()  # another may be next: what started counts as its key's share
+            elif picked := fleet.pick(
+                edition, needs, request.prompt, other_than=avoided, now=self._lifecycle.now
+            ):
+                self._lifecycle.start(sequence, picked)
+            elif avoided and not fleet.has_pair(edition, needs, other_than=avoided, proved=False):
+                # No other pair is left, nor to be proved.
+                self._lifecycle.end(sequence, error=sequence.failure)
+            elif fleet.free_pairs(edition):
+                stuck.add((avoided, mine.meeting(needs)))
+            else:
+                break
+
+    def _start_prefill(self, sequence: Sequence, edition: Edition) -> bool:
+        """Whether a context-only sequence has left the queue."""
+        fleet, full, needs = self.state.fleet, sequence.no_room_at, sequence.request.needs
+        prompt = sequence.request.prompt
+        if picked := fleet.pick_parker(edition, needs, prompt, other_than=full):
+            self._lifecycle.start_prefill(sequence, picked)
+        elif fleet.parkers(edition, needs, other_than=full):
+            return False
+        else:
+            no_parker = admission.parking_error(self.state, edition, needs)
+            self._lifecycle.end(sequence, error=sequence.failure if full else no_parker)
+        return True
+
+    def _start_decodes(self, queue: Queue) -> None:
+        """Those that go on from parked KV."""
+        while sequence := queue.head():
+            request, voucher = sequence.request, sequence.request.submit.voucher
+            assert voucher is not None
+            if error := admission.voucher_error(self.state, request, voucher):
+                self._lifecycle.end(sequence, error=error)
+            elif picked := self.state.fleet.pick_decoder(voucher.kv_peer, request.prompt):
+                self._lifecycle.start_decode(sequence, picked, voucher)
+            else:
+                break
+
+    # --- shutting down ---------------------------------------------------------------------------
+
+    def _drain(self, _: events.Drain) -> None:
+        self.state.draining = True
+        self._canaries.stop()
+
+    def _abandon(self, _: events.Abandon) -> None:
+        self.state.draining = True
+        self._canaries.stop()
+        refused = DrainingError("the router is shutting down")
+        lost = RouterLostError("the router shut down before the request had finished")
+        for requests in list(self.state.frontends.values()):
+            for request in list(requests.values()):
+                self._lifecycle.end_request(request, error=lost if request.started else refused)
+
+
+def _lost(leg: Leg, down: events.WorkerDown) -> events.LegClosed:
+    """How a leg closes with its worker's stream."""
+    error: TandemError = WorkerLostError(f"the {leg.phase} worker was lost: {down.reason}")
+    if leg.worker.draining and leg.sequence.stage is Stage.PREFILLING:
+        # It ended in good order, or had died before, and its leg was still on the way to it.
+        error = DrainingError(f"the {leg.phase} worker shut down: {down.reason}")
+    return events.LegClosed(
+        down.worker,
+        leg.number,
+        Outcome.LOST,
+        error=error,
+        retryable=True,
+        begun=leg.number not in down.unsent,
+    )
+
+
+_PROGRESS = {stage: number for number, stage in enumerate(Stage)}

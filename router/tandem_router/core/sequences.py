@@ -1,0 +1,218 @@
+"""A request, its sequences and their legs.
+
+    queued -> prefilling -> decoding -> ended
+                   |                      ^
+                   +-> retrying -> queued |       (and to ended from everywhere)
+
+A context-only sequence is prefilling until it ends, with its prefill leg alone. One that has a
+voucher runs a decode leg alone. A leg is open until its worker has closed it or is lost; an ended
+sequence lives on only as long as one of its legs does.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tandem.byte_budget import Allotment
+from tandem.errors import TandemError
+from tandem.prefix_blocks import Blocks
+from tandem_router.core.actions import GiveVoucher, SequenceTraced
+from tandem_router.core.events import Submit
+from tandem_router.core.pace import Pace
+from tandem_router.core.picking import Pair
+from tandem_router.core.resuming import Made
+from tandem_router.core.story import Choice, Moment, MomentName, WayTaken
+from tandem_router.core.values import Edition, Needs, Phase
+from tandem_router.core.worker import Worker
+from tandem_router.policies import Prompt
+
+MOST_TOLD = 16
+"""Sequences of a request whose moments are noted; a traced sequence's moments always are."""
+MOST_MOMENTS = 64
+"""Noted of a sequence, however often it is run again."""
+QUEUED = Moment(0.0, "queued")
+
+
+class Stage(enum.Enum):
+    QUEUED = "queued"
+    PREFILLING = "prefilling"
+    """Its legs are started; the KV has not reached decode."""
+    DECODING = "decoding"
+    """Decode has said LegStarted: output may have been shown, so nothing is retried. See
+    resuming.py for what is resumed."""
+    RETRYING = "retrying"
+    """An attempt failed, or is to be made again; waits until both its legs are closed."""
+    ENDED = "ended"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    submit: Submit
+    edition: Edition
+    arrived: float
+    deadline: float
+    open: int
+    """Sequences that have not ended."""
+    allotment: Allotment
+    """What its task takes of the budget, until it is let go, or the last of the legs that run it is
+    closed.
+    """
+    legs: int = 0
+    """Open legs of the request."""
+    number: int = 0
+    """This router's own, where it has more than one sequence; else 0."""
+    sequences: list[Sequence] = field(default_factory=list)
+    workers: set[str] = field(default_factory=set)
+    """Workers on which legs of a request of several sequences were started."""
+    outcome: str = "finished"
+    """How the first sequence ended that did not finish; where all did, this."""
+    canary: bool = False
+    """It is no client's: see canaries.py."""
+    deaths: int = 0
+    """Workers that may have died of it: see suspicion.py."""
+    prompt_tokens: int = field(init=False)
+    """As whoever asked says, or else the first worker whose hook ended an output; 0: not known."""
+    needs: Needs = field(init=False)
+    prompt: Prompt = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.prompt_tokens = self.submit.prompt_tokens
+        self.needs, self.prompt = self.submit.needs, self.submit.prompt
+        if self.number:
+            self.prompt = self.prompt._replace(request=self.number)
+
+    @property
+    def may_run(self) -> bool:
+        """Whether a leg of it may still be started. Asked of the last sequences first: they start
+        last.
+        """
+        return any(each.may_run for each in reversed(self.sequences))
+
+    @property
+    def started(self) -> bool:
+        """Whether some of it has run, or runs: hooks may have seen it."""
+        return any(each.begun_at is not None for each in self.sequences)
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    request: Request
+    number: int
+    output_index: int
+    rank: tuple[int, int]
+    """Its place among its key's, the lowest first: by priority, then by arrival. Unique."""
+    queued_at: float
+    queue_cause: str = ""
+    """Why it did not leave the queue at once when it came there last, for people."""
+    begun_at: float | None = None
+    """When its legs of this or the last attempt were started."""
+    ahead: int = 0
+    """Tokens that its prefill worker had to compute then until its first one, its own included."""
+    pace: Pace | None = None
+    """Is told how long that took, where both phases run; a canary's is not."""
+    stage: Stage = Stage.QUEUED
+    prefill: Leg | None = None
+    decode: Leg | None = None
+    room: int = 0
+    """0: none. Where it has a voucher, that of the parked KV."""
+    judged: bool = False
+    """Prefill's verdict of this attempt is known."""
+    prefill_unsent: bool = False
+    """Its prefill leg of this attempt never left for its worker, which has been lost."""
+    retries: int = 0
+    pair: Pair | None = None
+    """The pair of this or the last attempt."""
+    avoided: Pair | None = None
+    """The pair that failed; a retry takes another."""
+    no_room_at: frozenset[str] = frozenset()
+    """Prefill workers that may not park its KV, as they said; another may."""
+    failure: TandemError | None = None
+    regenerations: int = 0
+    overlay: bytes = b""
+    """Laid over the task since the last regeneration."""
+    made: Made | None = None
+    """Tokens that the engine has made of a resumable sequence."""
+    left: GiveVoucher | None = None
+    """What a context-only one leaves, once its leg has closed in good order."""
+    moments: list[Moment] | None = None
+    """Moments for the story and the span; None: an untraced sequence behind the first MOST_TOLD."""
+    outcome: str = ""
+    """How it ended: an outcome, or an error's code."""
+    ended_at: float = 0.0
+
+    @property
+    def may_run(self) -> bool:
+        """Whether a leg of it may still be started: what decodes runs again where it may be resumed
+        or classifiers have it so, and not what goes on from a voucher.
+        """
+        if self.stage is not Stage.DECODING:
+            return self.stage is not Stage.ENDED
+        if self.made is not None and self.made.may_serve:
+            return True
+        if self.decode is None or self.request.submit.voucher is not None:
+            return False
+        profile = self.decode.worker.profile
+        return profile.has_classifiers or profile.may_judge
+
+    @property
+    def span(self) -> int:
+        """The one that its legs' spans belong to; 0: they are not traced."""
+        submit = self.request.submit
+        return submit.first_span + self.output_index if submit.first_span else submit.parent_span
+
+    def note(
+        self,
+        now: float,
+        name: MomentName,
+        phase: str = "",
+        code: str = "",
+        prefill: Choice | None = None,
+        decode: Choice | None = None,
+        way: WayTaken | None = None,
+    ) -> None:
+        """Remember a moment, for its story and its span, as long as it has not ended."""
+        moments = self.moments
+        if moments is not None and len(moments) < MOST_MOMENTS and not self.outcome:
+            at = round(now - self.request.arrived, 6)
+            moments.append(Moment(at, name, phase, code, prefill, decode, way))
+
+    def note_queue_cause(self, cause: str) -> None:
+        """Remember why it waits, with the moment at which it was queued."""
+        self.queue_cause = cause
+        moments = self.moments
+        if moments and moments[-1].name == "queued":
+            moments[-1] = msgspec.structs.replace(moments[-1], cause=cause)
+
+    def traced(self, error: TandemError | None) -> SequenceTraced:
+        """The moments, times and outcome of an ended sequence, for its span."""
+        return SequenceTraced(
+            submit=self.request.submit,
+            output_index=self.output_index,
+            arrived=self.request.arrived,
+            ended=self.ended_at,
+            outcome=self.outcome,
+            error=error,
+            moments=tuple(self.moments or ()),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Leg:
+    number: int
+    phase: Phase
+    worker: Worker
+    sequence: Sequence
+    tokens: int
+    """Tokens that count as load: prefill computes them of the prompt; decode holds the whole prompt
+    and the expected output.
+    """
+    fresh: Blocks = ()
+    """Prompt blocks that this leg adds to its worker's prefix cache."""
+    held: bool = False
+    """A decode leg that must not send before it is released."""
+    settle_by: float | None = None
+    """When a cancelled leg is overdue; None: it is not cancelled."""
+    overdue: bool = False

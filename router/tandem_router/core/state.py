@@ -1,0 +1,42 @@
+"""Everything the core holds.
+
+tests/simulation/simulated/router_invariants.py says what must be true of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tandem.byte_budget import ByteBudget
+from tandem_router.core.fleet import Fleet
+from tandem_router.core.lost_hits import LostHitsOfSessions
+from tandem_router.core.sequences import Leg, Request, Sequence
+from tandem_router.core.stories import Traces
+from tandem_router.core.timers import Timers
+from tandem_router.core.values import Bounds, Counts
+from tandem_router.core.waiting import Waiting
+from tandem_router.core.worker import Worker
+
+
+@dataclass(slots=True)
+class State:
+    bounds: Bounds
+    fleet: Fleet
+    budget: ByteBudget = field(default_factory=ByteBudget)
+    """All that the router holds takes of it: here, requests for their tasks."""
+    waiting: Waiting = field(default_factory=Waiting)
+    frontends: dict[int, dict[int, Request]] = field(default_factory=dict)
+    """Open requests of each connected frontend by the number of each of their sequences."""
+    traces: Traces = field(default_factory=Traces)
+    legs: dict[int, Leg] = field(default_factory=dict)
+    """Open legs, those of ended sequences included."""
+    canaries: dict[Worker, Sequence] = field(default_factory=dict)
+    """Canaries by the worker that they try, until canary and leg have ended."""
+    rooms: set[int] = field(default_factory=set)
+    """Rooms of open legs."""
+    deadlines: Timers[Request] = field(default_factory=Timers)
+    settling: Timers[Leg] = field(default_factory=Timers)
+    counts: Counts = field(default_factory=Counts)
+    lost_hits: LostHitsOfSessions = field(default_factory=LostHitsOfSessions)
+    open_sequences: int = 0
+    draining: bool = False

@@ -1,0 +1,121 @@
+"""What the admin port tells of single requests and workers, as JSON: nothing that a prompt or an
+output says.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from http import HTTPStatus
+from itertools import accumulate
+
+import msgspec
+
+from tandem import ids
+from tandem.admin import Document
+from tandem.prefix_blocks import session_text
+from tandem_router.core.snapshot import RecordSnapshot, WorkerSnapshot
+from tandem_router.relay import Relay
+from tandem_router.workers import Workers
+
+MAX_ANSWER_BYTES = 1024 * 1024
+"""What stories take of one answer; the first is told whatever it takes."""
+
+
+def request(relay: Relay, trace_id: str) -> Document:
+    """The stories of a trace id, the latest first. 400: it is none; 404: nobody knows of it."""
+    if not ids.TRACE_ID.fullmatch(trace_id):
+        text = "a trace id is 32 lower-case hex digits"
+        return _error(HTTPStatus.BAD_REQUEST, "invalid_trace_id", text)
+    known = [
+        *((None, story) for story in relay.open_stories(trace_id)),
+        *(relay.book.of(trace_id) if relay.book is not None else ()),
+    ]
+    if not known:
+        text = "this router has no open request of that trace id, and remembers none"
+        return _error(HTTPStatus.NOT_FOUND, "unknown_trace_id", text)
+    told = [
+        msgspec.json.encode(
+            {"ended_seconds_ago": None if ago is None else round(ago, 3), "story": story}
+        )
+        for ago, story in known
+    ]
+    shown = _first_that_fit([len(each) for each in told])
+    answer = {
+        "trace_id": trace_id,
+        "requests": [msgspec.Raw(each) for each in told[:shown]],
+        "left_out": len(told) - shown,
+    }
+    return Document(HTTPStatus.OK, msgspec.json.encode(answer))
+
+
+def fleet(relay: Relay, workers: Workers) -> Document:
+    """The queue, what is open, and every worker that this router serves, for `tandem top`."""
+    core = relay.core.snapshot()
+    connected = {each.address: each for each in core.workers}
+    answer = {
+        "queue_length": core.queue_length + relay.early,
+        "queue_limit": core.queue_limit,
+        "open_sequences": core.open_sequences,
+        "frontends": core.frontends,
+        "ready_pairs": core.ready_pairs,
+        "draining": core.draining,
+        "routers": sorted(workers.share.routers),
+        "discovered": {phase.value: count for phase, count in workers.discovered().items()},
+        "served": {phase.value: count for phase, count in workers.served().items()},
+        "requests": core.counts.requests,
+        "retries": core.counts.retries,
+        "requeued": core.counts.requeued,
+        "workers": [
+            {
+                "address": told.address,
+                "name": told.name,
+                "phase": told.phase.value,
+                "connected": told.connected,
+                "refused": told.refused,
+                "silent_seconds": round(told.silent_seconds, 3),
+                "faults": told.faults,
+                **_slots(connected.get(told.address)),
+                **_record(core.records.get(told.address)),
+            }
+            for told in workers.told()
+        ],
+    }
+    return Document(HTTPStatus.OK, msgspec.json.encode(answer))
+
+
+def lost_hits(relay: Relay) -> Document:
+    """Sessions whose prompts differ at the same early place each time, the latest first."""
+    lost = relay.core.snapshot().lost_hits
+    told = [{**each._asdict(), "session": session_text(each.session)} for each in lost]
+    return Document(HTTPStatus.OK, msgspec.json.encode({"sessions": told}))
+
+
+def _slots(worker: WorkerSnapshot | None) -> dict[str, int]:
+    if worker is None:
+        return {"open_legs": 0, "other_legs": 0, "slots": 0, "overdue_legs": 0}
+    return {
+        "open_legs": worker.open_legs,
+        "other_legs": worker.other_legs,
+        "slots": worker.slots,
+        "overdue_legs": worker.overdue_legs,
+    }
+
+
+def _record(record: RecordSnapshot | None) -> dict[str, str | int]:
+    if record is None:
+        return {"standing": "whole", "failed_legs": 0, "ended_legs": 0}
+    return {
+        "standing": record.standing.value,
+        "failed_legs": record.failed,
+        "ended_legs": record.ended,
+    }
+
+
+def _first_that_fit(sizes: list[int]) -> int:
+    """How many of the first take no more than an answer may; one always."""
+    together = list(accumulate(sizes))
+    return max(1, bisect_right(together, MAX_ANSWER_BYTES))
+
+
+def _error(status: HTTPStatus, code: str, message: str) -> Document:
+    return Document(status, msgspec.json.encode({"error": {"code": code, "message": message}}))

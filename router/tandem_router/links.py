@@ -1,0 +1,420 @@
+"""What waits to be sent to one peer: bounded drafts that feed one outgoing stream each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from tandem.byte_budget import ByteBudget
+from tandem.errors import SlowClientError, TandemError
+from tandem.message_limits import MAX_KEPT_BYTES
+from tandem.v1 import router_pb2, worker_pb2
+from tandem.wire import parts
+from tandem.wire.outbox import Outbox
+from tandem_router import translate
+from tandem_router.conduct import Conduct
+from tandem_router.core import actions
+from tandem_router.inspection import Inspection
+
+MESSAGE_BYTES = 128 * 1024
+"""A message takes no more than this and one item, as whoever reads it does so in one go; what is
+left follows in the next."""
+MOST_ITEMS = 256
+"""Legs that are started, or cancelled, in one message."""
+_ITEM_BYTES = 128
+"""Counted for an item beside its payload."""
+BEAT_SECONDS = 1.0
+"""So often each frontend is told of the fleet: the router's loop still runs."""
+STALL_SECONDS = 5.0
+"""A frontend that takes no message for so long, past its bound, does not read."""
+_UNCOUNTED_BYTES = 64 * 1024
+"""What waits for a frontend that reads is less: it takes nothing of the budget."""
+_HARD_BOUND = 4
+"""So many times its bound is kept for no frontend, however it reads."""
+_LEAST_LOOKS = 3
+"""After a pause of the router's own, a peer has had no time to read."""
+
+
+class Patience:
+    """For how long a peer has taken none of what waits for it."""
+
+    def __init__(self) -> None:
+        self.moved = True
+        """The peer has taken a message; to be set whenever it takes one."""
+        self._since = 0.0
+        self._looks = 0
+
+    def over(self, now: float, seconds: float) -> bool:
+        """Whether nothing has moved for so long. To be asked again and again while something
+        waits.
+        """
+        if self.moved:
+            self.moved, self._since, self._looks = False, now, 0
+        self._looks += 1
+        return now - self._since >= seconds and self._looks >= _LEAST_LOOKS
+
+
+def _first_items(sizes: Iterable[int]) -> tuple[int, int]:
+    """How many of the first items make a message, and their size."""
+    count = total = 0
+    for size in sizes:
+        if total >= MESSAGE_BYTES:
+            break
+        count, total = count + 1, total + size
+    return count, total
+
+
+class Sink(Protocol):
+    """Where output for one frontend number goes."""
+
+    def add_run(self, sequence: int, worker: int) -> None:
+        """The sequence's decode leg runs on the worker of that number from now on."""
+
+    def add_queue_wait(self, action: actions.QueueWait) -> None: ...
+
+    def add_payload(self, worker: int, payload: bytes) -> str:
+        """Take output of a worker: a serialised TokenColumns. Returns what is wrong with it, where
+        that was looked at; empty: nothing.
+        """
+        ...
+
+    def add_lost(self, worker: int) -> None:
+        """Some output of a worker is missing."""
+
+    def add_end(self, action: actions.EndSequence) -> None: ...
+
+    def add_voucher(self, action: actions.GiveVoucher, signed: bytes) -> None:
+        """A context-only sequence has ended, and this is what it left."""
+
+    def set_fleet(self, fleet: router_pb2.Fleet) -> None:
+        """Said when it changes, and at each beat."""
+
+    def set_draining(self) -> None:
+        """Nothing new is admitted any longer; what is open goes on."""
+
+    def fail(self, error: TandemError) -> None:
+        """Give the frontend up: nothing more is sent."""
+
+    def close(self) -> None:
+        """Send the messages that wait, then end the stream."""
+
+    def gone(self) -> None:
+        """The stream has ended: what waits is dropped."""
+
+
+class FrontendLink:
+    """The way to a connected frontend. Payloads are joined as bytes and never parsed."""
+
+    def __init__(
+        self,
+        max_backlog_bytes: int,
+        budget: ByteBudget,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`budget`: what waits because the frontend does not read takes of it."""
+        self.outbox: Outbox[bytes] = Outbox(self._take)
+        self.over = asyncio.Event()
+        """Set to close the stream, with `failure` or in good order."""
+        self.failure: TandemError | None = None
+        self._max_backlog = max_backlog_bytes
+        self._unwatched = min(max_backlog_bytes, _UNCOUNTED_BYTES)
+        self._clock = clock
+        self._patience = Patience()
+        self._backlog = 0
+        self._held = budget.allotment(self._end_for_room)
+        """Bytes of the budget that the backlog takes, once it exceeds `_unwatched`."""
+        self._payloads: list[tuple[int, bytes]] = []
+        """Each with the number of its worker."""
+        self._runs: list[tuple[int, int]] = []
+        self._queue_waits: list[router_pb2.QueueWait] = []
+        self._lost: set[int] = set()
+        self._ends: list[router_pb2.SequenceEnd] = []
+        self._fleet: router_pb2.Fleet | None = None
+        self._draining = False
+        self._says_more = False
+        """Something beside payloads waits."""
+
+    def add_run(self, sequence: int, worker: int) -> None:
+        """Leaves at once, before any output: a frontend that loses this router sends again what
+        was not said to run.
+        """
+        self._runs.append((sequence, worker))
+        self._say_more()
+
+    def add_queue_wait(self, action: actions.QueueWait) -> None:
+        self._queue_waits.append(translate.queue_wait(action))
+        self._say_more()
+
+    def add_payload(self, worker: int, payload: bytes) -> str:
+        if self.failure is None:
+            self._payloads.append((worker, payload))
+            self._grow(len(payload))
+        return ""
+
+    def add_lost(self, worker: int) -> None:
+        self._lost.add(worker)
+        self._say_more()
+
+    def add_end(self, action: actions.EndSequence) -> None:
+        self._add_end(translate.sequence_end(action))
+
+    def add_voucher(self, action: actions.GiveVoucher, signed: bytes) -> None:
+        self._add_end(router_pb2.SequenceEnd(sequence=action.sequence, voucher=signed))
+
+    def set_fleet(self, fleet: router_pb2.Fleet) -> None:
+        self._fleet = fleet
+        self._say_more()
+
+    def set_draining(self) -> None:
+        self._draining = True
+        self._say_more()
+
+    def fail(self, error: TandemError) -> None:
+        self.failure = error
+        self.gone()
+        self.over.set()
+
+    def close(self) -> None:
+        self.outbox.close()
+
+    def gone(self) -> None:
+        self._payloads, self._ends, self._backlog = [], [], 0
+        self._runs, self._queue_waits, self._lost = [], [], set()
+        self._held.close()
+
+    def _add_end(self, end: router_pb2.SequenceEnd) -> None:
+        if self.failure is None:
+            self._ends.append(end)
+            self._says_more = True
+            self._grow(_end_bytes(end))
+
+    def _say_more(self) -> None:
+        self._says_more = True
+        self.outbox.notify()
+
+    def _grow(self, size: int) -> None:
+        self._backlog += size
+        if self._backlog > self._unwatched:
+            self._bound()
+        self.outbox.notify()
+
+    def _bound(self) -> None:
+        """More waits than for one that reads."""
+        fits = self._held.grow(self._backlog - self._held.size)
+        if fits and self._backlog > self._max_backlog and self._does_not_read():
+            self.fail(SlowClientError("the frontend does not read its stream"))
+
+    def _end_for_room(self) -> None:
+        """There is no memory for more output, and it holds the most of all."""
+        self.fail(SlowClientError("the frontend reads too slowly: there is no memory for more"))
+
+    def _does_not_read(self) -> bool:
+        """One large answer passes the bound too, and leaves in pieces."""
+        stalled = self._patience.over(self._clock(), STALL_SECONDS)
+        return stalled or self._backlog > _HARD_BOUND * self._max_backlog
+
+    def _take(self) -> bytes | None:
+        """The next message, a RouterMessage as it is sent; None: nothing waits."""
+        self._patience.moved = True
+        if self._says_more or self._held.size:  # as of any backlog that does not fit a message
+            message = self._take_all()
+            return None if message is None else message.SerializeToString()
+        payloads, self._payloads, self._backlog = self._payloads, [], 0
+        if len(payloads) == 1:
+            return parts.write(*payloads[0])
+        return _joined(payloads).SerializeToString() if payloads else None
+
+    def _take_all(self) -> router_pb2.RouterMessage | None:
+        """Whatever waits, or the first of it."""
+        payloads, ends = self._payloads, self._ends
+        fleet, draining, lost = self._fleet, self._draining, self._lost
+        self._fleet, self._draining = None, False
+        if lost:
+            self._lost = set()
+        if self._backlog <= MESSAGE_BYTES:
+            self._payloads, self._ends, self._backlog = [], [], 0
+        else:
+            payloads, ends = self._take_some()
+        runs, self._runs = self._runs, []
+        waits, self._queue_waits = self._queue_waits, []
+        self._says_more = False
+        if self._held.size > self._backlog:
+            self._held.give_back(self._held.size - self._backlog)
+        if not (payloads or ends or draining or lost or runs or waits or fleet is not None):
+            return None
+        message = _joined(payloads)
+        if ends:
+            message.ends.extend(ends)
+        if lost:
+            message.lost.extend(sorted(lost))
+        if draining:
+            message.draining = True
+        if fleet is not None:
+            message.fleet.CopyFrom(fleet)
+            message.beat_ms = round(BEAT_SECONDS * 1000)
+        if runs:
+            message.run_sequence.extend([sequence for sequence, _ in runs])
+            message.run_worker.extend([worker for _, worker in runs])
+        if waits:
+            message.queue_wait.extend(waits)
+        return message
+
+    def _take_some(self) -> tuple[list[tuple[int, bytes]], list[router_pb2.SequenceEnd]]:
+        """The first of a large backlog. Ends come after all payloads: they apply after them."""
+        count, size = _first_items(len(payload) for _, payload in self._payloads)
+        payloads, self._payloads = self._payloads[:count], self._payloads[count:]
+        ends: list[router_pb2.SequenceEnd] = []
+        if not self._payloads:
+            count, of_ends = _first_items(map(_end_bytes, self._ends))
+            ends, self._ends = self._ends[:count], self._ends[count:]
+            size += of_ends
+        self._backlog -= size
+        if self._payloads or self._ends:
+            self.outbox.notify()
+        return payloads, ends
+
+
+def _joined(payloads: list[tuple[int, bytes]]) -> router_pb2.RouterMessage:
+    """A message with these payloads; neighbours of one worker become one part."""
+    workers: list[int] = []
+    sizes: list[int] = []
+    for worker, payload in payloads:
+        if workers and workers[-1] == worker:
+            sizes[-1] += len(payload)
+        else:
+            workers.append(worker)
+            sizes.append(len(payload))
+    joined = b"".join([payload for _, payload in payloads])
+    return router_pb2.RouterMessage(payload=joined, part_worker=workers, part_bytes=sizes)
+
+
+def _end_bytes(end: router_pb2.SequenceEnd) -> int:
+    return _ITEM_BYTES + len(end.error.message) + len(end.stop_reason) + len(end.voucher)
+
+
+class WorkerLink:
+    """The way to a connected worker. Starts leave before releases and cancels, so that a worker
+    knows each leg that it is told of.
+
+    What waits holds no copy of a task: those are the requests' own, which admission bounds. So
+    however much waits, it leaves in pieces as fast as the worker reads.
+    """
+
+    def __init__(self, conduct: Conduct | None = None) -> None:
+        self.conduct = conduct or Conduct()
+        self.number = 0
+        """By which frontends know the worker, from `Relay.worker_up` on."""
+        self.shows = False
+        """Output comes from here: it is a decode worker."""
+        self.inspection: Inspection | None = None
+        """Reads what comes, while there is a doubt."""
+        self.outbox: Outbox[worker_pb2.WorkerCommand] = Outbox(self._take)
+        self.patience = Patience()
+        self.keeps_tasks = True
+        """A task that several legs run is said to this worker once."""
+        self._kept: dict[int, int] = {}
+        """Sizes of the tasks that the worker keeps, by the number of the request."""
+        self._kept_bytes = 0
+        self._starts: deque[tuple[actions.StartLeg, worker_pb2.StartLeg]] = deque()
+        """What is to be started, and how that is said; of the task only what is laid over it."""
+        self._releases: list[int] = []
+        self._cancels: list[worker_pb2.CancelLeg] = []
+        self._over: list[int] = []
+        """Requests whose tasks no further leg runs."""
+        self._paired = False
+        self.given_up = ""
+        """Why the stream is to be closed; empty: it is not."""
+
+    def start(self, action: actions.StartLeg) -> None:
+        """Raises ValueError or DecodeError where it cannot be said: it must not come to light when
+        it leaves together with others.
+        """
+        start = translate.start_leg(action)
+        if action.overlay or action.made:
+            start.task = action.overlay + translate.resumption(action.made)
+        self._starts.append((action, start))
+        self.outbox.notify()
+
+    def release(self, action: actions.ReleaseLeg) -> None:
+        self._releases.append(action.leg)
+        self.outbox.notify()
+
+    def cancel(self, action: actions.CancelLeg) -> None:
+        self._cancels.append(worker_pb2.CancelLeg(leg=action.leg, reason=action.reason))
+        self.outbox.notify()
+
+    def forget(self, request: int) -> None:
+        """Let the worker drop the task of a request that has ended."""
+        self._over.append(request)
+        if request in self._kept:
+            self.outbox.notify()
+
+    def pair(self) -> None:
+        """Tell the worker that a pair uses it."""
+        self._paired = True
+        self.outbox.notify()
+
+    @property
+    def waits(self) -> bool:
+        """Something is to be said that the worker has not read."""
+        return bool(self._starts or self._releases or self._cancels)
+
+    def unsent(self) -> frozenset[int]:
+        """Legs whose starts have not left."""
+        return frozenset(action.leg for action, _ in self._starts)
+
+    def _take(self) -> worker_pb2.WorkerCommand | None:
+        self.patience.moved = True
+        command = worker_pb2.WorkerCommand()
+        self._take_starts(command)
+        if self._starts:
+            self.outbox.notify()
+            return command
+        releases, self._releases = self._releases, []
+        cancels, self._cancels = self._cancels[:MOST_ITEMS], self._cancels[MOST_ITEMS:]
+        if self._cancels:
+            self.outbox.notify()
+        forget, self._over = self._forget(self._over) if self._over else [], []
+        paired, self._paired = self._paired, False
+        if not (command.start or releases or cancels or forget or paired):
+            return None
+        command.release.extend(releases)
+        command.cancel.extend(cancels)
+        command.forget.extend(forget)
+        command.paired = paired
+        return command
+
+    def _take_starts(self, command: worker_pb2.WorkerCommand) -> None:
+        """As many of the first as make a message, with the tasks that they need."""
+        starts, size = command.start, 0
+        while self._starts and size < MESSAGE_BYTES and len(starts) < MOST_ITEMS:
+            action, start = self._starts.popleft()
+            size += _ITEM_BYTES + len(start.task)
+            if not (action.request and self._keeps(action)):
+                start.task = action.task + start.task
+                size += len(action.task)
+            else:
+                start.kept_task = action.request
+                if action.request not in self._kept:
+                    self._kept[action.request] = len(action.task)
+                    self._kept_bytes += len(action.task)
+                    command.keep.add(number=action.request, task=action.task)
+                    size += len(action.task)
+            starts.append(start)
+
+    def _keeps(self, action: actions.StartLeg) -> bool:
+        """Whether the worker has its task with this command, and its request's other legs'."""
+        if not self.keeps_tasks:
+            return False
+        room = MAX_KEPT_BYTES - self._kept_bytes
+        return action.request in self._kept or len(action.task) <= room
+
+    def _forget(self, requests: Iterable[int]) -> list[int]:
+        kept = [request for request in requests if request in self._kept]
+        for request in kept:
+            self._kept_bytes -= self._kept.pop(request)
+        return kept

@@ -1,0 +1,298 @@
+"""The router's metrics: what its core, its relay and its discovery have counted by themselves.
+
+Nothing is counted twice, and the path of a frame pays two additions. A scrape comes from a thread
+of its own, so it asks for one `Reading`, which is taken on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from tandem import errors, metrics
+from tandem.endings import Outcome
+from tandem_router.choosing import Choosing, Failure
+from tandem_router.conduct import Conduct
+from tandem_router.core.snapshot import RecordSnapshot, Snapshot, WorkerSnapshot
+from tandem_router.core.values import Counts, Fingerprint, Phase, Reason, Standing, Way
+from tandem_router.discovery import Listed
+from tandem_router.discovery.base import Trouble
+from tandem_router.relay import Relay
+from tandem_router.workers import Workers
+
+_UNKNOWN = RecordSnapshot(Standing.WHOLE, 0, 0, 0, 0)
+_ENDS = (Outcome.FINISHED.value, Outcome.TERMINATED.value)
+_REJECTIONS = (
+    *(each for each in Fingerprint._fields[1:] if each != "aggregated"),
+    "phase",
+    "limits",
+)
+
+
+def _error_codes(base: type[errors.TandemError] = errors.TandemError) -> set[str]:
+    return {base.code}.union(*(_error_codes(child) for child in base.__subclasses__()))
+
+
+OUTCOMES = (*_ENDS, *sorted(_error_codes()))
+"""How a request can end: finished, terminated by a hook, or an error's code."""
+
+
+RESUMED = ("finished", "failed", "refused")
+"""What can come of a sequence that is to be resumed; refused: nobody went on with it."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Reading:
+    """The state of one router that one scrape shows."""
+
+    core: Snapshot
+    early: int
+    """Sequences of Generate calls that wait for their model's first pair."""
+    relayed_bytes: int
+    relayed_frames: int
+    listed: Mapping[Phase, int]
+    """Workers that discovery lists."""
+    served: Mapping[Phase, int]
+    """Listed workers that this router serves."""
+    routers: int
+    """That divide the decode workers; 0: nothing is divided."""
+    discovery_age_seconds: float
+    discovery_errors: Mapping[Trouble, int]
+    conducts: Iterable[tuple[Listed, Conduct]]
+    """Those of the workers that discovery lists."""
+    policy_failures: Mapping[tuple[Phase, Failure], int]
+
+
+def read(relay: Relay, workers: Workers, choosing: Choosing | None = None) -> Reading:
+    """What is so now. Call it on the event loop, where nothing changes meanwhile."""
+    return Reading(
+        core=relay.core.snapshot(),
+        early=relay.early,
+        relayed_bytes=relay.relayed_bytes,
+        relayed_frames=relay.relayed_frames,
+        listed=workers.discovered(),
+        served=workers.served(),
+        routers=len(workers.share.routers),
+        discovery_age_seconds=workers.keeper.age_seconds(),
+        discovery_errors=dict(workers.keeper.errors),
+        conducts=workers.conducts(),
+        policy_failures={} if choosing is None else choosing.failures,
+    )
+
+
+def new_registry(reading: Callable[[], Reading]) -> CollectorRegistry:
+    """The router's registry, every series of it present from the start."""
+    registry = metrics.new_registry("router")
+    registry.register(RouterCollector(reading))
+    return registry
+
+
+class RouterCollector(Collector):
+    """Asks for one reading a scrape, so that its figures agree with each other."""
+
+    def __init__(self, reading: Callable[[], Reading]) -> None:
+        self._reading = reading
+
+    def collect(self) -> Iterator[Metric]:
+        reading = self._reading()
+        core = reading.core
+        yield from _counters(core.counts)
+        yield HistogramMetricFamily(
+            "tandem_router_queue_seconds",
+            "From admission to the start of a sequence's legs.",
+            buckets=core.counts.queue_seconds.buckets(),
+            sum_value=core.counts.queue_seconds.total,
+        )
+        waiting = core.queue_length + reading.early
+        yield _gauge("queue_length", "Sequences that wait for a pair.", waiting)
+        yield _gauge("queue_limit", "Sequences that may wait.", core.queue_limit)
+        yield _gauge("open_sequences", "Admitted and not ended.", core.open_sequences)
+        yield _gauge("frontends", "Connected frontends.", core.frontends)
+        yield _gauge("sessions", "Sessions whose last prefill worker is remembered.", core.sessions)
+        yield _gauge("draining", "1 while the router shuts down.", core.draining)
+        yield _gauge("ready_pairs", "Matching pairs that take work.", core.ready_pairs)
+        yield _counter("relayed_bytes", "Payload passed on.", reading.relayed_bytes)
+        yield _counter("relayed_frames", "Frames of workers.", reading.relayed_frames)
+        yield from _workers(core.workers)
+        yield from _conducts(reading.conducts, core.records)
+        yield _policy_failures(reading.policy_failures)
+        yield from _discovery(reading)
+
+
+def _discovery(reading: Reading) -> Iterator[Metric]:
+    for name, text, numbers in (
+        ("discovered", "Workers that discovery lists, connected or not.", reading.listed),
+        ("served", "Those of them that this router serves.", reading.served),
+    ):
+        family = GaugeMetricFamily(f"tandem_router_{name}_workers", text, labels=["phase"])
+        for phase, number in numbers.items():
+            family.add_metric([phase.value], number)
+        yield family
+    yield _gauge(
+        "dividing_routers",
+        "Routers that divide the decode workers, this one among them; 0: each serves all.",
+        reading.routers,
+    )
+    yield _gauge(
+        "discovery_age_seconds",
+        "Since discovery last heard from its source; 0 where it has none.",
+        reading.discovery_age_seconds,
+    )
+    errors_by_reason = {each.value: number for each, number in reading.discovery_errors.items()}
+    yield _labelled(
+        "discovery_errors", "Failed look-ups of workers.", "reason", errors_by_reason, Trouble
+    )
+
+
+def _workers(workers: Iterable[WorkerSnapshot]) -> Iterator[Metric]:
+    routable = GaugeMetricFamily(
+        "tandem_router_routable_workers", "Workers that some pair uses.", labels=["phase"]
+    )
+    for phase in Phase:
+        number = sum(each.routable and each.phase is phase for each in workers)
+        routable.add_metric([phase.value], number)
+    yield routable
+    for name, text in (
+        ("open_legs", "This router's legs on the worker: slots it has taken."),
+        ("other_legs", "Legs of other routers, as the worker last reported."),
+        ("slots", "Legs that the worker takes at once."),
+        ("overdue_legs", "Cancelled legs that it has not closed in time."),
+        ("stalled", "1 while its engine has work and makes no step."),
+    ):
+        family = GaugeMetricFamily(f"tandem_router_worker_{name}", text, labels=["worker", "phase"])
+        for worker in workers:
+            family.add_metric([worker.address, worker.phase.value], getattr(worker, name))
+        yield family
+
+
+def _conducts(
+    conducts: Iterable[tuple[Listed, Conduct]], records: Mapping[str, RecordSnapshot]
+) -> Iterator[Metric]:
+    labels = ["worker", "phase"]
+    faults = CounterMetricFamily(
+        "tandem_router_worker_faults",
+        "What the worker sent and could not be read, as this router saw it.",
+        labels=labels,
+    )
+    failures = CounterMetricFamily(
+        "tandem_router_worker_failures",
+        "Legs that ended by the worker's own failure, and its faults.",
+        labels=labels,
+    )
+    ejections = CounterMetricFamily(
+        "tandem_router_worker_ejections",
+        "How often the worker was left alone for a time, for its faults or failures.",
+        labels=labels,
+    )
+    ejected = GaugeMetricFamily(
+        "tandem_router_worker_ejected",
+        "1 while the worker is ejected for its failures, or on probation.",
+        labels=labels,
+    )
+    for listed, conduct in conducts:
+        values = [listed.address, listed.phase.value]
+        record = records.get(listed.address, _UNKNOWN)
+        faults.add_metric(values, conduct.faults)
+        failures.add_metric(values, record.failures)
+        ejections.add_metric(values, conduct.ejections + record.ejections)
+        ejected.add_metric(values, record.standing is not Standing.WHOLE)
+    yield from (faults, failures, ejections, ejected)
+
+
+def _policy_failures(failures: Mapping[tuple[Phase, Failure], int]) -> Metric:
+    family = CounterMetricFamily(
+        "tandem_router_policy_failures",
+        "Choices of an operator's policy that were not followed: least_loaded made them.",
+        labels=["phase", "reason"],
+    )
+    for phase in Phase:
+        for reason in Failure:
+            family.add_metric([phase.value, reason.value], failures.get((phase, reason), 0))
+    return family
+
+
+def _counters(counts: Counts) -> Iterator[Metric]:
+    yield _labelled("requests", "Requests by end.", "outcome", counts.requests, OUTCOMES)
+    yield _labelled(
+        "canaries",
+        "Canaries by end; no request or leg of one is counted.",
+        "outcome",
+        counts.canaries,
+        OUTCOMES,
+    )
+    yield _labelled("cancels", "Cancelled legs by reason.", "reason", counts.cancels, OUTCOMES)
+    yield _labelled(
+        "pair_rejected",
+        "Pairs that do not match, by the first field that differs.",
+        "reason",
+        counts.pairs_rejected,
+        _REJECTIONS,
+    )
+    legs = CounterMetricFamily("tandem_router_legs", "Closed legs.", labels=["phase", "outcome"])
+    for phase in Phase:
+        for outcome in Outcome:
+            legs.add_metric([phase.value, outcome.value], counts.legs[phase, outcome])
+    yield legs
+    ways = CounterMetricFamily(
+        "tandem_router_ways",
+        "Sequences that were started in both phases, by the way that they went and why.",
+        labels=["way", "reason"],
+    )
+    for way in Way:
+        for reason in Reason:
+            ways.add_metric([way.value, reason.value], counts.ways[way, reason])
+    yield ways
+    yield _counter("prompt_tokens", "Of prompts sent to prefill workers.", counts.prompt_tokens)
+    yield _counter(
+        "expected_cached_tokens",
+        "Those of them that the worker's cache was thought to hold when it was chosen.",
+        counts.cached_tokens,
+    )
+    yield _counter(
+        "lost_hit_tokens",
+        "Those of them that a cache would have had, if the prompts of their session did not differ"
+        " at the same early place each time.",
+        counts.lost_hit_tokens,
+    )
+    yield _labelled(
+        "resumed",
+        "Sequences that were to be resumed as their decode worker was lost, by what came of it.",
+        "outcome",
+        counts.resumed,
+        RESUMED,
+    )
+    yield _counter("retries", "Further attempts on another pair.", counts.retries)
+    yield _counter(
+        "requeued",
+        "Sequences queued again because a worker was full, or shut down, before it began.",
+        counts.requeued,
+    )
+    yield _counter(
+        "settle_overdue", "Cancelled legs that were not closed in time.", counts.settle_overdue
+    )
+
+
+def _labelled(
+    name: str, text: str, label: str, values: Mapping[str, int], known: Iterable[str]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(f"tandem_router_{name}", text, labels=[label])
+    for value in known:
+        family.add_metric([value], values.get(value, 0))
+    return family
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"tandem_router_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(f"tandem_router_{name}", text, value=value)

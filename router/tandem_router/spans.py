@@ -1,0 +1,50 @@
+"""The router's span of a sequence: how long it waited, which pairs ran it, how it ended."""
+
+from __future__ import annotations
+
+from tandem.tracing.spans import Event, Span, Value
+from tandem_router.core.actions import SequenceTraced
+from tandem_router.core.story import Moment
+
+NAME = "route"
+_TOLD = ("pair_chosen", "retry", "regenerate", "resume")
+
+
+def of_sequence(traced: SequenceTraced) -> Span:
+    submit, began = traced.submit, traced.arrived
+    happened = [each for each in traced.moments if each.name in _TOLD]
+    pairs = [each for each in happened if each.name == "pair_chosen"]
+    attributes: dict[str, Value] = {
+        "gen_ai.request.model": submit.model,
+        "tandem.output_index": traced.output_index,
+        "tandem.outcome": traced.outcome,
+        "tandem.queue.seconds": pairs[0].at if pairs else traced.ended - began,
+        "tandem.retries": sum(each.name == "retry" for each in happened),
+    }
+    if pairs:
+        attributes |= _workers(pairs[-1])
+    return Span(
+        name=NAME,
+        trace_id=submit.trace_id,
+        span_id=submit.first_span + traced.output_index,
+        parent_id=submit.parent_span,
+        began=began,
+        ended=traced.ended,
+        attributes=attributes,
+        events=[Event(each.name, began + each.at, _attributes(each)) for each in happened],
+        error=traced.error,
+    )
+
+
+def _attributes(event: Moment) -> dict[str, Value]:
+    if event.name == "pair_chosen":
+        return _workers(event)
+    return {"error.type": event.code} if event.code else {}
+
+
+def _workers(event: Moment) -> dict[str, Value]:
+    choices = {"tandem.prefill.worker": event.prefill, "tandem.decode.worker": event.decode}
+    told: dict[str, Value] = {name: choice.name for name, choice in choices.items() if choice}
+    if event.way is not None:
+        told |= {"tandem.way": event.way.name, "tandem.way.reason": event.way.reason}
+    return told

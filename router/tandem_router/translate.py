@@ -1,0 +1,332 @@
+"""Between the wire's messages and the core's values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import isfinite
+
+from google.protobuf.message import DecodeError
+
+from tandem import canary, ids, prefix_blocks
+from tandem.endings import OUTCOME_FROM_WIRE, Outcome
+from tandem.errors import InternalError, RequestError, WorkerError, from_proto
+from tandem.keys import MAX_NAME, MAX_WEIGHT
+from tandem.prefix_blocks import MOST_CHANGES
+from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem_router.core import actions, events
+from tandem_router.core.values import (
+    Bounds,
+    CacheReport,
+    Fingerprint,
+    KvCache,
+    Needs,
+    Phase,
+    Profile,
+    ServedModel,
+    Voucher,
+)
+
+MOST_FIRST_TOKENS = 1
+"""A context-only leg brings no more: prefill makes one, and a hook may hold it back."""
+DIGEST_BYTES = 32
+NOTHING = Needs()
+MAX_REASON_CHARACTERS = 16 * 1024
+"""A worker's reason for an end; what is longer is cut. A request of many outputs tells each."""
+MAX_OBSTACLE_CHARACTERS = 200
+"""Why a worker's sequence could not be resumed: a client reads it."""
+MAX_DESCRIPTION_BYTES = 256 * 1024
+"""A worker's description of itself: parts of it go to every frontend."""
+ANY_MODEL = ""
+"""Among those that come: no worker that is listed has said yet what it serves."""
+_MOST_MS = 2**32 - 1
+_PHASES = {common_pb2.PHASE_PREFILL: Phase.PREFILL, common_pb2.PHASE_DECODE: Phase.DECODE}
+
+
+def profile(description: worker_pb2.WorkerDescription) -> Profile:
+    """Raises WorkerError where the worker names no phase, or describes what no request fits: its
+    limits would be those of all that it is paired with.
+    """
+    phase = _PHASES.get(description.phase)
+    if phase is None:
+        raise WorkerError("the worker names no phase")
+    if description.ByteSize() > MAX_DESCRIPTION_BYTES:
+        raise WorkerError("the worker's description is too large")
+    limits = description.limits
+    if not limits.context_length or not limits.vocabulary:
+        raise WorkerError("the worker has no context or no vocabulary")
+    return Profile(
+        name=description.name,
+        instance=description.instance,
+        phase=phase,
+        fingerprint=_fingerprint(description.fingerprint),
+        max_sequences=limits.max_sequences,
+        context_length=limits.context_length,
+        vocabulary=limits.vocabulary,
+        kv_endpoint=description.kv_endpoint,
+        has_hook=description.has_hook,
+        propagate_terminate=description.propagate_terminate,
+        logits_processors=frozenset(description.logits_processors),
+        lora_adapters=frozenset(description.lora_adapters),
+        keeps_tasks=description.keeps_tasks,
+        parks=description.parks,
+        has_classifiers=description.has_classifiers,
+        may_judge=description.may_judge,
+        judges_logprobs=description.judges_logprobs,
+        draining=description.load.draining,
+        moved_kv=description.load.moved_kv or not description.load.HasField("moved_kv"),
+    )
+
+
+def _fingerprint(message: common_pb2.Fingerprint) -> Fingerprint:
+    fields = {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
+    known = common_pb2.Fingerprint(**fields)
+    # They follow what is known.
+    unknown = message.SerializeToString(deterministic=True)[known.ByteSize() :]
+    return Fingerprint(**fields, unknown_fields=unknown)
+
+
+def step_age(load: worker_pb2.Load) -> float | None:
+    """Seconds; None: the worker's engine cannot say."""
+    return load.step_age_ms / 1000 if load.HasField("step_age_ms") else None
+
+
+def worker_load(address: str, load: worker_pb2.Load) -> events.WorkerLoad:
+    """What the worker at that address reports."""
+    return events.WorkerLoad(
+        address,
+        load.open_legs,
+        step_age(load),
+        load.moved_kv,
+        load.prompt_tokens if load.HasField("prompt_tokens") else None,
+        load.kv_tokens_used,
+        load.kv_tokens_total,
+        cache_report(load.cache) if load.HasField("cache") else None,
+    )
+
+
+def cache_report(changes: worker_pb2.CacheChanges) -> CacheReport:
+    """A worker's report of its prefix cache."""
+    entered = prefix_blocks.unpacked(changes.entered, MOST_CHANGES)
+    left = prefix_blocks.unpacked(changes.left, MOST_CHANGES)
+    return CacheReport(changes.anew, entered, left, changes.keeps_none)
+
+
+def submit(
+    frontend: int,
+    message: router_pb2.Submit,
+    *,
+    max_timeout_seconds: float,
+    tracing: bool,
+    needs: Needs = NOTHING,
+    voucher: Voucher | None = None,
+    fault: RequestError | None = None,
+) -> events.Submit:
+    """`tracing`: this router makes spans of the requests that its frontends trace. `needs`: what
+    its task names. `voucher`: what it brings, checked. `fault`: why it is to be refused.
+    """
+    return events.Submit(
+        frontend=frontend,
+        first_sequence=message.first_sequence,
+        n=message.n,
+        model=message.model,
+        tokenizer_sha256=message.tokenizer_sha256,
+        timeout_seconds=min(message.timeout_ms / 1000, max_timeout_seconds),
+        task=message.task,
+        prompt_tokens=message.prompt_tokens,
+        prompt_blocks=prefix_blocks.unpacked(message.prompt_blocks),
+        session=message.session,
+        ends_session=message.ends_session,
+        max_tokens=message.max_tokens,
+        expected_tokens=min(message.expected_tokens, message.max_tokens),
+        logits_processors=needs.logits_processors,
+        lora_adapter=needs.lora_adapter,
+        priority=message.priority,
+        want_report=message.want_report,
+        resume=message.resume,
+        prompt_logprobs=message.prompt_logprobs,
+        trace_id=message.trace_id,
+        parent_span=message.parent_span,
+        first_span=ids.new_span_id() if tracing and message.parent_span else 0,
+        tenant=message.tenant[:MAX_NAME],
+        weight=min(max(1, message.weight), MAX_WEIGHT),
+        context_only=message.context_only,
+        voucher=voucher,
+        fault=fault,
+    )
+
+
+def leg_events(worker: str, messages: Iterable[worker_pb2.LegEvent]) -> list[events.Event]:
+    """A worker's events in order; kinds that a newer worker may add are left out."""
+    return [event for message in messages if (event := _leg_event(worker, message)) is not None]
+
+
+def _leg_event(worker: str, message: worker_pb2.LegEvent) -> events.Event | None:
+    match message.WhichOneof("event"):
+        case "started":
+            return events.LegStarted(worker, message.leg)
+        case "verdict":
+            verdict = message.verdict
+            return events.LegVerdict(
+                worker,
+                message.leg,
+                verdict.terminate,
+                verdict.reason[:MAX_REASON_CHARACTERS],
+                verdict.completion_tokens,
+                verdict.prompt_tokens,
+            )
+        case "closed":
+            return _closed(worker, message)
+        case "parked":
+            return _parked(worker, message)
+        case "made":
+            made = message.made
+            obstacle = made.obstacle[:MAX_OBSTACLE_CHARACTERS]
+            tokens = min(made.tokens, len(made.steps))  # each takes a byte at least
+            return events.LegMade(worker, message.leg, made.steps, tokens, made.over, obstacle)
+    return None
+
+
+def _parked(worker: str, message: worker_pb2.LegEvent) -> events.Event | None:
+    """What cannot be is left out: its leg closes without."""
+    parked = message.parked
+    token_ids, logprobs = tuple(parked.token_ids), tuple(parked.logprobs)
+    fits = len(token_ids) <= MOST_FIRST_TOKENS and len(logprobs) in (0, len(token_ids))
+    if not (fits and all(map(isfinite, logprobs)) and len(parked.task_digest) == DIGEST_BYTES):
+        return None
+    return events.LegParked(
+        worker=worker,
+        leg=message.leg,
+        token_ids=token_ids,
+        logprobs=logprobs,
+        task_digest=parked.task_digest,
+        lease_seconds=parked.lease_ms / 1000,
+    )
+
+
+def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
+    closed = message.closed
+    outcome = OUTCOME_FROM_WIRE.get(closed.outcome)
+    if outcome is None:
+        error = InternalError("the worker closed a leg without saying how")
+        return events.LegClosed(worker, message.leg, Outcome.FAILED, error=error)
+    try:
+        overlay = _overlay(closed.overlay) if closed.overlay else b""
+    except DecodeError:
+        error = InternalError("the worker does not say how to run the sequence again")
+        return events.LegClosed(worker, message.leg, Outcome.FAILED, error=error)
+    return events.LegClosed(
+        worker,
+        message.leg,
+        outcome,
+        reason=closed.reason[:MAX_REASON_CHARACTERS],
+        error=from_proto(closed.error) if closed.HasField("error") else None,
+        retryable=closed.retryable,
+        overlay=overlay,
+        worker_died=closed.worker_died,
+    )
+
+
+def _overlay(given: bytes) -> bytes:
+    """What a worker may lay over a task: how its next run is sampled, and nothing else. Raises
+    DecodeError for bytes that are no tandem.v1.Task.
+    """
+    again = common_pb2.Task.FromString(given).regeneration
+    return common_pb2.Task(regeneration=again).SerializeToString()
+
+
+def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
+    """All but its task. Raises ValueError for what has no place in the message."""
+    return worker_pb2.StartLeg(
+        leg=action.leg,
+        destination=action.frontend,
+        sequence=action.sequence,
+        output_index=action.output_index,
+        room=action.room,
+        kv_peer=action.kv_peer,
+        timeout_ms=action.timeout_ms,
+        hold_output=action.hold_output,
+        context_only=action.context_only,
+        say_made=action.say_made,
+        say_logprobs=action.say_logprobs,
+        task_digest=action.task_digest,
+        parent_span=action.parent_span,
+        canary=action.canary,
+        to_compute=action.to_compute,
+        new_blocks=prefix_blocks.pack(action.new_blocks),
+    )
+
+
+def resumption(made: bytes) -> bytes:
+    """What is laid over the task of a sequence that is resumed: nothing but what its worker said
+    that it made. Raises DecodeError where that cannot be read.
+    """
+    if not made:
+        return b""
+    resume = common_pb2.Resumption.FromString(made)
+    return common_pb2.Task(resume=resume).SerializeToString()
+
+
+def canary_task(profile: Profile, trace_id: str = "") -> bytes:
+    """A serialised Task, for workers of a profile. `trace_id`: empty for a new one."""
+    model = profile.fingerprint.model
+    task = canary.task(trace_id or ids.new_trace_id(), model, profile.vocabulary)
+    return task.SerializeToString()
+
+
+def sequence_end(action: actions.EndSequence) -> router_pb2.SequenceEnd:
+    error = None if action.error is None else action.error.to_proto()
+    return router_pb2.SequenceEnd(
+        sequence=action.sequence,
+        error=error,
+        stop_reason=action.stop_reason,
+        refused=action.refused,
+        completion_tokens=action.completion_tokens,
+    )
+
+
+def queue_wait(action: actions.QueueWait) -> router_pb2.QueueWait:
+    return router_pb2.QueueWait(
+        sequence=action.sequence, seconds=action.seconds, cause=action.cause
+    )
+
+
+def kv_cache(cache: KvCache) -> router_pb2.KvCache:
+    return router_pb2.KvCache(**cache._asdict())
+
+
+def fleet(models: Iterable[ServedModel], bounds: Bounds) -> router_pb2.Fleet:
+    return router_pb2.Fleet(
+        models=[_served(model) for model in models],
+        expected=sorted(bounds.expected_models),
+        pair_wait_ms=min(int(bounds.pair_wait_seconds * 1000), _MOST_MS),
+    )
+
+
+def _served(model: ServedModel) -> router_pb2.ServedModel:
+    return router_pb2.ServedModel(
+        name=model.name,
+        tokenizer_sha256=model.tokenizer_sha256,
+        limits=worker_pb2.Limits(
+            max_sequences=model.max_sequences,
+            context_length=model.context_length,
+            vocabulary=model.vocabulary,
+        ),
+        ready_pairs=model.ready_pairs,
+        logits_processors=model.logits_processors,
+        waits=model.waits,
+        longest_context=model.longest_context,
+        any_logits_processors=model.any_logits_processors,
+        lora_adapters=model.lora_adapters,
+        simulated=model.simulated,
+    )
+
+
+def promptless(task: bytes) -> bytes:
+    """A serialised Task without its prompt. What cannot be read is left as it is."""
+    try:
+        prompt = common_pb2.TaskPrompt.FromString(task)
+    except DecodeError:
+        return task
+    prompt.ClearField("prompt_token_ids")
+    prompt.ClearField("prompt_text")
+    return prompt.SerializeToString()
