@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from worker_pair import Pair, WorkerProcess, launched_pair, options_flag
+from worker_pair import WITHOUT_FORMS, Pair, WorkerProcess, launched_pair, options_flag
 
 from tandem.v1 import worker_pb2
 
@@ -25,7 +25,9 @@ KV_BYTES = 4096
 CAPACITY = 2048
 """Tokens of a worker's KV cache: few, so that what is kept has to go."""
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
-OPTIONS = f"device=cpu,dtype=float32,max_total_tokens={CAPACITY},decode_prefix_cache=true"
+OPTIONS = (
+    f"device=cpu,dtype=float32,max_total_tokens={CAPACITY},decode_prefix_cache=true,{WITHOUT_FORMS}"
+)
 RANDOM = random.Random(18)
 Workers = tuple[WorkerProcess, WorkerProcess]
 

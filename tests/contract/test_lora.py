@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 from make_lora_adapter import make
-from worker_pair import Pair, Sequence_, WorkerProcess, connected, launched_pair, options_flag
+from worker_pair import (
+    WITHOUT_FORMS,
+    Pair,
+    Sequence_,
+    WorkerProcess,
+    connected,
+    launched_pair,
+    options_flag,
+)
 
 from tandem.v1 import worker_pb2
 
@@ -49,7 +57,8 @@ def adapted(
     options, seconds = "prefix_cache_tokens=6400", SIM_READY_SECONDS
     if request.param == "sglang":
         # In float32 no rounding decides between two tokens.
-        options, seconds = "device=cpu,dtype=float32", SGLANG_READY_SECONDS
+        options = f"device=cpu,dtype=float32,{WITHOUT_FORMS}"
+        seconds = SGLANG_READY_SECONDS
     flags = (f"--lora-adapters={given}", options_flag(options))
     folder = tmp_path_factory.mktemp(f"lora-{request.param}")
     with launched_pair(

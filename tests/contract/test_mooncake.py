@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from worker_pair import ROOT, Pair, Sequence_, WorkerProcess, launched_pair
+from worker_pair import ROOT, WITHOUT_FORMS, Pair, Sequence_, WorkerProcess, launched_pair
 
 from tandem.v1 import worker_pb2
 
@@ -33,7 +33,9 @@ KV_BYTES = 4096
 """Of a token, in float32."""
 PROMPTS = [[7 + (13 * number + 31 * place) % 1800 for place in range(60)] for number in range(2)]
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
-OPTIONS = "device=cpu,dtype=float32,transfer_backend=mooncake,decode_prefix_cache=true"
+OPTIONS = (
+    f"device=cpu,dtype=float32,transfer_backend=mooncake,decode_prefix_cache=true,{WITHOUT_FORMS}"
+)
 Workers = tuple[WorkerProcess, WorkerProcess]
 
 

@@ -14,27 +14,39 @@ import grpc
 import psutil
 import pytest
 from token_workers import READY_SECONDS, Workers, wait_for
-from worker_pair import END_SECONDS, PATIENCE, Pair, Sequence_, WorkerProcess, connected, launched
+from worker_pair import (
+    END_SECONDS,
+    PATIENCE,
+    WITHOUT_FORMS,
+    Pair,
+    Sequence_,
+    WorkerProcess,
+    connected,
+    launched,
+    options_flag,
+)
 
 from tandem.v1 import common_pb2, worker_pb2
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 LONG = 2000
 TOKENS = "tandem_worker_tokens_total"
+OPTIONS = options_flag(WITHOUT_FORMS)
 
 
 @pytest.fixture(scope="module")
 def prefill(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorkerProcess]:
     """One for all tests, each of which ends its decode worker."""
     log = tmp_path_factory.mktemp("prefill") / "log"
-    with launched("prefill", "sglang", model_path, log) as worker:
+    with launched("prefill", "sglang", model_path, log, OPTIONS) as worker:
         yield worker
 
 
 @pytest.fixture
 def workers(prefill: WorkerProcess, model_path: Path, tmp_path: Path) -> Iterator[Workers]:
     log = tmp_path / "decode.log"
-    with launched("decode", "sglang", model_path, log, "--token-processes=2") as first:
+    flags = (OPTIONS, "--token-processes=2")
+    with launched("decode", "sglang", model_path, log, *flags) as first:
         deadline = time.monotonic() + READY_SECONDS
         prefill.wait_serving(deadline)
         yield Workers(prefill, first, deadline)

@@ -17,14 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from worker_pair import END_SECONDS, WorkerProcess, connected, launched
+from worker_pair import END_SECONDS, WITHOUT_FORMS, WorkerProcess, connected, launched
 
 from tandem.free_ports import FreePorts
 from tandem.v1 import common_pb2
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(600)]
 READY_SECONDS = 400.0
-OPTIONS = "--engine-options=device=cpu,tensor_parallel=2"
+OPTIONS = f"--engine-options=device=cpu,tensor_parallel=2,{WITHOUT_FORMS}"
 
 
 @dataclass

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from worker_pair import END_SECONDS, ROOT, connected, launched_pair
+from worker_pair import END_SECONDS, ROOT, WITHOUT_FORMS, connected, launched_pair, options_flag
 
 from tandem.v1 import worker_pb2
 
@@ -117,7 +117,7 @@ def test_an_engine_process_that_fails_at_the_start_fails_the_start_and_is_named(
     spoilt = shutil.copytree(model_path, tmp_path / "model")
     for weights in spoilt.glob("*.safetensors"):
         weights.write_bytes(b"no weights")
-    flags = (f"--model-path={spoilt}", "--engine=sglang")
+    flags = (f"--model-path={spoilt}", "--engine=sglang", options_flag(WITHOUT_FORMS))
     said = _said(tmp_path, *flags, component="decode_worker", seconds=SGLANG_READY_SECONDS)
     assert "SGLang did not start (ChildProcessError: scheduler TP0 PP0 (process " in said
     assert re.search(r"\) failed\); .*at last:\n(.*\n)*.*SafetensorError", said)
@@ -129,7 +129,11 @@ def test_an_engine_process_that_fails_at_the_start_fails_the_start_and_is_named(
 def test_what_sglang_would_change_ends_a_worker_before_it_reads_weights(
     model_path: Path, tmp_path: Path
 ) -> None:
-    given = {"prefill_attention_backend": "triton", "decode_attention_backend": "triton"}
+    given = {
+        "prefill_attention_backend": "triton",
+        "decode_attention_backend": "triton",
+        "grammar_backend": "none",  # no process that compiles forms has to start
+    }
     chosen = {"attention_backend": "torch_native", "server_args": json.dumps(given)}
     settings = tmp_path / "worker.json"
     settings.write_text(json.dumps({"engine": "sglang", "engine_options": chosen}))

@@ -32,6 +32,10 @@ ROOT = HERE.parents[1]
 MODEL = "tandem-tiny"
 PATIENCE = 60.0
 END_SECONDS = 40.0
+WITHOUT_FORMS = 'server_args={"grammar_backend":"none"}'
+"""Option of an SGLang engine whose tests ask for no form of an answer: each of the worker's
+processes starts another one to compile forms, which imports SGLang for that, 10 s of CPU time.
+"""
 _numbers = itertools.count(1)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from stacks import MODEL, SGLANG_READY_SECONDS, Served, options
+from stacks import MODEL, SGLANG_READY_SECONDS, WITHOUT_FORMS, Served, options
 
 from tandem.cli.stack import Stack
 
@@ -57,7 +57,14 @@ async def test_stray_frames_cost_nobody_and_a_scheduler_that_dies_is_a_typed_err
     model_path: Path, hook_log: Path, tmp_path: Path
 ) -> None:
     flags = {"router": ("--pair-memory-seconds=0",)}  # what is refused is not to wait first
-    plain = options("sglang", model_path, hook_prefill="", hook_decode="", flags=flags)
+    plain = options(
+        "sglang",
+        model_path,
+        engine_options=WITHOUT_FORMS,
+        hook_prefill="",
+        hook_decode="",
+        flags=flags,
+    )
     with Stack(plain, run_dir=tmp_path) as stack:
         stack.wait_ready(timeout_seconds=SGLANG_READY_SECONDS)
         served = Served("sglang", stack, hook_log)

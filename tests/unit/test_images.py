@@ -271,3 +271,19 @@ def test_workflows_call_targets_and_files_that_exist() -> None:
         assert set(re.findall(r"\bmake ([a-z-]+)", text)) <= targets, path
         for file in re.findall(r"\bdocker/[\w.-]+\.(?:Dockerfile|txt)", text):
             assert (ROOT / file).is_file(), file
+
+
+def test_every_folder_of_tests_is_in_a_workflow() -> None:
+    recipes = dict(
+        re.findall(r"^([a-z-]+):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
+    runs = [
+        step.get("run", "")
+        for path in WORKFLOWS
+        for job in yaml.safe_load(path.read_text())["jobs"].values()
+        for step in job.get("steps", ())
+    ]
+    called = {target for run in runs for target in re.findall(r"\bmake ([a-z-]+)", run)}
+    commands = "\n".join([*runs, *(recipes.get(target, "") for target in called)])
+    for folder in PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]:
+        assert re.search(rf"{folder}\b", commands), folder

@@ -5,6 +5,7 @@ huge pages.
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import subprocess
 import sys
@@ -152,3 +153,20 @@ def test_what_is_a_file_or_shared_or_a_stack_is_not(mapping: str) -> None:
 def _row(mapping: str, resident_kib: int) -> str:
     """As in /proc/PID/smaps."""
     return f"{mapping}\nSize:   8192 kB\nRss:   {resident_kib} kB\nPss:   9 kB\nVmFlags: rd wr\n"
+
+
+def test_the_collector_rests_while_modules_are_loaded() -> None:
+    """Also where that fails; and one that was switched off before stays off."""
+    with settled.loading():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    with pytest.raises(ModuleNotFoundError), settled.loading():
+        importlib.import_module("no_such_module")
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with settled.loading():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

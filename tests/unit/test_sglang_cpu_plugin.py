@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
 
@@ -103,6 +102,7 @@ def look():
         "prepared": [prepared(False, 1), prepared(False, 2), prepared(True, 1)],
         "pinned": pinned(),
         "padding": padding(),
+        "gpu": torch.cuda.is_available(),
     }
 
 """
@@ -196,8 +196,9 @@ def test_the_plugin_has_padding_as_long_as_a_token(shimmed: dict[str, Any]) -> N
     assert shimmed["padding"] == 1
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="memory can be pinned for a GPU")
 def test_stock_lora_pins_memory_which_takes_a_driver(stock: dict[str, Any]) -> None:
+    if stock["gpu"]:
+        pytest.skip("memory can be pinned for a GPU")
     assert stock["pinned"] == ["refused"] * 3, "memory can be pinned without a GPU: drop the shim"
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tandem import settled
 from tandem.engine.sglang import kept, mooncake
 from tandem.engine.sglang.additions import Additions
 from tandem.engine.sglang.last_words import UNKNOWN, LastWords, Told
@@ -177,7 +178,8 @@ class EngineThread:
         if self._arguments.get("disaggregation_transfer_backend") == mooncake.NAME:
             mooncake.load()
         logging.getLogger("sglang").setLevel(logging.ERROR)
-        from sglang.srt.entrypoints import engine as upstream
+        with settled.loading():
+            from sglang.srt.entrypoints import engine as upstream
         from sglang.srt.managers.io_struct import (
             AbortReq,
             FreezeGCReq,
