@@ -96,7 +96,7 @@ settings: lean ## generate docs/configuration.md from the settings classes
 fields: lean ## generate the tables of all fields in docs/api.md from the rules in frontend/tandem_frontend/openai
 	$(BIN)/python scripts/generate_field_table.py
 
-chart: lean ## generate the schema, README table, manifests and expected renders of helm/tandem
+chart: lean ## generate the schema, README table and manifests of helm/tandem
 	$(BIN)/python scripts/generate_chart.py
 
 chart-test: lean ## render helm/tandem with every set of values, and hold it to its rules

@@ -1,5 +1,4 @@
-"""Write what follows from helm/tandem: its schema, the tables of its README, deploy/, and the
-renders that tests/chart expects.
+"""Write what follows from helm/tandem: its schema, the tables of its README, and deploy/.
 
 python scripts/generate_chart.py
 python scripts/generate_chart.py --check     # exit 1 when a file is stale
@@ -20,7 +19,6 @@ from chart_renders import CHART, NAMESPACE, ROOT
 from chart_values import Value
 
 DEPLOY = ROOT / "deploy"
-GOLDEN = ROOT / "tests" / "chart" / "golden"
 _MARKS = ("<!-- values: written by `make chart` -->\n", "<!-- end of values -->\n")
 _COMPONENTS = ("tls", "router", "prefill", "decode", "frontend")
 _HELM_LABELS = re.compile(r"^ *helm\.sh/chart: .*\n", re.MULTILINE)
@@ -37,9 +35,6 @@ def outputs() -> Iterator[tuple[Path, str]]:
     page = CHART / "README.md"
     yield page, readme(page.read_text(encoding="utf-8"), values)
     yield from ((DEPLOY / name, text) for name, text in deploy())
-    for name in chart_renders.SETS:
-        if name != "default":  # that is deploy/
-            yield GOLDEN / f"{name}.diff", chart_renders.golden(name)
 
 
 def readme(text: str, values: list[Value]) -> str:

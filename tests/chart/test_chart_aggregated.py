@@ -8,6 +8,7 @@ import chart_renders
 import pods
 import pytest
 from chart_renders import Manifest
+from one_case import one_case
 
 from tandem import config
 from tandem.worker.config import WorkerConfig
@@ -34,7 +35,7 @@ def test_nothing_of_them_is_made_unless_it_is_asked_for() -> None:
 
 
 @pytest.mark.promise("S5-330")
-@pytest.mark.parametrize("discovery", ["kubernetes", "dns"])
+@one_case("discovery", ["kubernetes", "dns"])
 def test_the_router_finds_them_beside_the_pairs(discovery: str) -> None:
     objects = rendered(router={"discovery": discovery})
     given = settings(objects, "router")

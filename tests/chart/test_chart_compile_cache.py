@@ -7,6 +7,7 @@ from typing import Any
 import chart_renders
 import pods
 import pytest
+from one_case import one_case
 from pods import by_name
 from refusals import GPU
 
@@ -23,7 +24,7 @@ def volumes(pod: pods.Pod) -> list[dict[str, Any]]:
 
 
 @pytest.mark.promise("S5-481")
-@pytest.mark.parametrize("component", CLAIMS)
+@one_case("component", CLAIMS)
 def test_every_pod_of_a_worker_mounts_its_claim_and_may_write_to_it(component: str) -> None:
     """Prefill is a group: all its pods are made of one template."""
     pod = pods.of_set(SET)[component]

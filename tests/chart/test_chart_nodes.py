@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import chart_renders
 import pods
-import pytest
 from chart_renders import Manifest
+from one_case import one_case
 from pods import LEADS, by_name
 
 SET = "multi-node"
@@ -16,7 +16,7 @@ def group(phase: str) -> Manifest:
     return by_name(SET, "LeaderWorkerSet")[f"tandem-{phase}"]
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@one_case("phase", PHASES)
 def test_one_set_of_groups_takes_the_place_of_the_deployment(phase: str) -> None:
     assert f"tandem-{phase}" not in by_name(SET, "Deployment")
     template = group(phase)["spec"]["leaderWorkerTemplate"]
@@ -27,20 +27,20 @@ def test_one_set_of_groups_takes_the_place_of_the_deployment(phase: str) -> None
     assert group(phase)["spec"]["startupPolicy"] == "LeaderCreated"
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@one_case("phase", PHASES)
 def test_the_subdomain_of_a_group_is_not_the_service_of_its_phase(phase: str) -> None:
     """Followers have to find a leader that is not ready yet, and that Service hides it."""
     assert group(phase)["spec"]["networkConfig"] == {"subdomainPolicy": "UniquePerReplica"}
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@one_case("phase", PHASES)
 def test_each_node_holds_its_share_of_the_accelerators(phase: str) -> None:
     limits = pods.of_set(SET)[phase].main["resources"]["limits"]
     assert limits["nvidia.com/gpu"] == 8
     assert limits["rdma/hca"] == 8
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@one_case("phase", PHASES)
 def test_routers_find_leaders_alone(phase: str) -> None:
     selector = by_name(SET, "Service")[f"tandem-{phase}"]["spec"]["selector"]
     assert LEADS.items() <= selector.items()
@@ -50,8 +50,8 @@ def test_routers_find_leaders_alone(phase: str) -> None:
     )
 
 
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize(("rules", "key"), [("ingress", "from"), ("egress", "to")])
+@one_case("phase", PHASES)
+@one_case(("rules", "key"), [("ingress", "from"), ("egress", "to")])
 def test_the_nodes_of_a_worker_reach_each_other_on_every_port(
     phase: str, rules: str, key: str
 ) -> None:
@@ -69,7 +69,7 @@ def test_the_nodes_of_a_worker_reach_each_other_on_every_port(
     assert not open_to_itself("default")
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@one_case("phase", PHASES)
 def test_an_eviction_counts_every_pod_of_the_groups(phase: str) -> None:
     """One pod takes its group along, so a budget of one pod is one of one group."""
     budget = by_name(SET, "PodDisruptionBudget")[f"tandem-{phase}"]["spec"]
@@ -93,7 +93,7 @@ def test_its_annotations_are_those_of_the_set_alone() -> None:
     assert not any(topology in each["metadata"].get("annotations", {}) for each in others)
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@one_case("phase", PHASES)
 def test_a_pod_of_a_group_is_the_pod_of_a_deployment_and_no_other(phase: str) -> None:
     """Two files spell them out, and only these differences are meant."""
     values = dict(chart_renders.values(SET))

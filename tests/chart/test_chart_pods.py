@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import chart_renders
@@ -11,6 +11,7 @@ import pods
 import pytest
 import yaml
 from chart_renders import SETS
+from one_case import one_case
 from pods import Pod
 
 from tandem import cli
@@ -62,9 +63,9 @@ EXTERNAL = {
 
 
 def all_pods(
-    names: tuple[str, ...] | list[str] = SETS, components: tuple[str, ...] = ()
-) -> list[Any]:
-    return [
+    names: Iterable[str] = SETS, components: tuple[str, ...] = ()
+) -> Callable[[], list[Any]]:
+    return lambda: [
         pytest.param(pod, id=f"{name}-{pod.owner}")
         for name in names
         for pod in pods.of(chart_renders.of_set(name))
@@ -73,7 +74,7 @@ def all_pods(
 
 
 @pytest.mark.promise("S5-127", "S6-162")
-@pytest.mark.parametrize("pod", all_pods(RESTRICTED))
+@one_case("pod", all_pods(RESTRICTED))
 def test_a_restricted_namespace_takes_the_pod(pod: Pod) -> None:
     security = pod.spec["securityContext"]
     assert security["runAsNonRoot"] is True
@@ -91,7 +92,7 @@ def test_a_restricted_namespace_takes_the_pod(pod: Pod) -> None:
         assert volume.keys() - {"name"} <= SAFE_VOLUMES
 
 
-@pytest.mark.parametrize("pod", all_pods())
+@one_case("pod", all_pods())
 def test_the_root_file_system_is_read_only_and_tmp_is_not(pod: Pod) -> None:
     for container in pod.spec["containers"]:
         assert container["securityContext"]["readOnlyRootFilesystem"] is True
@@ -99,7 +100,7 @@ def test_the_root_file_system_is_read_only_and_tmp_is_not(pod: Pod) -> None:
 
 
 @pytest.mark.promise("S5-314")
-@pytest.mark.parametrize("pod", all_pods(["openshift"]))
+@one_case("pod", all_pods(["openshift"]))
 def test_openshift_chooses_users_and_groups_itself(pod: Pod) -> None:
     """Its own are those of the namespace: it refuses pods that name others."""
     chosen = {"runAsUser", "runAsGroup", "fsGroup", "fsGroupChangePolicy"}
@@ -109,7 +110,7 @@ def test_openshift_chooses_users_and_groups_itself(pod: Pod) -> None:
 
 
 @pytest.mark.promise("S5-314")
-@pytest.mark.parametrize("pod", all_pods(["openshift"]))
+@one_case("pod", all_pods(["openshift"]))
 def test_a_quota_on_limits_takes_every_pod(pod: Pod) -> None:
     for container in pod.containers:
         for bound in ("requests", "limits"):
@@ -118,7 +119,7 @@ def test_a_quota_on_limits_takes_every_pod(pod: Pod) -> None:
 
 
 @pytest.mark.promise("S5-314")
-@pytest.mark.parametrize("pod", all_pods(["openshift"]))
+@one_case("pod", all_pods(["openshift"]))
 def test_every_pod_runs_where_global_says_unless_it_says_so_itself(pod: Pod) -> None:
     is_worker = pod.component in ("prefill", "decode")
     assert pod.spec["nodeSelector"] == {"pool": "gpu" if is_worker else "serving"}
@@ -155,7 +156,7 @@ def test_what_is_laid_over_the_containers_of_such_pods_is_in_them() -> None:
 
 
 @pytest.mark.promise("S5-314")
-@pytest.mark.parametrize("pod", all_pods(["hf-model"]))
+@one_case("pod", all_pods(["hf-model"]))
 def test_whatever_downloads_knows_the_proxy_and_the_authority(pod: Pod) -> None:
     downloads = [each for each in pod.containers if each["name"] == "fetch-model"]
     assert bool(downloads) is (pod.component in ("frontend", "prefill", "decode", "model"))
@@ -166,7 +167,7 @@ def test_whatever_downloads_knows_the_proxy_and_the_authority(pod: Pod) -> None:
 
 
 @pytest.mark.promise("S6-162")
-@pytest.mark.parametrize("pod", all_pods())
+@one_case("pod", all_pods())
 def test_only_who_asks_the_api_holds_a_token(pod: Pod) -> None:
     """The router that watches it, and the controller that keeps certificates."""
     asks_dns = pod.owner.startswith("Deployment/an-installation")  # the set "restricted"
@@ -174,7 +175,7 @@ def test_only_who_asks_the_api_holds_a_token(pod: Pod) -> None:
     assert pod.spec["automountServiceAccountToken"] is asks
 
 
-@pytest.mark.parametrize("pod", all_pods())
+@one_case("pod", all_pods())
 def test_every_image_is_a_version(pod: Pod) -> None:
     for container in pod.containers:
         tag = container["image"].rpartition("/")[2]
@@ -182,14 +183,14 @@ def test_every_image_is_a_version(pod: Pod) -> None:
         assert container["imagePullPolicy"] == "IfNotPresent"
 
 
-@pytest.mark.parametrize("pod", all_pods())
+@one_case("pod", all_pods())
 def test_every_container_says_what_it_needs(pod: Pod) -> None:
     for container in pod.containers:
         assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
 
 
 @pytest.mark.promise("S5-507")
-@pytest.mark.parametrize("pod", all_pods())
+@one_case("pod", all_pods())
 def test_no_limit_range_puts_a_memory_limit_below_a_request_of_the_chart_s(pod: Pod) -> None:
     """It fills in the limits that a pod leaves out: engines alone leave them to who knows the
     model.
@@ -202,7 +203,7 @@ def test_no_limit_range_puts_a_memory_limit_below_a_request_of_the_chart_s(pod: 
 
 
 @pytest.mark.promise("S5-313")
-@pytest.mark.parametrize("pod", all_pods())
+@one_case("pod", all_pods())
 def test_the_last_words_of_a_container_are_in_its_status(pod: Pod) -> None:
     for container in pod.containers:
         assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
@@ -216,7 +217,7 @@ def test_the_pod_of_a_test_stays_for_its_log() -> None:
     assert policy == "before-hook-creation"
 
 
-@pytest.mark.parametrize("pod", all_pods(components=COMPONENTS))
+@one_case("pod", all_pods(components=(*COMPONENTS, "worker", "tls")))
 def test_probes_ask_the_metrics_port_what_each_means(pod: Pod) -> None:
     ports = {port["name"] for port in pod.main["ports"]}
     paths = {"startupProbe": "/started", "livenessProbe": "/live", "readinessProbe": "/ready"}
@@ -226,14 +227,14 @@ def test_probes_ask_the_metrics_port_what_each_means(pod: Pod) -> None:
         assert asked["port"] in ports
 
 
-@pytest.mark.parametrize("pod", all_pods())
+@one_case("pod", all_pods())
 def test_no_container_is_restarted_while_it_starts(pod: Pod) -> None:
     """A machine with much to do takes longer to start Python than a liveness probe waits."""
     for container in pod.containers:
         assert ("livenessProbe" in container) == ("startupProbe" in container)
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@one_case("component", COMPONENTS)
 def test_a_start_may_take_as_long_as_its_value_says(component: str) -> None:
     objects = chart_renders.manifests({component: {"startupSeconds": 601}})
     pod = next(pod for pod in pods.of(objects) if pod.component == component)
@@ -270,7 +271,7 @@ def test_a_worker_of_sglang_gives_up_its_start_before_it_is_killed_for_that(
         assert made["spec"]["progressDeadlineSeconds"] >= seconds + 600
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@one_case("component", COMPONENTS)
 def test_the_grace_period_covers_what_comes_before_the_end(component: str) -> None:
     drain = {"preStopSeconds": 7, "timeoutSeconds": 40, "teardownSeconds": 11}
     objects = chart_renders.manifests({component: {"drain": drain}})
@@ -287,7 +288,7 @@ def test_the_teardown_of_a_worker_is_as_long_as_it_may_take() -> None:
     assert teardown >= drain.SETTLE_SECONDS + divided.FLUSH_SECONDS + own
 
 
-@pytest.mark.parametrize("name", SETS)
+@one_case("name", SETS)
 def test_everything_that_is_referred_to_is_there(name: str) -> None:
     made = {f"{each['kind']}/{each['metadata']['name']}" for each in chart_renders.of_set(name)}
     made |= {f"Secret/{each}" for each in _kept_secrets(pods.of_set(name).get("tls"))}
@@ -308,7 +309,7 @@ def test_what_is_not_there_would_be_noticed() -> None:
     assert EXTERNAL["hooks"] < references
 
 
-@pytest.mark.parametrize("pod", all_pods())
+@one_case("pod", all_pods())
 def test_every_mount_has_its_volume_and_every_volume_a_mount(pod: Pod) -> None:
     volumes = {volume["name"] for volume in pod.spec["volumes"]}
     mounts = {mount["name"] for each in pod.containers for mount in each["volumeMounts"]}
@@ -316,8 +317,8 @@ def test_every_mount_has_its_volume_and_every_volume_a_mount(pod: Pod) -> None:
 
 
 @pytest.mark.promise("S5-290")
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize("component", COMPONENTS)
+@one_case("name", SETS)
+@one_case("component", COMPONENTS)
 def test_a_pod_carries_its_settings_and_code_itself(name: str, component: str) -> None:
     """So a pod of an older revision finds its own, and a change makes new pods."""
     pod = pods.of_set(name)[component]
@@ -333,7 +334,7 @@ def test_a_pod_carries_its_settings_and_code_itself(name: str, component: str) -
     assert not made & set(_references(pod))
 
 
-@pytest.mark.parametrize("pod", all_pods())
+@one_case("pod", all_pods())
 def test_every_text_that_a_volume_shows_is_carried(pod: Pod) -> None:
     """The kubelet shows an annotation that is not there as an empty file."""
     for volume in pod.spec["volumes"]:
@@ -412,7 +413,7 @@ def test_an_annotation_of_ones_own_replaces_the_chart_s() -> None:
 
 
 @pytest.mark.promise("S5-317")
-@pytest.mark.parametrize("component", ["frontend", "prefill", "decode"])
+@one_case("component", ["frontend", "prefill", "decode"])
 def test_a_model_of_google_s_storage_is_fetched_without_another_store_s_variables(
     component: str,
 ) -> None:
@@ -426,7 +427,7 @@ def test_a_model_of_google_s_storage_is_fetched_without_another_store_s_variable
     assert pod.settings["served_model_name"] == "qwen3-8b"
 
 
-@pytest.mark.parametrize("file", ["_helpers.py", "my-hooks.data.txt", "A"])
+@one_case("file", ["_helpers.py", "my-hooks.data.txt", "A"])
 def test_a_file_of_code_may_have_any_name_that_a_module_has(file: str) -> None:
     text = 'NAME = "x"\n\tif: <&>\n'
     made = pods.of(chart_renders.manifests({"code": {"files": {file: text}}}))
@@ -470,13 +471,13 @@ def gibibytes(limits: dict[str, str]) -> int:
 
 
 @pytest.mark.promise("S6-187")
-@pytest.mark.parametrize("pod", all_pods(components=("frontend", "router")))
+@one_case("pod", all_pods(components=("frontend", "router")))
 def test_what_a_frontend_or_router_holds_is_far_below_its_memory_limit(pod: Pod) -> None:
     assert gibibytes(pod.main["resources"]["limits"]) * GIB >= 8 * DEFAULT_BYTES
 
 
 @pytest.mark.promise("S6-187")
-@pytest.mark.parametrize("name", SETS)
+@one_case("name", SETS)
 def test_simulated_workers_have_a_memory_limit_and_engines_only_one_that_is_set(name: str) -> None:
     engine = chart_renders.values(name).get("engine", {}).get("type", "auto")
     uri = chart_renders.values(name).get("model", {}).get("uri", "")
@@ -598,7 +599,7 @@ def test_a_memory_limit_of_a_worker_s_own_stays_as_it_is(uri: str) -> None:
 
 
 @pytest.mark.promise("S5-317")
-@pytest.mark.parametrize("pod", all_pods(["bucket"], (*COMPONENTS[:1], *COMPONENTS[2:], "model")))
+@one_case("pod", all_pods(["bucket"], (*COMPONENTS[:1], *COMPONENTS[2:], "model")))
 def test_a_model_of_a_bucket_is_fetched_to_where_it_is_served_from(pod: Pod) -> None:
     (fetch,) = (each for each in pod.containers if each["name"] == "fetch-model")
     variables = {each["name"]: each["value"] for each in fetch["env"]}

@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import chart_renders
@@ -16,6 +15,7 @@ import pods
 import pytest
 import sglang_arguments
 from chart_renders import EXAMPLES, ROOT
+from one_case import one_case
 from test_chart_settings import settings
 
 from tandem.cli import main
@@ -68,9 +68,9 @@ def planned(
     return figures
 
 
-def made(name: str, role: Role, folder: Path) -> dict[str, Any]:
+def made(name: str, role: Role) -> dict[str, Any]:
     """What a worker of the rendered chart gives to SGLang."""
-    loaded = settings(name, role.value, folder)
+    loaded = settings(name, role.value)
     return arguments.server_args(
         options.parse(loaded.engine_options),
         role=role,
@@ -95,7 +95,7 @@ def test_each_example_has_a_page_that_says_what_was_checked() -> None:
 
 
 @pytest.mark.promise("S5-303")
-@pytest.mark.parametrize("name", EXAMPLES)
+@one_case("name", EXAMPLES)
 def test_the_page_says_of_memory_what_the_command_says(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,7 +122,7 @@ def _gpu(name: str) -> str:
 
 
 @pytest.mark.promise("S5-303")
-@pytest.mark.parametrize("name", EXAMPLES)
+@one_case("name", EXAMPLES)
 def test_pods_of_decode_request_the_host_memory_that_decode_pins(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,7 +136,7 @@ def test_pods_of_decode_request_the_host_memory_that_decode_pins(
 
 
 @pytest.mark.promise("S5-423")
-@pytest.mark.parametrize(
+@one_case(
     ("name", "phase", "pool"),
     [
         ("hicache", "prefill", 120),
@@ -159,7 +159,7 @@ def test_a_pod_requests_the_host_memory_that_its_cache_takes(
 
 
 @pytest.mark.promise("S5-423")
-@pytest.mark.parametrize(
+@one_case(
     ("name", "phase"),
     [("hicache-mooncake", "prefill"), ("hicache-decode", "prefill"), ("hicache-decode", "decode")],
 )
@@ -184,8 +184,8 @@ def _egress(values: dict[str, Any], component: str) -> list[dict[str, Any]]:
 @pytest.mark.sglang
 @pytest.mark.skipif(find_spec("sglang") is None, reason="`make chart-test` sets up no SGLang")
 @pytest.mark.promise("S5-423")
-def test_sglang_keeps_kv_in_the_host_s_memory_where_the_examples_say_so(tmp_path: Path) -> None:
-    made_of = {name: made(name, Role.PREFILL, tmp_path) for name in ("hicache", "hicache-mooncake")}
+def test_sglang_keeps_kv_in_the_host_s_memory_where_the_examples_say_so() -> None:
+    made_of = {name: made(name, Role.PREFILL) for name in ("hicache", "hicache-mooncake")}
     answers = sglang_arguments.ask(list(made_of.values()))["resolved"]
     for name, resolved in zip(made_of, answers, strict=True):
         assert isinstance(resolved, dict), f"{name}: {resolved}"
@@ -199,8 +199,8 @@ def test_sglang_keeps_kv_in_the_host_s_memory_where_the_examples_say_so(tmp_path
 @pytest.mark.sglang
 @pytest.mark.skipif(find_spec("sglang") is None, reason="`make chart-test` sets up no SGLang")
 @pytest.mark.promise("S5-482")
-def test_decode_writes_answers_to_the_store_as_prefill_names_and_lays_them(tmp_path: Path) -> None:
-    prefill, decode = (made("hicache-decode", role, tmp_path) for role in PHASES)
+def test_decode_writes_answers_to_the_store_as_prefill_names_and_lays_them() -> None:
+    prefill, decode = (made("hicache-decode", role) for role in PHASES)
     told = "disaggregation_decode_enable_offload_kvcache"
     storeless = {name: decode[name] for name in decode if name != "hicache_storage_backend"}
     reads, writes, alone, wrong = sglang_arguments.ask(
@@ -227,7 +227,7 @@ def test_decode_writes_answers_to_the_store_as_prefill_names_and_lays_them(tmp_p
 
 @pytest.mark.sglang
 @pytest.mark.skipif(find_spec("sglang") is None, reason="`make chart-test` sets up no SGLang")
-def test_decode_copies_to_the_host_s_memory_what_it_keeps_alone(tmp_path: Path) -> None:
+def test_decode_copies_to_the_host_s_memory_what_it_keeps_alone() -> None:
     """As docs/recipes/hicache.md says of decode."""
     in_memory = {"server_args": '{"enable_hierarchical_cache": true}'}
     given = [
@@ -252,16 +252,16 @@ def test_decode_copies_to_the_host_s_memory_what_it_keeps_alone(tmp_path: Path) 
 @pytest.mark.skipif(find_spec("sglang") is None, reason="`make chart-test` sets up no SGLang")
 @pytest.mark.promise("S5-303")
 def test_sglang_takes_what_workers_of_each_example_give_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     cases = [(name, role) for name in EXAMPLES for role in PHASES]
-    given = [made(name, role, tmp_path) for name, role in cases]
+    given = [made(name, role) for name, role in cases]
     answers = sglang_arguments.ask(given)["resolved"]
     for (name, role), asked, resolved in zip(cases, given, answers, strict=True):
         assert isinstance(resolved, dict), f"{name} {role}: {resolved}"
         assert resolved["page_size"] == 64
         assert resolved["disaggregation_mode"] == role.value
-        chosen = options.parse(settings(name, role.value, tmp_path).engine_options)
+        chosen = options.parse(settings(name, role.value).engine_options)
         kept.check(kept.of(asked, chosen), resolved)
         if chart_renders.values(name).get("engine", {}).get("decodeTensorParallel"):
             assert not resolved["unequal"], "SGLang hands its KV over between unequal ranks"
@@ -270,9 +270,9 @@ def test_sglang_takes_what_workers_of_each_example_give_it(
 
 
 @pytest.mark.promise("S5-303")
-def test_examples_of_large_models_divide_them_as_their_pages_say(tmp_path: Path) -> None:
+def test_examples_of_large_models_divide_them_as_their_pages_say() -> None:
     llama, deepseek = (
-        [made(name, role, tmp_path) for role in PHASES] for name in ("llama-3.3-70b", "deepseek-v3")
+        [made(name, role) for role in PHASES] for name in ("llama-3.3-70b", "deepseek-v3")
     )
     assert [each["tp_size"] for each in llama] == [4, 8]
     assert [each["dp_size"] for each in deepseek] == [16, 16]

@@ -10,6 +10,7 @@ from typing import Any
 import chart_renders
 import pytest
 from chart_renders import Manifest
+from one_case import one_case
 
 COMPONENTS = ("frontend", "router", "prefill", "decode")
 HPA = {"autoscaling": {"type": "hpa", "targetCPUUtilization": 50}}
@@ -29,8 +30,8 @@ def workload(component: str, values: dict[str, Any]) -> Manifest:
 
 
 @pytest.mark.promise("S5-291")
-@pytest.mark.parametrize("component", COMPONENTS)
-@pytest.mark.parametrize("left", [{"replicas": None}, HPA])
+@one_case("component", COMPONENTS)
+@one_case("left", [{"replicas": None}, HPA])
 def test_a_number_that_others_decide_is_left_out_and_the_object_says_so(
     component: str, left: dict[str, Any]
 ) -> None:
@@ -39,8 +40,8 @@ def test_a_number_that_others_decide_is_left_out_and_the_object_says_so(
     assert found["metadata"]["annotations"][MARK] == "left to others"
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
-@pytest.mark.parametrize("replicas", [0, 3])
+@one_case("component", COMPONENTS)
+@one_case("replicas", [0, 3])
 def test_a_number_that_the_values_declare_is_there(component: str, replicas: int) -> None:
     found = workload(component, {component: {"replicas": replicas}})
     assert found["spec"]["replicas"] == replicas
@@ -97,7 +98,7 @@ LIVE: dict[str, tuple[list[dict[str, Any]], dict[str, str], str]] = {
 
 
 @pytest.mark.promise("S5-291")
-@pytest.mark.parametrize("live", LIVE)
+@one_case("live", LIVE)
 def test_a_live_number_is_held_only_where_leaving_it_out_would_delete_it(live: str) -> None:
     """The template's own judgement of objects as an API server shows them."""
     owners, annotations, number = LIVE[live]
@@ -120,7 +121,7 @@ def held(shown: dict[str, Any]) -> str:
     return str(found["data"]["number"]).strip('"')
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
+@one_case("component", COMPONENTS)
 def test_a_budget_lets_the_only_pod_go_or_keeps_it_as_the_values_say(component: str) -> None:
     def budget(values: dict[str, Any]) -> dict[str, Any]:
         (spec,) = (

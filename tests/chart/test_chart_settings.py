@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import chart_renders
@@ -13,6 +15,7 @@ import pods
 import pytest
 import yaml
 from chart_renders import ROOT, SETS
+from one_case import one_case
 from pods import by_name
 
 from tandem import cli, config
@@ -34,10 +37,10 @@ CLASSES: dict[str, type[Any]] = {
 FIELDS = {"metadata.name": "tandem-prefill-5f7-x2x", "status.podIP": "10.1.2.3"}
 
 
-def settings(name: str, component: str, folder: Path) -> Any:
+@cache
+def settings(name: str, component: str) -> Any:
     """What the component makes of its file and its environment."""
     pod = pods.of_set(name)[component]
-    (folder / "tandem.yaml").write_text(pod.carried("settings")["tandem.yaml"], encoding="utf-8")
     environ = {}
     for variable in pod.main["env"]:
         source = variable.get("valueFrom", {})
@@ -45,14 +48,17 @@ def settings(name: str, component: str, folder: Path) -> Any:
         value = variable.get("value") or FIELDS.get(field, "from a secret")
         environ[variable["name"]] = pods.expand(value)
     assert environ["TANDEM_CONFIG"] == "/etc/tandem/tandem.yaml"
-    environ["TANDEM_CONFIG"] = str(folder / "tandem.yaml")
-    return config.load(CLASSES[component], prog=component, argv=[], environ=environ)
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "tandem.yaml"
+        file.write_text(pod.carried("settings")["tandem.yaml"], encoding="utf-8")
+        environ["TANDEM_CONFIG"] = str(file)
+        return config.load(CLASSES[component], prog=component, argv=[], environ=environ)
 
 
-@pytest.mark.parametrize("component", CLASSES)
-@pytest.mark.parametrize("name", SETS)
-def test_a_component_takes_its_settings(name: str, component: str, tmp_path: Path) -> None:
-    loaded = settings(name, component, tmp_path)
+@one_case("component", CLASSES)
+@one_case("name", SETS)
+def test_a_component_takes_its_settings(name: str, component: str) -> None:
+    loaded = settings(name, component)
     ports = {port["name"]: port["containerPort"] for port in _ports(name, component)}
     main = ports.get("http") or ports["grpc"]
     host = chart_renders.values(name).get("global", {}).get("listen", "0.0.0.0")
@@ -62,10 +68,10 @@ def test_a_component_takes_its_settings(name: str, component: str, tmp_path: Pat
     assert grace > loaded.drain_seconds
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-@pytest.mark.parametrize("name", SETS)
-def test_an_engine_takes_its_options(name: str, phase: str, tmp_path: Path) -> None:
-    loaded = settings(name, phase, tmp_path)
+@one_case("phase", ["prefill", "decode"])
+@one_case("name", SETS)
+def test_an_engine_takes_its_options(name: str, phase: str) -> None:
+    loaded = settings(name, phase)
     if loaded.engine == "sglang":
         options = sglang_options.parse(loaded.engine_options)
         assert (options.bootstrap_port == 7110) is (phase == "prefill")
@@ -75,9 +81,9 @@ def test_an_engine_takes_its_options(name: str, phase: str, tmp_path: Path) -> N
     hook_settings.parse(loaded.hook, loaded.hooks)
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_both_phases_can_pair_and_are_ready_when_they_do(name: str, tmp_path: Path) -> None:
-    prefill, decode = (settings(name, phase, tmp_path) for phase in ("prefill", "decode"))
+@one_case("name", SETS)
+def test_both_phases_can_pair_and_are_ready_when_they_do(name: str) -> None:
+    prefill, decode = (settings(name, phase) for phase in ("prefill", "decode"))
     for field in ("deployment_revision", "engine", "model_path", "served_model_name"):
         assert getattr(prefill, field) == getattr(decode, field)
     assert len(prefill.deployment_revision) == 12
@@ -85,26 +91,24 @@ def test_both_phases_can_pair_and_are_ready_when_they_do(name: str, tmp_path: Pa
     assert decode.ready_when_paired
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_a_node_takes_its_place_in_the_group_from_the_controller(
-    phase: str, tmp_path: Path
-) -> None:
-    nodes = settings("multi-node", phase, tmp_path).engine_nodes()
+@one_case("phase", ["prefill", "decode"])
+def test_a_node_takes_its_place_in_the_group_from_the_controller(phase: str) -> None:
+    nodes = settings("multi-node", phase).engine_nodes()
     assert nodes == Nodes(count=2, rank=1, leader="leader.group.tandem:7120")
-    assert settings("default", phase, tmp_path).engine_nodes() == ONE_NODE
+    assert settings("default", phase).engine_nodes() == ONE_NODE
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_components_find_each_other(name: str, tmp_path: Path) -> None:
+@one_case("name", SETS)
+def test_components_find_each_other(name: str) -> None:
     services = by_name(name, "Service")
-    frontend = settings(name, "frontend", tmp_path)
+    frontend = settings(name, "frontend")
     address, *others = frontend.router
     assert others == chart_renders.values(name).get("frontend", {}).get("routers", [])
     host, _, port = address.removeprefix("dns://").partition(":")
     assert int(port) in [each["port"] for each in services[host]["spec"]["ports"]]
     headless = services[host]["spec"].get("clusterIP") == "None"
     assert headless is address.startswith("dns://")
-    router = settings(name, "router", tmp_path)
+    router = settings(name, "router")
     if router.discovery == "kubernetes":
         assert {router.prefill_service, router.decode_service} < services.keys()
     else:
@@ -112,8 +116,8 @@ def test_components_find_each_other(name: str, tmp_path: Path) -> None:
             assert address.partition(":")[0] in services
 
 
-def test_a_frontend_is_given_the_models_of_other_releases(tmp_path: Path) -> None:
-    made = settings("several-models", "frontend", tmp_path)
+def test_a_frontend_is_given_the_models_of_other_releases() -> None:
+    made = settings("several-models", "frontend")
     assert made.models == {"llama-3.3": "/further-models/llama-3.3", "own": "/own-models/own"}
     pod = by_name("several-models", "Deployment")["tandem-frontend"]["spec"]["template"]["spec"]
     mounts = {each["mountPath"]: each for each in pod["containers"][0]["volumeMounts"]}
@@ -130,9 +134,9 @@ def test_a_frontend_is_given_the_models_of_other_releases(tmp_path: Path) -> Non
 
 
 @pytest.mark.promise("S5-412")
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_both_phases_are_given_the_same_adapters(phase: str, tmp_path: Path) -> None:
-    made = settings("lora", phase, tmp_path)
+@one_case("phase", ["prefill", "decode"])
+def test_both_phases_are_given_the_same_adapters(phase: str) -> None:
+    made = settings("lora", phase)
     folders = {"sql": "/lora-adapters/sql", "tone-2": "/adapters/tone-2"}
     assert made.lora_adapters == folders
     pod = by_name("lora", "Deployment")[f"tandem-{phase}"]["spec"]["template"]["spec"]
@@ -147,9 +151,9 @@ def test_both_phases_are_given_the_same_adapters(phase: str, tmp_path: Path) -> 
 
 
 @pytest.mark.promise("S5-277")
-def test_routers_that_divide_workers_know_themselves_by_their_service(tmp_path: Path) -> None:
+def test_routers_that_divide_workers_know_themselves_by_their_service() -> None:
     """What its Service lists of a router is what the router takes for itself."""
-    router = settings("hpa", "router", tmp_path)
+    router = settings("hpa", "router")
     assert router.decode_routers == 2
     assert router.own_address == "10.1.2.3:7000"
     service = by_name("hpa", "Service")[router.router_service]["spec"]
@@ -158,7 +162,7 @@ def test_routers_that_divide_workers_know_themselves_by_their_service(tmp_path: 
     ports = {each["name"]: each["containerPort"] for each in _ports("hpa", "router")}
     assert ports[target] == 7000
     assert not service.get("publishNotReadyAddresses"), "one that is not ready does not count"
-    assert settings("default", "router", tmp_path).decode_routers == 0
+    assert settings("default", "router").decode_routers == 0
 
 
 SGLANG = {"model": {"uri": "pvc://m"}}
@@ -198,7 +202,7 @@ ALONE: dict[str, tuple[dict[str, Any], float | None]] = {
 
 
 @pytest.mark.promise("S5-505")
-@pytest.mark.parametrize("case", ALONE)
+@one_case("case", ALONE)
 def test_requests_wait_for_the_only_worker_as_long_as_its_next_start_may_take(case: str) -> None:
     values, seconds = ALONE[case]
     router = RouterConfig(**_of_router(values))
@@ -228,8 +232,8 @@ def _of_router(values: dict[str, Any]) -> dict[str, Any]:
     return {name: given[name] for name in given if name.endswith("_seconds")}
 
 
-@pytest.mark.parametrize("component", CLASSES)
-@pytest.mark.parametrize("name", SETS)
+@one_case("component", CLASSES)
+@one_case("name", SETS)
 def test_variables_are_settings(name: str, component: str) -> None:
     known = {config.variable_name(field.name) for field in dataclasses.fields(CLASSES[component])}
     names = {each["name"] for each in pods.of_set(name)[component].main["env"]}
@@ -243,7 +247,7 @@ FOLLOWING = {
 """Settings that follow from other values of the chart, unless `config` has them."""
 
 
-@pytest.mark.parametrize("component", CLASSES)
+@one_case("component", CLASSES)
 def test_what_the_chart_writes_itself_is_not_taken_from_config(component: str) -> None:
     """Else one of two values would silently win."""
     written: set[str] = set()
@@ -263,7 +267,7 @@ def test_options_of_both_engines_are_known_to_the_schema() -> None:
     assert known == sim | {*sim_options.names(sglang_options.Options)}
 
 
-@pytest.mark.parametrize("name", SETS)
+@one_case("name", SETS)
 def test_commands_exist(name: str) -> None:
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     for component in CLASSES:
@@ -271,7 +275,7 @@ def test_commands_exist(name: str) -> None:
         assert command in scripts
 
 
-@pytest.mark.parametrize("name", SETS)
+@one_case("name", SETS)
 def test_the_tandem_command_takes_its_arguments(name: str) -> None:
     """`helm test` and downloads."""
     seen = 0
@@ -314,10 +318,10 @@ def _ports(name: str, component: str) -> list[dict[str, Any]]:
     return ports
 
 
-def test_each_frontend_lets_its_part_of_a_key_s_limits_through(tmp_path: Path) -> None:
-    signing = settings("existing-secrets", "router", tmp_path)
+def test_each_frontend_lets_its_part_of_a_key_s_limits_through() -> None:
+    signing = settings("existing-secrets", "router")
     assert signing.voucher_key_file == "/etc/tandem-voucher/voucher.key"
-    made = settings("existing-secrets", "frontend", tmp_path)
+    made = settings("existing-secrets", "frontend")
     assert made.api_keys_file == "/etc/tandem-keys/keys.jsonl"
     assert made.key_limit_shares == 2
 

@@ -10,6 +10,7 @@ from typing import Any
 import chart_renders
 import helm_python
 import pytest
+from one_case import one_case
 from refusals import GPU
 
 from tandem.engine.base import EngineSettings, Nodes, Role
@@ -58,7 +59,7 @@ def starts(role: Role, groups: int, sequences: int | None, processes: int, nodes
 
 
 @pytest.mark.promise("S5-480")
-@pytest.mark.parametrize(("prefill", "decode", "sequences", "processes", "nodes"), CASES)
+@one_case(("prefill", "decode", "sequences", "processes", "nodes"), CASES)
 def test_what_renders_starts_and_what_starts_renders(
     prefill: int, decode: int, sequences: int | None, processes: int, nodes: int
 ) -> None:
@@ -79,7 +80,7 @@ def test_what_renders_starts_and_what_starts_renders(
 
 
 @pytest.mark.promise("S5-480")
-@pytest.mark.parametrize(("groups", "sequences"), list(product((1, 2, 3), (None, 255))))
+@one_case(("groups", "sequences"), list(product((1, 2, 3), (None, 255))))
 def test_the_same_is_true_of_aggregated_workers(groups: int, sequences: int | None) -> None:
     shared = {"config": {"max_sequences": 6}}
     values = {

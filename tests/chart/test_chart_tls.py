@@ -11,7 +11,8 @@ import chart_renders
 import pods
 import pytest
 import yaml
-from chart_renders import SETS, Manifest
+from chart_renders import NAMESPACE, RELEASE, SETS, Manifest
+from one_case import one_case
 from pods import Pod, by_name
 
 from tandem import cli
@@ -38,7 +39,7 @@ def rules(name: str) -> Any:
 
 
 def settings(name: str, component: str) -> Any:
-    return yaml.safe_load(pods.of_set(name)[component].carried("settings")["tandem.yaml"])
+    return pods.of_set(name)[component].settings
 
 
 def keeper(name: str) -> Pod:
@@ -58,11 +59,12 @@ def kept_secrets(name: str) -> list[str]:
     return sorted([*given.secrets, given.voucher_secret])
 
 
-@pytest.mark.parametrize("name", SETS)
+@one_case("name", SETS)
 def test_rendering_again_gives_the_same_bytes(name: str) -> None:
     """What GitOps compares: no random function, no time, no look at the cluster."""
     values = chart_renders.values(name)
-    assert chart_renders.texts(values) == chart_renders.texts(values)
+    again = chart_renders.chart().render(dict(values), name=RELEASE, namespace=NAMESPACE)
+    assert again == chart_renders.texts(values)
 
 
 def test_no_template_asks_for_chance_time_or_the_cluster() -> None:
@@ -82,7 +84,7 @@ def roles(name: str) -> list[str]:
     return [each for each in ROLES if each in pods.of_set(name)]
 
 
-@pytest.mark.parametrize("name", [name for name in SETS if name != "mesh"])
+@one_case("name", [name for name in SETS if name != "mesh"])
 def test_components_speak_tls_in_every_set_that_does_not_forbid_it(name: str) -> None:
     for component in roles(name):
         given = settings(name, component)
@@ -96,13 +98,13 @@ def test_without_tls_nothing_of_it_is_made() -> None:
     assert "tls_cert" not in settings("mesh", "router")
 
 
-@pytest.mark.parametrize("name", ["tls", "existing-secrets"])
+@one_case("name", ["tls", "existing-secrets"])
 def test_where_others_make_the_certificates_the_controller_is_not_there(name: str) -> None:
     assert not [each for kind in KINDS for each in of_tls(name, kind)]
 
 
 @pytest.mark.promise("S5-125", "S6-159")
-@pytest.mark.parametrize("name", [*KEPT, "existing-secrets"])
+@one_case("name", [*KEPT, "existing-secrets"])
 def test_a_pod_mounts_its_own_certificate_and_no_other(name: str) -> None:
     for component in roles(name):
         secrets = [
@@ -136,7 +138,7 @@ def test_cert_manager_makes_a_certificate_for_each_role_which_that_role_mounts()
 
 
 @pytest.mark.promise("S6-159")
-@pytest.mark.parametrize("name", KEPT)
+@one_case("name", KEPT)
 def test_no_pod_mounts_the_key_of_the_ca(name: str) -> None:
     (authority,) = (each for each in kept_secrets(name) if each.endswith("-ca"))
     assert authority not in yaml.safe_dump(
@@ -145,7 +147,7 @@ def test_no_pod_mounts_the_key_of_the_ca(name: str) -> None:
 
 
 @pytest.mark.promise("S6-190")
-@pytest.mark.parametrize("name", KEPT)
+@one_case("name", KEPT)
 def test_routers_alone_mount_the_voucher_key_that_the_controller_made(name: str) -> None:
     made = arguments(name).voucher_secret
     for pod in pods.of(chart_renders.of_set(name)):
@@ -160,7 +162,7 @@ def test_routers_alone_mount_the_voucher_key_that_the_controller_made(name: str)
         assert settings(name, "router")["voucher_key_file"] == path
 
 
-@pytest.mark.parametrize("name", ["tls", "mesh"])
+@one_case("name", ["tls", "mesh"])
 def test_without_the_controller_and_without_a_secret_routers_sign_nothing(name: str) -> None:
     assert "voucher_key_file" not in settings(name, "router")
     volumes = pods.of_set(name)["router"].spec["volumes"]
@@ -178,7 +180,7 @@ def test_a_voucher_key_of_the_operator_s_is_used_instead_of_the_controller_s() -
 
 
 @pytest.mark.promise("S5-127", "S6-159")
-@pytest.mark.parametrize("name", KEPT)
+@one_case("name", KEPT)
 def test_the_role_names_three_secrets_and_the_account_that_they_go_with(name: str) -> None:
     """To make one is the only right that Kubernetes cannot confine to names."""
     (binding,) = of_tls(name, "RoleBinding")
@@ -198,7 +200,7 @@ def test_the_role_names_three_secrets_and_the_account_that_they_go_with(name: st
 
 
 @pytest.mark.promise("S6-500")
-@pytest.mark.parametrize("name", KEPT)
+@one_case("name", KEPT)
 def test_no_secret_is_rendered_so_that_nobody_who_replaces_objects_empties_one(name: str) -> None:
     """Helm's --force-replace, kubectl replace and Argo CD's Replace=true among them."""
     kept = kept_secrets(name)
@@ -208,7 +210,7 @@ def test_no_secret_is_rendered_so_that_nobody_who_replaces_objects_empties_one(n
 
 
 @pytest.mark.promise("S6-500")
-@pytest.mark.parametrize("name", KEPT)
+@one_case("name", KEPT)
 def test_the_controller_runs_what_the_command_takes(name: str) -> None:
     """By the image of the chart, for the Secrets and roles that components ask for."""
     found, given = keeper(name), arguments(name)
@@ -240,7 +242,7 @@ def test_the_shortest_life_that_is_taken_is_days() -> None:
         chart_renders.manifests({"tls": {"controller": {"certificateDays": 6}}})
 
 
-@pytest.mark.parametrize("name", [name for name in KEPT if by_name(name, "NetworkPolicy")])
+@one_case("name", lambda: [name for name in KEPT if by_name(name, "NetworkPolicy")])
 def test_the_controller_is_let_out_to_the_api_alone_and_who_reads_metrics_in(name: str) -> None:
     """Also where the namespace denies all that no policy allows."""
     (policy,) = of_tls(name, "NetworkPolicy")
@@ -256,7 +258,7 @@ def test_two_installations_bear_different_names_unless_told_otherwise() -> None:
     assert settings("existing-secrets", "router")["tls_peer_name"] == "serving.example"
 
 
-@pytest.mark.parametrize("name", ["*", "Tandem", "a..b", "a" * 201])
+@one_case("name", ["*", "Tandem", "a..b", "a" * 201])
 def test_a_peer_name_that_no_certificate_could_bear_is_refused(name: str) -> None:
     with pytest.raises(Exception, match="peerName"):
         chart_renders.manifests({"tls": {"peerName": name}})

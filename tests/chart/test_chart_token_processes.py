@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import chart_renders
 import pods
 import pytest
+from one_case import one_case
 from pods import by_name
 from test_chart_settings import settings
 
@@ -20,11 +19,9 @@ def ports(name: str) -> set[int]:
     return {7200, *(7200 + number for number in range(2, SETS[name] + 1))}
 
 
-@pytest.mark.parametrize("name", SETS)
-def test_the_worker_is_told_how_many_and_listens_where_its_pod_says(
-    name: str, tmp_path: Path
-) -> None:
-    loaded = settings(name, "decode", tmp_path)
+@one_case("name", SETS)
+def test_the_worker_is_told_how_many_and_listens_where_its_pod_says(name: str) -> None:
+    loaded = settings(name, "decode")
     assert loaded.token_processes == SETS[name]
     further = [loaded.of_process("decode", number) for number in range(2, SETS[name] + 1)]
     listens = {int(each.listen.rpartition(":")[2]) for each in (loaded, *further)}
@@ -35,7 +32,7 @@ def test_the_worker_is_told_how_many_and_listens_where_its_pod_says(
     assert {port for key, port in named.items() if key.startswith("grpc")} == ports(name)
 
 
-@pytest.mark.parametrize("name", SETS)
+@one_case("name", SETS)
 def test_the_service_leads_to_each_and_both_policies_open_it(name: str) -> None:
     spec = by_name(name, "Service")["tandem-decode"]["spec"]
     named = {

@@ -10,6 +10,7 @@ import pods
 import promql_parser
 import pytest
 from chart_renders import SETS, Manifest
+from one_case import one_case
 from pods import by_name
 
 from tandem.worker import metrics as worker_metrics
@@ -31,7 +32,7 @@ ONLY_PEERS = {
 }
 
 
-@pytest.mark.parametrize("name", SETS)
+@one_case("name", SETS)
 def test_selectors_are_labels_of_the_pods_they_mean(name: str) -> None:
     found = pods.of_set(name)
     for each in chart_renders.of_set(name):
@@ -49,7 +50,7 @@ def test_selectors_are_labels_of_the_pods_they_mean(name: str) -> None:
             assert "app.kubernetes.io/component" in selector() or len(meant) > 1
 
 
-@pytest.mark.parametrize("name", SETS)
+@one_case("name", SETS)
 def test_services_lead_to_ports_that_pods_have(name: str) -> None:
     found = pods.of_set(name)
     for service in by_name(name, "Service").values():
@@ -59,7 +60,7 @@ def test_services_lead_to_ports_that_pods_have(name: str) -> None:
             assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
 
 
-@pytest.mark.parametrize("component", ["prefill", "decode"])
+@one_case("component", ["prefill", "decode"])
 def test_workers_have_a_headless_service_with_the_port_that_discovery_asks_for(
     component: str,
 ) -> None:
@@ -79,7 +80,7 @@ def test_dns_names_workers_before_a_router_uses_them() -> None:
 
 
 @pytest.mark.promise("S5-314")
-@pytest.mark.parametrize("name", SETS)
+@one_case("name", SETS)
 def test_every_pod_has_a_policy_of_its_own(name: str) -> None:
     """Where a namespace denies all by default, a pod without one reaches nobody."""
     policies = by_name(name, "NetworkPolicy").values()
@@ -118,7 +119,7 @@ def test_the_download_before_others_reaches_the_hub_and_the_proxy() -> None:
 
 
 @pytest.mark.promise("S5-128", "S6-161")
-@pytest.mark.parametrize("component", COMPONENTS)
+@one_case("component", COMPONENTS)
 def test_every_port_is_open_to_those_who_need_it_and_to_nobody_else(component: str) -> None:
     policy = by_name("default", "NetworkPolicy")[f"tandem-{component}"]["spec"]
     opened: dict[str, set[str]] = {}
@@ -201,7 +202,7 @@ def test_dns_needs_no_rights() -> None:
         assert name.endswith("-tls")
 
 
-@pytest.mark.parametrize("name", SETS)
+@one_case("name", SETS)
 def test_who_is_scaled_has_no_replicas_of_its_own(name: str) -> None:
     scalers: list[Manifest] = [
         *by_name(name, "HorizontalPodAutoscaler").values(),
@@ -261,7 +262,7 @@ def test_the_service_of_the_frontend_takes_what_clouds_and_clusters_ask_for() ->
 
 
 @pytest.mark.promise("S5-315")
-@pytest.mark.parametrize("component", [*COMPONENTS, "worker"])
+@one_case("component", [*COMPONENTS, "worker"])
 def test_rollouts_probes_and_names_are_a_platforms_to_set(component: str) -> None:
     dns = {"nameservers": ["10.0.0.10"]}
     aliases = [{"ip": "10.1.2.3", "hostnames": ["hub.internal"]}]
@@ -329,7 +330,7 @@ def test_keda_asks_for_series_of_the_pods_it_scales() -> None:
     assert query == 'sum(tandem_worker_waiting_legs{namespace="tandem",pod=~"tandem-prefill-.+"})'
 
 
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@one_case("phase", ["prefill", "decode"])
 def test_keda_asks_for_metrics_that_workers_have(phase: str) -> None:
     objects = chart_renders.manifests(
         {

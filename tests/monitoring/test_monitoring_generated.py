@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from one_case import one_case
 
 from monitoring import dashboard, recording, rules
 from monitoring.alerts import ALERTS
@@ -97,7 +98,7 @@ def test_a_label_must_be_one_of_the_series_below_it(catalogue: Catalogue) -> Non
         )
 
 
-@pytest.mark.parametrize(
+@one_case(
     "expression",
     [
         "sum by (phase) (tandem_worker_ready",
@@ -254,7 +255,7 @@ def test_critical_alerts_wait_less_than_ten_minutes_unless_they_look_at_hours() 
             assert minutes <= 10, alert.name
 
 
-@pytest.mark.parametrize("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: str(page.stem))
+@one_case("page", sorted(RUNBOOKS.glob("*.md")), ids=lambda page: str(page.stem))
 def test_queries_and_links_of_a_runbook_hold(page: Path, catalogue: Catalogue) -> None:
     text = page.read_text()
     expressions = Expressions(catalogue, {})

@@ -7,7 +7,7 @@ import subprocess
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ NAMESPACE, RELEASE = "default", "tandem"
 PATIENCE = 60.0
 POLL_SECONDS = 0.1
 STOP_SECONDS = 10.0
+UNIT_TEST_SECONDS = 600
 CLASSIFIERS = {
     "hold_back": "window",
     "window_tokens": 8,
@@ -36,6 +37,20 @@ CLASSIFIERS = {
 class Tools:
     prometheus: Path
     promtool: Path
+
+
+def unit_test(tools: Tools, folder: Path, files: Iterable[str]) -> None:
+    """Let promtool run `files`, which are tests, at once. Raises AssertionError with what it says
+    of those that fail.
+    """
+    done = subprocess.run(
+        [str(tools.promtool), "test", "rules", *files],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        timeout=UNIT_TEST_SECONDS, check=False,
+    )  # fmt: skip
+    said = done.stdout.split("Unit Testing: ")
+    failed = "\n".join(each.strip() for each in said if "FAILED" in each)
+    assert done.returncode == 0, failed or done.stdout
 
 
 def options(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import product_packages
-import pytest
+from one_case import one_case
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -57,12 +57,12 @@ def test_each_contract_of_layers_is_drawn_and_nothing_else() -> None:
     assert drawings().keys() == contracts().keys()
 
 
-@pytest.mark.parametrize("container", contracts())
+@one_case("container", contracts())
 def test_a_drawing_is_its_contract_line_by_line(container: str) -> None:
     assert drawings()[container] == contracts()[container]["layers"]
 
 
-@pytest.mark.parametrize("container", sorted(contracts().keys() - {COMPONENTS}))
+@one_case("container", sorted(contracts().keys() - {COMPONENTS}))
 def test_every_module_is_in_a_layer(container: str) -> None:
     assert contracts()[container]["exhaustive"]
     layers, modules = contracts()[container]["layers"], set(top_modules(container))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
+from one_case import one_case
 from product_packages import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,13 +52,13 @@ def test_0003_lists_every_attribute_of_sglang_that_is_replaced() -> None:
     assert page.count("thirty-nine") == 2
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@one_case("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_files_that_a_page_names_exist(page: Path) -> None:
     named = {name.rstrip("/") for name in _FILE.findall(_without_blocks(page))}
     assert {name for name in named if not any(ROOT.glob(name))} == set()
 
 
-@pytest.mark.parametrize(
+@one_case(
     "page", [*DESIGN.glob("*.md"), *(DOCS / name for name in OURS)], ids=lambda page: page.stem
 )
 def test_the_classes_that_a_page_names_exist(page: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import product_packages
-import pytest
+from one_case import one_case
 from test_docs_prose import PAGES, ROOT
 
 from tandem.cli import _parser
@@ -78,7 +78,7 @@ def _runs(module: str) -> bool:
     return folder.with_suffix(".py").exists() or (folder / "__main__.py").exists()
 
 
-@pytest.mark.parametrize("page", [*PAGES, *EXAMPLES])
+@one_case("page", [*PAGES, *EXAMPLES])
 def test_every_command_of_ours_that_a_page_shows_is_there(page: str) -> None:
     assert unknown((ROOT / page).read_text(encoding="utf-8")) == []
 

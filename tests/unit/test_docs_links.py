@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from one_case import one_case
 from test_docs_prose import PAGES, ROOT
 
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -41,7 +41,7 @@ def dead(page: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES)
+@one_case("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
     assert dead(ROOT / page) == []
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from one_case import one_case
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 100
@@ -50,7 +50,7 @@ def test_there_are_pages() -> None:
     assert {"README.md", "docs/architecture.md", "helm/tandem/README.md"} <= set(PAGES)
 
 
-@pytest.mark.parametrize("page", PAGES)
+@one_case("page", PAGES)
 def test_prose_is_wrapped_at_100_columns(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     long = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from one_case import one_case
 
 from tandem import errors
 from tandem.v1 import common_pb2
@@ -10,7 +10,7 @@ from tandem.v1 import common_pb2
 ALL = sorted(set(errors._BY_CODE.values()), key=lambda cls: cls.code)
 
 
-@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.code)
+@one_case("cls", ALL, ids=lambda cls: cls.code)
 def test_an_error_survives_the_wire(cls: type[errors.TandemError]) -> None:
     sent = cls("because", phase=common_pb2.PHASE_DECODE, param="n")
     received = errors.from_proto(common_pb2.Error.FromString(sent.to_proto().SerializeToString()))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from one_case import one_case
 
 from tandem.errors import (
     InvalidRequestError,
@@ -147,7 +148,7 @@ def test_a_name_is_taken_once_and_has_the_form_of_an_identifier() -> None:
         registry.register("Not A Name", Undeclared)
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("wrong", "says"),
     [
         (entry("unknown"), "unknown logits processor 'unknown'"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import check_measured
 import pytest
+from one_case import one_case
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,7 +74,7 @@ def test_a_history_without_the_commit_decides_nothing(
     assert "0123456789 is not in the history here" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@one_case(
     "path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: str(path.relative_to(ROOT))
 )
 def test_what_a_page_measured_is_there(path: Path) -> None:

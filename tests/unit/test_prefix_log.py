@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from one_case import one_case
 
 from tandem.engine.prefix_log import PrefixLog
 from tandem.prefix_blocks import MOST_CHANGES, unpacked
@@ -124,7 +125,7 @@ def test_a_router_that_comes_is_told_of_what_prompts_bring_too() -> None:
     assert (anew, sorted(entered)) == (True, [1, 2, 7])
 
 
-@pytest.mark.parametrize("seed", range(20))
+@one_case("seed", range(20))
 def test_several_readers_always_end_up_with_what_is_held(seed: int) -> None:
     dice, log, coming = random.Random(seed), PrefixLog(), list[list[int]]()
     readers = [(log.reader(), set[int]()) for _ in range(3)]

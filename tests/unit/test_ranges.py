@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_case import one_case
 
 from tandem import ranges
 from tandem.engine.sglang import options as sglang_options
@@ -47,7 +48,7 @@ def refused() -> Iterator[Any]:
                 yield pytest.param(model, field.name, value, id=f"{field.name}-{value}")
 
 
-@pytest.mark.parametrize(("model", "name", "value"), [*refused()])
+@one_case(("model", "name", "value"), [*refused()])
 def test_a_number_out_of_range_is_refused_by_name(
     model: type[Any], name: str, value: float
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from one_case import one_case
 from prometheus_client import generate_latest
 from router_messages import messages, told
 
@@ -70,7 +71,7 @@ _KUBERNETES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("settings", "names"),
     [
         ({"max_queue": 0}, "max_queue"),
@@ -348,8 +349,8 @@ async def test_a_large_backlog_leaves_once_and_in_order_and_its_ends_after_it() 
     assert got == b"".join(payloads)
 
 
-@pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384])
-@pytest.mark.parametrize("worker", [1, 127, 128, 16_384, 2**32 - 1])
+@one_case("size", [0, 1, 127, 128, 16_383, 16_384])
+@one_case("worker", [1, 127, 128, 16_384, 2**32 - 1])
 def test_a_payload_alone_is_its_worker_s(worker: int, size: int) -> None:
     link = FrontendLink(10 * MESSAGE_BYTES, ByteBudget())
     payload = b"x" * size
@@ -474,7 +475,7 @@ def test_generate_fills_in_what_was_not_given() -> None:
     assert sampling.repetition_penalty == 1.0
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("fields", "param"),
     [
         ({"n": 9}, "n"),

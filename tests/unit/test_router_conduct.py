@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 import pytest
+from one_case import one_case
 from router_messages import told
 
 from tandem.byte_budget import ByteBudget
@@ -98,7 +99,7 @@ async def test_faults_are_named_sparingly_and_counted_all(caplog: pytest.LogCapt
 # --- inspection ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("payloads", "fault"),
     [
         ([rows((1, 4)), rows((1, 5), (2, 0), (1, 6))], ""),

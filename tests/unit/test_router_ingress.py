@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from one_case import one_case
 
 from tandem.endings import Outcome
 from tandem.errors import (
@@ -71,7 +72,7 @@ def test_what_can_be_is_let_in(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.promise("S6-166")
-@pytest.mark.parametrize(
+@one_case(
     "fields",
     [
         {"trace_id": "no trace"},

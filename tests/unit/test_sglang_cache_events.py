@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from one_case import one_case
 
 from tandem.engine.sglang import cache_events
 from tandem.engine.sglang.cache_events import CacheEvents
@@ -60,8 +61,8 @@ def whole(tokens: Sequence[int], size: int, salt: str = "") -> list[int]:
 
 
 @pytest.mark.promise("S5-254")
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("salt", ["", "acme"])
+@one_case("size", SIZES)
+@one_case("salt", ["", "acme"])
 def test_pages_that_enter_are_the_blocks_that_frontends_tell_of(size: int, salt: str) -> None:
     scheduler = Scheduler(size)
     scheduler.publish(scheduler.stored(PROMPT, salt=salt))

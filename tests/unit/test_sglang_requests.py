@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from one_case import one_case
 
 from tandem.engine.base import Ending, EngineRequest, Role
 from tandem.engine.sglang import chunks, describe, requests, validation
@@ -73,7 +74,7 @@ def finished(**reason: Any) -> dict[str, Any]:
 # --- admission
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("changes", "error", "param"),
     [
         ({"token_ids": []}, InvalidRequestError, "prompt"),
@@ -409,7 +410,7 @@ def test_a_running_request_has_no_end() -> None:
     assert chunks.end_of({"finish_reason": None}) is None
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("reason", "error", "retryable"),
     [
         ({"message": "Decode transfer failed for request rank=0"}, KvTransferError, True),

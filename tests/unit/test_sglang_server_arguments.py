@@ -13,6 +13,7 @@ from typing import Any
 import generate_sglang_page
 import pytest
 import sglang_arguments
+from one_case import one_case
 
 from tandem.engine.base import Role
 from tandem.engine.sglang import arguments, kept, options, server_arguments
@@ -66,7 +67,7 @@ def test_an_argument_has_one_fate() -> None:
 
 
 @pytest.mark.promise("S5-300")
-@pytest.mark.parametrize("name", sorted(server_arguments.OWNED))
+@one_case("name", sorted(server_arguments.OWNED))
 def test_what_tandem_sets_is_refused_by_name_with_what_sets_it(name: str) -> None:
     with pytest.raises(ConfigError) as refused:
         options.parse({"server_args": json.dumps({name: 1})})
@@ -74,7 +75,7 @@ def test_what_tandem_sets_is_refused_by_name_with_what_sets_it(name: str) -> Non
 
 
 @pytest.mark.promise("S5-300")
-@pytest.mark.parametrize("reason", server_arguments.REFUSED)
+@one_case("reason", server_arguments.REFUSED)
 def test_what_would_have_no_effect_is_refused_by_name_with_the_reason(reason: str) -> None:
     for name in server_arguments.REFUSED[reason]:
         with pytest.raises(ConfigError) as refused:
@@ -127,7 +128,7 @@ def test_what_has_no_effect_without_something_else_is_refused_by_name(
 
 
 @pytest.mark.promise("S5-300")
-@pytest.mark.parametrize("companions", server_arguments.COMPANIONS, ids=lambda names: names[0])
+@one_case("companions", server_arguments.COMPANIONS, ids=lambda names: names[0])
 def test_what_needs_another_argument_is_refused_by_name_without_it(
     companions: tuple[str, ...],
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_case import one_case
 
 from tandem import free_ports
 from tandem.engine import factory, model_files
@@ -98,7 +99,7 @@ def with_history() -> Registry:
     return registry
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("raw", "named"),
     [
         ({"mem_fraction": 0.5}, "mem_fraction"),

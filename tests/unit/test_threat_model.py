@@ -6,7 +6,7 @@ import re
 import sys
 from pathlib import Path
 
-import pytest
+from one_case import one_case
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -30,7 +30,7 @@ def test_each_row_of_the_threat_model_is_a_promise_and_each_promise_a_row() -> N
     assert [cells for cells in threats if len(cells) != 4 or not all(cells)] == []
 
 
-@pytest.mark.parametrize("cells", rows(PORTS, "Port"), ids=lambda cells: cells[0])
+@one_case("cells", rows(PORTS, "Port"), ids=lambda cells: cells[0])
 def test_each_port_names_the_promises_that_hold_it(cells: list[str]) -> None:
     assert len(cells) == 5
     named = re.findall(r"S6-\d+", cells[-1])

@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
+from one_case import one_case
 
 from tandem.kv_transfer import ucx_log
 from tandem.kv_transfer.ucx_log import UcxLog
@@ -117,7 +118,7 @@ def test_what_was_read_is_not_kept_for_ever(
     assert [line.split()[0] for line in said] == [str(number) for number in range(40)]
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("transport", "kind"),
     [
         ("rc_verbs", "rdma"),

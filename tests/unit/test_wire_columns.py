@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from one_case import one_case
 
 from tandem.v1 import common_pb2
 from tandem.wire import columns
@@ -163,7 +164,7 @@ def test_what_is_read_by_hand_protobuf_reads_the_same(
         )
 
 
-@pytest.mark.parametrize("end", range(len(_lone(300, 300, 1, "text"))))
+@one_case("end", range(len(_lone(300, 300, 1, "text"))))
 def test_a_part_of_a_row_is_none(end: int) -> None:
     assert columns.lone_row(_lone(300, 300, 1, "text")[:end]) is None
 

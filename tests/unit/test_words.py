@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from one_case import one_case
 from product_packages import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -111,7 +112,7 @@ def test_the_list_is_read() -> None:
     assert parts("_HookTallyHTTP2") == {"hook", "tally", "http"}
 
 
-@pytest.mark.parametrize("retired", RETIRED, ids=lambda each: each.word)
+@one_case("retired", RETIRED, ids=lambda each: each.word)
 def test_no_name_has_a_retired_word(retired: Retired) -> None:
     found = [
         f"{path}:{line} {name}"
@@ -121,7 +122,7 @@ def test_no_name_has_a_retired_word(retired: Retired) -> None:
     assert not found
 
 
-@pytest.mark.parametrize("retired", RETIRED, ids=lambda each: each.word)
+@one_case("retired", RETIRED, ids=lambda each: each.word)
 def test_no_page_has_a_retired_word(retired: Retired) -> None:
     if not retired.on_pages:
         return

@@ -17,6 +17,7 @@ import both as either
 import local_code
 import pytest
 from local import PROMPT, SECONDS, VOCABULARY, answer, last, request, responses_of, running, sim
+from one_case import one_case
 
 from tandem.engine import factory
 from tandem.engine.base import Engine, EngineSettings, Role
@@ -61,7 +62,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Role, Any]]:
 
 
 @pytest.mark.promise("S2-089")
-@pytest.mark.parametrize(
+@one_case(
     "where",
     [
         "",

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy
 import pytest
+from one_case import one_case
 
 from tandem.errors import InvalidRequestError, NoPairError, RequestError
 from tandem.executor import (
@@ -90,7 +91,7 @@ def sampled(**config: Any) -> common_pb2.SamplingParams:
     return submission(sampling_config=SamplingConfig(**config)).sampling
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("config", "expected"),
     [
         ({}, GREEDY),
@@ -211,7 +212,7 @@ def test_log_probabilities_are_asked_for_without_alternatives() -> None:
     assert found.logprobs == 0
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("fields", "param"),
     [
         ({"type": 1}, "type"),

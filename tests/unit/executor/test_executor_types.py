@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from one_case import one_case
 
 import tandem.executor
 from tandem.errors import ConfigError, UnsupportedError
@@ -60,7 +61,7 @@ VALUES = (
 )
 
 
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
+@one_case("value", VALUES, ids=lambda value: type(value).__name__)
 def test_a_value_that_was_pickled_is_the_same(value: Any) -> None:
     assert pickle.loads(pickle.dumps(value)) == value
 
@@ -86,7 +87,7 @@ LEFT_OUT = [(owner, name) for owner, names in FIELDS.items() for name in names]
 
 
 @pytest.mark.promise("S2-091")
-@pytest.mark.parametrize(("owner", "name"), LEFT_OUT)
+@one_case(("owner", "name"), LEFT_OUT)
 def test_an_argument_that_is_left_out_is_refused_by_name_and_nothing_is_passed_over(
     owner: str, name: str
 ) -> None:
@@ -108,7 +109,7 @@ def test_an_argument_that_nobody_has_is_an_error() -> None:
 
 
 @pytest.mark.promise("S2-091")
-@pytest.mark.parametrize("name", NAMES)
+@one_case("name", NAMES)
 def test_a_name_that_is_left_out_is_refused_by_name(name: str) -> None:
     with pytest.raises(UnsupportedError, match=f"{name} is left out: "):
         getattr(tandem.executor, name)

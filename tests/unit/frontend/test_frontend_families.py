@@ -6,6 +6,7 @@ import json
 from typing import Any, NamedTuple
 
 import pytest
+from one_case import one_case
 
 from tandem_frontend.openai.asked import Parsing
 from tandem_frontend.openai.chat_template import ChatTemplate
@@ -262,7 +263,7 @@ def test_a_call_ends_a_thought_that_the_model_forgot_to_end(model: str) -> None:
     assert read(model, f"I call.\n{calls}", opened=True) == ("I call.", "", CALLS)
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("model", "options", "state"),
     [
         ("Gemma 4", {}, "off"),

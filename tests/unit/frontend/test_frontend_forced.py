@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from one_case import one_case
 
 from tandem.engine import model_files
 from tandem.logits.forms.compiler import compile_form, matcher
@@ -152,7 +153,7 @@ def test_the_older_form_is_named_in_its_words() -> None:
     assert form.field == "functions"
 
 
-@pytest.mark.parametrize("family", CALLING)
+@one_case("family", CALLING)
 def test_calls_of_strict_tools_may_come_in_text(family: str) -> None:
     form, _ = form_of(family, tools=[tool("look"), tool("find", strict=True)])
     if FAMILIES[family].envelope("f") is None or family in UNMARKED:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
+from one_case import one_case
 
 from tandem.errors import RequestError
 from tandem_frontend.http.parsing import RequestParser
@@ -123,7 +124,7 @@ BODIES = {
 }
 
 
-@pytest.mark.parametrize("name", ONE_REQUEST)
+@one_case("name", ONE_REQUEST)
 def test_a_request_is_one_request_however_it_is_cut(name: str) -> None:
     sent, body = ONE_REQUEST[name]
     for pieces in cuts(sent):
@@ -135,8 +136,8 @@ def test_a_request_is_one_request_however_it_is_cut(name: str) -> None:
 
 
 @pytest.mark.promise("S6-135")
-@pytest.mark.parametrize("upgrade", UPGRADES)
-@pytest.mark.parametrize("body", BODIES)
+@one_case("upgrade", UPGRADES)
+@one_case("body", BODIES)
 def test_an_upgrade_is_ignored_and_the_body_is_a_body(upgrade: str, body: str) -> None:
     framing, sent_body, meant = BODIES[body]
     for headers in ((*UPGRADES[upgrade], *framing), (*framing, *UPGRADES[upgrade])):
@@ -279,7 +280,7 @@ NO_REQUEST: dict[str, bytes] = {
 
 
 @pytest.mark.promise("S6-134")
-@pytest.mark.parametrize("name", NO_REQUEST)
+@one_case("name", NO_REQUEST)
 def test_what_others_might_read_differently_is_refused_however_it_is_cut(name: str) -> None:
     sent = NO_REQUEST[name]
     for pieces in cuts(sent):

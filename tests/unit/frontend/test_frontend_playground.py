@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from harness import Start, error_of, say_hello
 from hatchling.builders.wheel import WheelBuilder
+from one_case import one_case
 
 from tandem_frontend import playground
 
@@ -87,7 +88,7 @@ async def test_a_local_server_shows_the_page_to_local_names_alone(start: Start) 
 
 
 @pytest.mark.promise("S6-371")
-@pytest.mark.parametrize("path", sorted(SOURCES.glob("*.*[!y]")), ids=lambda path: path.name)
+@one_case("path", sorted(SOURCES.glob("*.*[!y]")), ids=lambda path: path.name)
 def test_the_page_writes_no_markup_runs_no_text_keeps_nothing_and_names_no_other_server(
     path: Path,
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_case import one_case
 
 from tandem.errors import UnsupportedError
 from tandem.logits.spec import LogitsProcessorEntry
@@ -47,7 +48,7 @@ def thought(prompt: str, **options: Any) -> Thought:
 
 
 @pytest.mark.promise("S1-305")
-@pytest.mark.parametrize("name", SIGNS)
+@one_case("name", SIGNS)
 def test_a_family_that_was_found_with_a_thought_keeps_it(name: str) -> None:
     family = detect(SIGNS[name] + "</think>", (), ())
     assert family is not None

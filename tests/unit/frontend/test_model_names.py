@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from one_case import one_case
 from prometheus_client import CollectorRegistry
 
 from tandem.errors import ConfigError
@@ -36,7 +37,7 @@ def test_a_name_stands_for_a_model_or_for_several_with_weights() -> None:
 
 
 @pytest.mark.promise("S6-326")
-@pytest.mark.parametrize(
+@one_case(
     ("content", "words"),
     [
         ("[a, b]", "must hold a mapping"),

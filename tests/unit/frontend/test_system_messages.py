@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from one_case import one_case
 
 from tandem_frontend.openai.chat_template import ChatTemplate
 from tandem_frontend.openai.conversation import ChatMessage, Role
@@ -123,8 +124,8 @@ def rendered(template: str, *messages: ChatMessage) -> str:
 
 
 @pytest.mark.promise("S5-626")
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("chat", CHATS)
+@one_case("family", FAMILIES)
+@one_case("chat", CHATS)
 def test_no_instruction_is_lost_or_refused(family: str, chat: str) -> None:
     said = [
         ChatMessage(role=role, content=f"<{role} {place}>")
@@ -139,7 +140,7 @@ def test_no_instruction_is_lost_or_refused(family: str, chat: str) -> None:
 
 
 @pytest.mark.promise("S5-626")
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gpt-oss"])
+@one_case("family", [name for name in FAMILIES if name != "gpt-oss"])
 def test_developer_is_system_where_the_template_does_not_name_it(family: str) -> None:
     user = ChatMessage(role="user", content="Go on.")
     prompts = [

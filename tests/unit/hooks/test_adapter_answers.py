@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from one_case import one_case
 
 from tandem.guardrails.adapters.credentials import ApiKey
 from tandem.guardrails.adapters.http import GuardrailClient, HttpOptions
@@ -164,7 +165,7 @@ async def reason(client: GuardrailClient) -> str:
 
 
 @pytest.mark.promise("S6-177")
-@pytest.mark.parametrize("serve", ONE_AND_MORE)
+@one_case("serve", ONE_AND_MORE)
 async def test_what_comes_beside_an_answer_reaches_no_other_call(serve: Serve) -> None:
     async with serving(serve) as (service, client):
         assert [await ask(client) for _ in range(3)] == [1, 2, 3]

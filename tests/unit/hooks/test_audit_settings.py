@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_case import one_case
 
 from tandem.errors import ConfigError
 from tandem.hooks.audit import AuditLog, AuditSettings, parse
@@ -32,7 +33,7 @@ def test_every_field_is_taken() -> None:
     assert parse(given) == AuditSettings(**given)
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("given", "words"),
     [
         ({"content": "hash"}, "audit: .*missing required field `path`"),

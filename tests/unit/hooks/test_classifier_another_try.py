@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from one_case import one_case
 
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext
@@ -55,7 +56,7 @@ async def test_it_says_whether_and_how(said: Any, again: bool | None, sampling: 
 
 
 @pytest.mark.promise("S4-129")
-@pytest.mark.parametrize(
+@one_case(
     "said",
     [
         {"top_p": 0.5},

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from one_case import one_case
 
 from tandem.errors import LoadError
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
@@ -265,7 +266,7 @@ async def test_a_replacement_of_an_odd_type_is_shown_as_plain_text() -> None:
 
 
 @pytest.mark.promise("S4-102")
-@pytest.mark.parametrize(("score", "reason"), FAILURES)
+@one_case(("score", "reason"), FAILURES)
 async def test_a_blocking_classifier_that_fails_blocks(score: Score, reason: str) -> None:
     judgement = await judge(Classifier(score))
     assert judgement.blocked_by == "c"
@@ -274,7 +275,7 @@ async def test_a_blocking_classifier_that_fails_blocks(score: Score, reason: str
 
 
 @pytest.mark.promise("S4-101")
-@pytest.mark.parametrize(("score", "reason"), FAILURES)
+@one_case(("score", "reason"), FAILURES)
 async def test_an_annotating_classifier_that_fails_leaves_a_note(score: Score, reason: str) -> None:
     judgement = await judge(
         Classifier(score, blocking=False), Classifier(answers({"ok": 1}), name="other")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_case import one_case
 
 from tandem.errors import ConfigError, LoadError
 from tandem.hooks.classifiers.classifier_set import ClassifierSet
@@ -124,7 +125,7 @@ def test_everything_set_is_read() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("given", "says"),
     [
         ({"holdback": "all"}, "classifiers: .*unknown field `holdback`"),

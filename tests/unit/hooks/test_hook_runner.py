@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from judging import abort, judge
+from one_case import one_case
 
 from tandem.errors import HookError
 from tandem.hooks.chain import Chain, SequenceChain
@@ -117,7 +118,7 @@ class Strange(Verdict):
 
 
 @pytest.mark.promise("S0-019", "S0-020", "S6-171")
-@pytest.mark.parametrize(
+@one_case(
     ("answer", "words"),
     [
         (_raises(RuntimeError("the text was secret")), "RuntimeError"),

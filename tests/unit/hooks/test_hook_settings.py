@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from one_case import one_case
 
 from tandem.errors import ConfigError
 from tandem.hooks.settings import HookEntry, parse
@@ -45,7 +46,7 @@ def test_a_chain_keeps_its_order_and_every_field() -> None:
 
 
 @pytest.mark.promise("S0-027")
-@pytest.mark.parametrize(
+@one_case(
     ("hooks", "words"),
     [
         ({"chains": []}, "hooks: .*unknown field `chains`"),

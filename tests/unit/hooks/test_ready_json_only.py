@@ -9,6 +9,7 @@ import pytest
 from hook_driver import Feed, equal_parts, feed
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_case import one_case
 
 from tandem.errors import LoadError
 from tandem.guardrails.json_only import JsonOnly
@@ -120,7 +121,7 @@ def close_all(text: str) -> str:
     return "".join(reversed(stack))
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("text", "shown", "reason"),
     [
         ('{"a": 1} and more', '{"a": 1}', "json_complete"),

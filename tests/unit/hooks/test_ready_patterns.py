@@ -10,6 +10,7 @@ import pytest
 from hook_driver import Feed, equal_parts, feed, parts_of, tokens_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_case import one_case
 
 from tandem.errors import LoadError
 from tandem.guardrails.beginnings import NotUnderstoodError, beginnings
@@ -191,7 +192,7 @@ def test_sequences_are_apart_and_forgotten() -> None:
     assert len(hook._filter._sequences) == 0
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("config", "words"),
     [
         ({"patterns": []}, "at least one pattern"),

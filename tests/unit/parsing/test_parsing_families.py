@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from one_case import one_case
 from parsed_answers import parsed, parser, plain
 from recorded_answers import ANSWERS, ONE, OTHERS, RECORDED, TWO
 
@@ -18,8 +19,8 @@ BARE = ("llama3_json", "json_array")
 
 
 @pytest.mark.promise("S6-240")
-@pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize("family", RECORDED)
+@one_case("answer", ANSWERS)
+@one_case("family", RECORDED)
 def test_a_recorded_answer_is_its_calls(family: str, answer: str) -> None:
     text = getattr(RECORDED[family], answer)
     one = parser(family)
@@ -28,7 +29,7 @@ def test_a_recorded_answer_is_its_calls(family: str, answer: str) -> None:
 
 
 @pytest.mark.promise("S6-240")
-@pytest.mark.parametrize("family", [name for name in RECORDED if name not in BARE])
+@one_case("family", [name for name in RECORDED if name not in BARE])
 def test_text_before_and_behind_calls_is_content(family: str) -> None:
     text = f"Let me see: {RECORDED[family].one}\nThat is all <b>, [1]."
     assert plain(parsed(parser(family), [text])) == [
@@ -47,8 +48,8 @@ def test_bare_calls_behind_text_are_text(family: str) -> None:
 
 
 @pytest.mark.promise("S6-240")
-@pytest.mark.parametrize("opened", [True, False])
-@pytest.mark.parametrize("family", THINKING)
+@one_case("opened", [True, False])
+@one_case("family", THINKING)
 def test_reasoning_comes_before_calls(family: str, opened: bool) -> None:
     begin, end = RECORDED[family].opens
     text = ("" if opened else begin) + f"Hm, {{1}}.\n{end}\n\n{RECORDED[family].one}"
@@ -57,7 +58,7 @@ def test_reasoning_comes_before_calls(family: str, opened: bool) -> None:
     assert not one.in_reasoning
 
 
-@pytest.mark.parametrize("family", THINKING)
+@one_case("family", THINKING)
 def test_reasoning_comes_before_content(family: str) -> None:
     begin, end = RECORDED[family].opens
     final = "<|start|>assistant<|channel|>final<|message|>" if family == "gpt_oss" else ""
@@ -67,13 +68,13 @@ def test_reasoning_comes_before_content(family: str) -> None:
     assert plain(parsed(one, [f"{end}\n\n{final}  Yes.\n"])) == [f"{'  ' if final else ''}Yes.\n"]
 
 
-@pytest.mark.parametrize("family", RECORDED)
+@one_case("family", RECORDED)
 def test_an_answer_without_calls_is_content(family: str) -> None:
     text = "A list [1, 2], a {set}, <b>bold</b>,\n\n and that is all;\n"
     assert plain(parsed(parser(family), [text])) == [text]
 
 
-@pytest.mark.parametrize("family", RECORDED)
+@one_case("family", RECORDED)
 def test_without_tools_calls_are_not_looked_for(family: str) -> None:
     text = RECORDED[family].one
     parts = parsed(parser(family, tools=None), [text])
@@ -84,7 +85,7 @@ def test_without_tools_calls_are_not_looked_for(family: str) -> None:
 
 
 @pytest.mark.promise("S6-240")
-@pytest.mark.parametrize("family", RECORDED)
+@one_case("family", RECORDED)
 def test_a_tool_that_is_not_declared_is_text(family: str) -> None:
     text = RECORDED[family].one
     one = parser(family, tools={"get_time": {}})
@@ -94,7 +95,7 @@ def test_a_tool_that_is_not_declared_is_text(family: str) -> None:
     assert "Paris" in "".join(said)
 
 
-@pytest.mark.parametrize(("family", "text", "expected"), OTHERS)
+@one_case(("family", "text", "expected"), OTHERS)
 def test_other_ways_to_write_a_call(family: str, text: str, expected: list[Any]) -> None:
     one = parser(family)
     assert plain(parsed(one, [text])) == expected
@@ -219,7 +220,7 @@ def test_forced_calls_follow_the_family_s_reasoning() -> None:
     assert plain(parsed(parser(array, opened=True), [text])) == [["Hm."], *ANSWERS["two"]]
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("template", "family"),
     [
         ("<tool_call>{{ name }}</tool_call>", "hermes"),

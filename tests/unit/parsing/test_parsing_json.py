@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, Never
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from one_case import one_case
 
 from tandem_frontend.openai.parsing.json_reader import LONGEST_SCALAR, JsonReader
 
@@ -74,7 +74,7 @@ def test_every_value_is_taken_to_its_end(value: Any, size: int, ascii_: bool, in
     assert not reader.faulty
 
 
-@pytest.mark.parametrize(
+@one_case(
     "text",
     ['{"a":1,}', "[1,]", "{1:2}", '{"a"}', '["\\x"]', '["\\u12g4"]', '["\n"]', "[1}", "[truee]",
      "[NaN]", "[.5]", "[+1]", "[1e]", "[--1]", "]", ",", "['a']", '{"a":}', "}"],

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from one_case import one_case
 from parsed_answers import parsed, parser, plain
 from recorded_answers import ANSWERS, RECORDED, TOOLS
 
@@ -63,8 +64,8 @@ def theirs(name: str, text: str) -> Any:
     return [(call.name, json.loads(call.parameters)) for call in calls]
 
 
-@pytest.mark.parametrize("answer", ANSWERS)
-@pytest.mark.parametrize("family", PARSERS)
+@one_case("answer", ANSWERS)
+@one_case("family", PARSERS)
 def test_sglang_finds_the_same_calls(family: str, answer: str) -> None:
     text = getattr(RECORDED[family], answer)
     same = plain(parsed(parser(family), [text])) == theirs(PARSERS[family], text)

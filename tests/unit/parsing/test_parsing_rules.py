@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_case import one_case
 from parsed_answers import MOST_HELD, check_cuts, parsed, parser, plain
 from recorded_answers import ONE, PLAN, RECORDED
 from spoilt_answers import CONVERTED, check, spoilt
@@ -54,7 +55,7 @@ def test_no_text_raises_and_no_pieces_change_the_parts(
 
 
 @pytest.mark.promise("S6-242")
-@pytest.mark.parametrize("family", RECORDED)
+@one_case("family", RECORDED)
 def test_spoilt_answers_keep_the_rules(family: str) -> None:
     rng = random.Random(1)
     for text in spoilt(family, seed=1, count=100):
@@ -62,7 +63,7 @@ def test_spoilt_answers_keep_the_rules(family: str) -> None:
 
 
 @pytest.mark.promise("S6-242")
-@pytest.mark.parametrize("family", RECORDED)
+@one_case("family", RECORDED)
 def test_what_no_syntax_has_is_given_out_once_and_in_order(family: str) -> None:
     """Characters that are in no marker and no syntax, wherever they come, are in no part lost."""
     rng = random.Random(2)
@@ -82,7 +83,7 @@ def test_what_no_syntax_has_is_given_out_once_and_in_order(family: str) -> None:
 
 
 @pytest.mark.promise("S6-243")
-@pytest.mark.parametrize("family", sorted(RECORDED.keys() - CONVERTED))
+@one_case("family", sorted(RECORDED.keys() - CONVERTED))
 def test_an_answer_cut_inside_arguments_keeps_what_came_of_them(family: str) -> None:
     text = RECORDED[family].nested
     whole = json.dumps(PLAN, ensure_ascii=False)
@@ -96,7 +97,7 @@ def test_an_answer_cut_inside_arguments_keeps_what_came_of_them(family: str) -> 
         assert one.broken == 0
 
 
-@pytest.mark.parametrize("family", sorted(RECORDED.keys() - CONVERTED))
+@one_case("family", sorted(RECORDED.keys() - CONVERTED))
 def test_an_answer_cut_behind_the_arguments_has_its_call(family: str) -> None:
     text = RECORDED[family].one
     for at in range(text.index("}") + 1, len(text) + 1):
@@ -109,7 +110,7 @@ def test_an_answer_cut_behind_the_arguments_has_its_call(family: str) -> None:
 
 
 @pytest.mark.promise("S6-243")
-@pytest.mark.parametrize("family", RECORDED)
+@one_case("family", RECORDED)
 def test_an_answer_cut_in_a_head_is_text(family: str) -> None:
     text = RECORDED[family].one
     one = parser(family)
@@ -148,8 +149,8 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("bad", BAD_STRINGS)
-@pytest.mark.parametrize("family", WRITTEN)
+@one_case("bad", BAD_STRINGS)
+@one_case("family", WRITTEN)
 def test_a_string_that_is_badly_escaped_is_given_out_as_json(family: str, bad: str) -> None:
     written, said = BAD_STRINGS[bad]
     check_cuts(family, WRITTEN[family].replace("%s", written), [("now", {"a": said})])
@@ -158,8 +159,8 @@ def test_a_string_that_is_badly_escaped_is_given_out_as_json(family: str, bad: s
 VALUES = [name for name in RECORDED if isinstance(FAMILIES[name].calls[0], Xml)]
 
 
-@pytest.mark.parametrize("ending", ["the last has its end", "none has its end"])
-@pytest.mark.parametrize("family", VALUES)
+@one_case("ending", ["the last has its end", "none has its end"])
+@one_case("family", VALUES)
 def test_a_value_without_its_end_ends_where_the_next_or_the_call_s_end_begins(
     family: str, ending: str
 ) -> None:
@@ -252,9 +253,9 @@ def test_arguments_that_are_no_object_are_a_fault() -> None:
 
 
 @pytest.mark.promise("S6-244")
-@pytest.mark.parametrize("most", [100, MOST_HELD])
-@pytest.mark.parametrize("more", [-1, 0, 1])
-@pytest.mark.parametrize(
+@one_case("most", [100, MOST_HELD])
+@one_case("more", [-1, 0, 1])
+@one_case(
     ("family", "begin"),
     [
         ("hermes", '<tool_call>{"a": "'),
@@ -297,7 +298,7 @@ def test_values_are_in_each_other_only_so_deep(family: str, most: int, calls: in
 
 
 @pytest.mark.promise("S6-244")
-@pytest.mark.parametrize(
+@one_case(
     ("family", "text"),
     [
         ("hermes", '<tool_call>{"name": "now", "arguments": ' + '{"a":' * 40_000),
@@ -370,7 +371,7 @@ def test_keywords_of_python_become_json(text: str, arguments: object) -> None:
     assert written.encode()
 
 
-@pytest.mark.parametrize(
+@one_case(
     "text",
     ["1", "a=b", "*a", "**a", "a=1e999", "a={1, 2}", "a=b'x'", "a=f('x')", "a=1+1", "a=", "a='",
      "a=1)(b=2", "a=__import__('os')", "a={(1,): 2}", "a=" + "9" * 5000, "\0"],
@@ -380,7 +381,7 @@ def test_what_is_no_literal_of_json_is_refused(text: str) -> None:
         keyword_arguments(text)
 
 
-@pytest.mark.parametrize(
+@one_case(
     ("text", "types", "value"),
     [
         ("5", {"string"}, "5"),

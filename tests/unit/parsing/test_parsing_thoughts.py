@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
+from one_case import one_case
 from parsed_answers import check_cuts, parsed, parser, plain
 from recorded_answers import ONE, RECORDED, TWO
 
@@ -91,7 +92,7 @@ def test_models_that_are_told_by_their_calls_end_thoughts_by_calls() -> None:
     assert plain(parsed(one, ["So. ", RECORDED["qwen3_coder"].one])) == [["So. "], *ONE]
 
 
-@pytest.mark.parametrize("family", SPACED)
+@one_case("family", SPACED)
 def test_space_behind_a_thought_is_no_content(family: str) -> None:
     begin, end = RECORDED[family].opens
     check_cuts(family, f"{begin}Hm.\n{end}\n\n Yes.\n", [["Hm.\n"], "Yes.\n"])
@@ -102,7 +103,7 @@ def test_space_behind_a_thought_is_no_content(family: str) -> None:
 
 
 @pytest.mark.promise("S5-628")
-@pytest.mark.parametrize("family", TELLING)
+@one_case("family", TELLING)
 def test_what_comes_before_an_end_without_a_beginning_is_thought(family: str) -> None:
     _, end = RECORDED[family].opens
     text = f"Hm, I think.\n{end}\n\nYes.{end}"
@@ -111,7 +112,7 @@ def test_what_comes_before_an_end_without_a_beginning_is_thought(family: str) ->
     check_cuts(family, text, [text])
 
 
-@pytest.mark.parametrize("family", SPACED)
+@one_case("family", SPACED)
 def test_an_answer_that_is_seen_at_its_end_is_what_it_is_without_a_thought(family: str) -> None:
     begin, end = RECORDED[family].opens
     for text in (f"Well, 1.\n{RECORDED[family].two}\n", f"{begin}Hm.{end}Yes.", " \n", ""):
@@ -159,8 +160,8 @@ def test_llama_4_may_call_in_json() -> None:
 # --- harmony's headers ---
 
 
-@pytest.mark.parametrize("channel", ["final", "commentary"])
-@pytest.mark.parametrize(
+@one_case("channel", ["final", "commentary"])
+@one_case(
     "between", ["", " ", " <|constrain|>json", "<|constrain|> JSON ", " json", " x <|constrain|>y"]
 )
 def test_a_header_of_harmony_is_not_shown(channel: str, between: str) -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from one_case import one_case
 from parsed_answers import check_cuts
 from recorded_answers import RECORDED
 
@@ -62,7 +63,7 @@ DEFINITIONS = {
 
 
 @pytest.mark.promise("S5-627")
-@pytest.mark.parametrize("family", XML)
+@one_case("family", XML)
 def test_a_value_is_what_it_says_where_the_schema_allows_it(family: str) -> None:
     for value, declared, read in SAID:
         schema = {
@@ -138,7 +139,7 @@ def test_a_value_without_its_end_keeps_to_its_own_call(family: str) -> None:
     check_cuts(family, one + one, [("f", {"k": "a"})] * 2, tools={"f": {}})
 
 
-@pytest.mark.parametrize("family", XML)
+@one_case("family", XML)
 def test_a_value_may_have_the_end_of_a_call_in_it(family: str) -> None:
     """Its own end marker says so, where it comes before the next value."""
     end = XML[family].end.split()[0]

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
+from one_case import one_case
 
 from tandem.wire.rpc import frames
 from tandem.wire.rpc.connection import PeerConnection
@@ -148,7 +149,7 @@ CASES: dict[str, list[bytes]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@one_case("case", CASES)
 async def test_both_ways_come_to_the_same(case: str) -> None:
     outcomes = []
     for read in (at_once, in_two):

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 import grpc.aio
 import pytest
+from one_case import one_case
 from rpc.echo import MOST_BYTES, Stub
 from rpc.raw import Peer, called, message
 
@@ -124,7 +125,7 @@ STRANGE: dict[str, tuple[Status, Callable[[Peer], bytes]]] = {
 
 
 @pytest.mark.promise("S6-192")
-@pytest.mark.parametrize("what", STRANGE)
+@one_case("what", STRANGE)
 async def test_a_call_ends_with_a_status(what: str) -> None:
     status, make = STRANGE[what]
     async with called() as (channel, peers):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from one_case import one_case
 from rpc.echo import Echo, Stub, open_channel, serving
 from rpc.raw import called, dialled, message
 from rpc.served import served
@@ -58,7 +59,7 @@ FLOODS: dict[str, bytes] = {
 
 
 @pytest.mark.promise("S6-400")
-@pytest.mark.parametrize("what", FLOODS)
+@one_case("what", FLOODS)
 async def test_frames_that_bring_nothing_end_their_connection(what: str) -> None:
     """As nghttp2 and Go do, and no turn takes more than a part of them."""
     connection, transport = served(Echo())

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from one_case import one_case
 from quickest import quickest
 
 from tandem.engine.base import Ending, Role
@@ -46,7 +47,7 @@ def test_a_malformed_selector_is_refused(text: str) -> None:
         parse(Faults, {"fault_drop": text}, prefix="fault_")
 
 
-@pytest.mark.parametrize(
+@one_case(
     "options",
     [
         {"step": 1},

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_case import one_case
 from pipeline_model import bytes_of, held_from, reference, run
 from worker_harness import Bench, delta, ids_of
 
@@ -108,7 +109,7 @@ def shown(text: str, *stops: str, marks: Marks, least: int = 0) -> tuple[str, st
 
 
 @pytest.mark.promise("S1-304")
-@pytest.mark.parametrize(
+@one_case(
     ("marks", "text", "kept"),
     [
         (OPENED, "a.b</think>c", "a.b</think>c"),

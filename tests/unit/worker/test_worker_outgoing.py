@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from one_case import one_case
 from scripted_engine import LIMITS
 from worker_harness import Bench, Said, delta, taken, terminate_at
 
@@ -235,7 +236,7 @@ def test_what_has_left_does_not_count_as_waiting(
     assert said.text(101).count("ö") == 900_000
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 7, 50])
+@one_case("parts", [1, 2, 3, 7, 50])
 def test_a_row_is_cut_without_loss(parts: int) -> None:
     logprobs: list[TokenLogprob] = [(-1.0 * place, [(place, -0.5)]) for place in range(10)]
     row = WaitingRow(10, "text, ☃ and more", tuple(range(10)), logprobs)
