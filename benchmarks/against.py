@@ -151,7 +151,7 @@ def table(comparisons: Sequence[Comparison]) -> str:
 def main() -> int:
     """Exit status 1 where a row has become dearer."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("commit", help="the old one")
+    parser.add_argument("commit", help="commit to compare with")
     parser.add_argument("--pairs", type=int, default=5, help="rounds (default: 5)")
     parser.add_argument("--streams", type=int, action="append", help="only these rows (repeatable)")
     parser.add_argument("--json", type=Path, help="write every figure here as well")

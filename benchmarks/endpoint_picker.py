@@ -190,7 +190,8 @@ def main() -> None:
     parser.add_argument(
         "--prefill-metrics",
         default="",
-        help="of each endpoint: pick by the open legs there, and not by requests in flight",
+        help="metrics address of each endpoint: pick by the open legs there, and not by requests"
+        " in flight",
     )
     uvloop.run(serve(parser.parse_args()))
 

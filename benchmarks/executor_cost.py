@@ -169,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--streams", type=int, action="append", help="only these (repeatable)")
-    parser.add_argument("--rows", default="", help="only those whose names hold this text")
+    parser.add_argument("--rows", default="", help="only rows whose names hold this text")
     options = parser.parse_args()
     print(f"machine: {machine.describe()}; medians of {options.rounds} rounds\n")
     print("CPU microseconds of the client's side for each unit; target: at most half of reading's")

@@ -224,7 +224,9 @@ def stack_options(folder: Path) -> StackOptions:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each fleet and round")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="seconds of each fleet and round"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="write the report here as well")
     options = parser.parse_args()

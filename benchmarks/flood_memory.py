@@ -80,7 +80,7 @@ def _read(connection: socket.socket, heard: Counter[str]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=60.0, help="of each flood")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of each flood")
     options = parser.parse_args()
     grown = []
     print(f"machine: {machine.describe()}\n")

@@ -179,7 +179,7 @@ def requests_table(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--only", choices=("cost", "choices"), help="one of both tables")
+    parser.add_argument("--only", choices=("cost", "choices"), help="only this table")
     options = parser.parse_args()
     print(f"machine: {machine.describe()}")
     if options.only != "choices":

@@ -202,8 +202,10 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--requests", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=128)
-    parser.add_argument("--words", type=int, default=48, help="of a prompt: about as many tokens")
-    parser.add_argument("--key", default="", help="of the client (default: none)")
+    parser.add_argument(
+        "--words", type=int, default=48, help="words of a prompt, about as many tokens"
+    )
+    parser.add_argument("--key", default="", help="key of the client (default: none)")
     parser.add_argument("--quick-ack", action="store_true", help="acknowledge at once")
     parser.add_argument("--read", action="store_true", help="parse events and take their text")
     options = parser.parse_args()

@@ -71,7 +71,7 @@ async def load(url: str, streams: int, requests: int, tokens: int) -> dict[str, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("url", help="of the frontend")
+    parser.add_argument("url", help="URL of the frontend")
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=128)

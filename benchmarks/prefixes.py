@@ -123,7 +123,9 @@ def main() -> None:
     parser.add_argument("--prefill", type=int, default=2, help="prefill workers")
     parser.add_argument("--count", type=int, default=24, help="conversations")
     parser.add_argument("--at-once", type=int, default=6)
-    parser.add_argument("--tokens", type=int, default=1600, help="of a conversation's last turn")
+    parser.add_argument(
+        "--tokens", type=int, default=1600, help="tokens of a conversation's last turn"
+    )
     parser.add_argument(
         "--pause", type=float, default=0.3, help="between turns, seconds in the mean"
     )

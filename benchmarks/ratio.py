@@ -227,8 +227,12 @@ def table(workload: Workload, found: Rates, measured: Sequence[Mapping[Ratio, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--workload", default="", help="only those whose name begins so")
-    parser.add_argument("--seconds", type=int, default=30, help="of each rate; many answers long")
+    parser.add_argument(
+        "--workload", default="", help="only workloads whose name begins with this text"
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=30, help="seconds of each rate, many answers long"
+    )
     options = parser.parse_args()
     print(f"machine: {machine.describe()}")
     print(f"objectives: first token in {TTFT_SECONDS:g} s, {ITL_SECONDS * 1e3:g} ms between tokens")

@@ -88,8 +88,10 @@ def counted(tree: Path, *flags: str) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     other = parser.add_mutually_exclusive_group()
-    other.add_argument("commit", nargs="?", help="the other one")
-    other.add_argument("--resume", action="store_true", help="here, without and with it")
+    other.add_argument("commit", nargs="?", help="commit to compare with")
+    other.add_argument(
+        "--resume", action="store_true", help="compare this checkout without and with resume"
+    )
     parser.add_argument("--count", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.count:

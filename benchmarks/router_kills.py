@@ -147,11 +147,18 @@ def stack_options(options: Options) -> StackOptions:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("trace", type=Path)
-    parser.add_argument("--seconds", type=float, default=900, help="of the trace, from its start")
+    parser.add_argument(
+        "--seconds", type=float, default=900, help="seconds of the trace, from its start"
+    )
     parser.add_argument("--routers", type=int, default=8)
     parser.add_argument("--kill-seconds", type=float, default=60)
     parser.add_argument("--prefill", type=int, default=6, help="prefill workers")
-    parser.add_argument("--cache-tokens", type=int, default=6_144_000, help="of each of them")
+    parser.add_argument(
+        "--cache-tokens",
+        type=int,
+        default=6_144_000,
+        help="tokens that the cache of each worker holds",
+    )
     parser.add_argument("--policy", choices=[*POLICIES], default="prefix")
     options = parser.parse_args(namespace=Options())
     trace = traces.read(options.trace, seconds=options.seconds)

@@ -517,10 +517,10 @@ def stream_bytes(options: argparse.Namespace, streams: int = 5_000) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--workers", type=int, default=2_000, help="half of them decode")
+    parser.add_argument("--workers", type=int, default=2_000, help="workers, half of them decode")
     parser.add_argument("--routers", type=int, nargs="+", default=(1, 8))
     parser.add_argument(
-        "--decode-routers", type=int, default=0, help="of each decode worker; 0: all"
+        "--decode-routers", type=int, default=0, help="routers of each decode worker; 0: all"
     )
     parser.add_argument("--streams", type=int, default=100_000)
     parser.add_argument("--load", type=float, default=0.8, help="share of the decode slots taken")
@@ -529,7 +529,9 @@ def main() -> None:
     )
     parser.add_argument("--policy", choices=[*POLICIES], default="least_loaded")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--early-reports", type=float, default=10.0, help="a second, of a worker")
+    parser.add_argument(
+        "--early-reports", type=float, default=10.0, help="early reports of a worker a second"
+    )
     parser.add_argument("--json", type=Path, help="where the table goes, for scale_plots.py")
     options = parser.parse_args()
     print(f"machine: {machine.describe()}")

@@ -200,10 +200,15 @@ def run(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--streams", type=int, action="append", help="only these (repeatable)")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="in each order of starting")
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="of a request")
     parser.add_argument(
-        "--engine-option", action="append", default=[], help="of all four workers (repeatable)"
+        "--rounds", type=int, default=ROUNDS, help="rounds in each order of starting"
+    )
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="output tokens of a request")
+    parser.add_argument(
+        "--engine-option",
+        action="append",
+        default=[],
+        help="engine option of all four workers (repeatable)",
     )
     parser.add_argument(
         "--first", choices=(TANDEM, SGLANG), action="append", help="only this order of starting"

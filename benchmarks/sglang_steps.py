@@ -60,9 +60,11 @@ def ask(stack: Stack, **fields: Any) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--tokens", type=int, default=64, help="of a request")
-    parser.add_argument("--token-processes", type=int, default=1, help="of the decode worker")
-    parser.add_argument("--rounds", type=int, default=1, help="of all streams")
+    parser.add_argument("--tokens", type=int, default=64, help="output tokens of a request")
+    parser.add_argument(
+        "--token-processes", type=int, default=1, help="token processes of the decode worker"
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="rounds of all streams")
     options = parser.parse_args()
     print(f"machine: {machine.describe()}\n")
     stack_options = StackOptions(

@@ -65,7 +65,7 @@ def counted(pids: list[int], out: Path) -> Counter[tuple[str, str]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--resume", action="store_true", help="ask for it")
+    parser.add_argument("--resume", action="store_true", help="ask for resume")
     parser.add_argument("--step-ms", type=float, default=20)
     options = parser.parse_args()
     with TemporaryDirectory() as folder:

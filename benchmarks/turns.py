@@ -126,11 +126,13 @@ def rounds(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("commit", nargs="?", help="the old one")
-    parser.add_argument("--rounds", type=int, default=6, help="in each order of starting")
+    parser.add_argument("commit", nargs="?", help="commit to compare with")
+    parser.add_argument("--rounds", type=int, default=6, help="rounds in each order of starting")
     parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--requests", type=int, help="of one turn (default: 3 for each stream)")
-    parser.add_argument("--tokens", type=int, default=128, help="of a request")
+    parser.add_argument(
+        "--requests", type=int, help="requests of one turn (default: 3 for each stream)"
+    )
+    parser.add_argument("--tokens", type=int, default=128, help="output tokens of a request")
     parser.add_argument("--engine", choices=("sim", "sglang"), default="sim")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -65,8 +65,10 @@ class Source:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--prometheus", required=True, help="its address")
-    parser.add_argument("--minutes", type=float, default=10, help="until now")
+    parser.add_argument("--prometheus", required=True, help="address of Prometheus")
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="range of time to draw, up to now"
+    )
     parser.add_argument("--interval", default="20s", help="for $__rate_interval")
     parser.add_argument("--out", type=Path, required=True, help="folder for the pictures")
     options = parser.parse_args()

@@ -342,9 +342,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--collect", action="store_true")
     parser.add_argument("--vllm", type=Path, help="the folder vllm/ of a checkout")
-    parser.add_argument("--vllm-version", default="", help="its commit")
+    parser.add_argument("--vllm-version", default="", help="commit of that checkout")
     parser.add_argument("--anthropic", type=Path, help="the folder anthropic/ of its package")
-    parser.add_argument("--anthropic-version", default="", help="its version")
+    parser.add_argument("--anthropic-version", default="", help="version of the package")
     options = parser.parse_args()
     if options.collect:
         _collect(options)

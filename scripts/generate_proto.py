@@ -21,7 +21,9 @@ TOOLS = ("grpcio-tools", "mypy-protobuf")
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--root", type=Path, default=ROOT, help="default: this repository")
+    parser.add_argument(
+        "--root", type=Path, default=ROOT, help="repository to write to (default: this one)"
+    )
     parser.add_argument("--check", action="store_true", help="compare instead of write")
     options = parser.parse_args()
     root: Path = options.root.resolve()

@@ -82,7 +82,7 @@ def _safetensors(tensors: Mapping[str, Any]) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", type=Path, help="folder of a Llama")
-    parser.add_argument("folder", type=Path, help="where the adapter goes")
+    parser.add_argument("folder", type=Path, help="folder for the adapter")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rank", type=int, default=4)
     given = parser.parse_args()

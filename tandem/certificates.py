@@ -159,7 +159,7 @@ def expiry(pem: bytes) -> datetime:
     """When the first of these certificates ends. Raises ValueError where there is none."""
     ders = _ders(pem)
     if not ders:
-        raise ValueError("there is no certificate in it")
+        raise ValueError("the file holds no certificate")
     return min(map(not_after, ders))
 
 
@@ -183,7 +183,7 @@ def not_after(der: bytes) -> datetime:
     if tag == _UTC_TIME:  # two digits of the year, which 2050 and later do not use
         text = (b"20" if text[:2] < b"50" else b"19") + text
     elif tag != _GENERALIZED_TIME:
-        raise ValueError("its validity is no time")
+        raise ValueError("the certificate's validity cannot be read")
     return datetime.strptime(text.decode("ascii"), "%Y%m%d%H%M%SZ").replace(tzinfo=UTC)
 
 
@@ -191,7 +191,7 @@ def _enter(der: bytes, expected: int) -> bytes:
     """What the first element holds."""
     (tag, content), *_ = _elements(der)
     if tag != expected:
-        raise ValueError("it is no certificate")
+        raise ValueError("a block of the file is no certificate")
     return content
 
 
@@ -200,7 +200,7 @@ def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
     at = 0
     while at < len(der):
         if at + 2 > len(der):
-            raise ValueError("it ends early")
+            raise ValueError("the certificate is cut off")
         tag, length = der[at], der[at + 1]
         at += 2
         if length & 0x80:

@@ -48,4 +48,4 @@ class Complaints:
         if more > 0:
             message, code = kind
             extra = {"code": code, "count": more, "seconds": self._seconds}
-            self._log.warning(f"{message}: so many more", extra=extra)
+            self._log.warning(f"{message}: more of the same", extra=extra)

@@ -278,7 +278,7 @@ def _parser(model: type[Any], prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--check-config",
         action="store_true",
-        help="Say whether it would start with these settings, and exit.",
+        help="Say whether the component would start with these settings, and exit.",
     )
     hints = typing.get_type_hints(model)
     for field in dataclasses.fields(model):

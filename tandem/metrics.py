@@ -90,7 +90,7 @@ class HeldMetrics(Collector):
         )
         yield gauge(
             f"{self._name}_limit",
-            "What it may hold; new requests are refused beyond three quarters.",
+            "Bytes that the process may hold; new requests are refused beyond three quarters.",
             self._budget.limit,
             **self._labels,
         )
@@ -126,13 +126,13 @@ class DrainMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         yield gauge(
             f"{self._prefix}_seconds",
-            "Time the shutdown has gone on, or took; 0 while there is none.",
+            "Duration of the shutdown; 0 before a shutdown begins.",
             self.seconds,
             **self._labels,
         )
         yield counter(
             f"{self._prefix}_aborted",
-            "Open when the shutdown's time was over, and cut off.",
+            "Requests that were open at the end of the shutdown's time, and were cut off.",
             self.aborted,
             **self._labels,
         )

@@ -53,7 +53,9 @@ def settle() -> threading.Thread:
     hundreds of them, and who serves meanwhile waits for one at most.
     """
     gc.freeze()
-    moving = threading.Thread(target=_into_huge_pages, name="huge pages", daemon=True)
+    moving = threading.Thread(
+        target=_into_huge_pages, name="memory was moved into huge pages", daemon=True
+    )
     moving.start()
     return moving
 
@@ -69,7 +71,10 @@ def _into_huge_pages() -> None:
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     pages = islice(chain.from_iterable(_dense(maps)), MOST_PAGES)
     moved = sum(not madvise(page, HUGE_BYTES, _MADV_COLLAPSE) for page in pages)
-    log.debug("huge pages", extra={"count": moved, "seconds": time.monotonic() - began})
+    log.debug(
+        "memory was moved into huge pages",
+        extra={"count": moved, "seconds": time.monotonic() - began},
+    )
 
 
 def _dense(maps: str) -> Iterator[range]:

@@ -91,7 +91,9 @@ def main() -> None:
     parser.add_argument("--engine", choices=tuple(OF_ENGINE), default="sglang")
     parser.add_argument("--engine-option", action="append", default=[])
     parser.add_argument("--at-once", type=int, default=1, help="files, each a process")
-    parser.add_argument("files", nargs="*", default=list(FILES), help="in place of all of them")
+    parser.add_argument(
+        "files", nargs="*", default=list(FILES), help="tests to run in place of all"
+    )
     asked = parser.parse_args()
     chosen = asked.engine_option
     if asked.engine == "sglang":

@@ -178,7 +178,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=gpu.numbers, default=list(PROMPTS))
     parser.add_argument("--pages", type=gpu.numbers, default=list(PAGES))
     parser.add_argument("--layers", type=int, default=LAYERS)
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="that the cache holds")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens that the cache holds")
     asked = parser.parse_args()
     where = gpu.describe(asked.device, "nixl-cu13")
     print(f"Measured on {where}; UCX_TLS={os.environ.get('UCX_TLS', '')}.\n")

@@ -124,11 +124,16 @@ def main() -> None:
     parser = gpu.parser(__doc__)
     parser.add_argument("--engine", choices=("sglang", "sim"), default="sglang")
     parser.add_argument("--engine-option", action="append", default=[])
-    parser.add_argument("--run-dir", type=Path, help="where the logs are to be")
+    parser.add_argument("--run-dir", type=Path, help="folder for the logs")
     parser.add_argument(
-        "--factor", type=float, default=FACTOR, help="of the first request's time to the tenth's"
+        "--factor",
+        type=float,
+        default=FACTOR,
+        help="largest ratio of the first request's time to the tenth's",
     )
-    parser.add_argument("--requests", type=int, default=512, help="of the load that comes last")
+    parser.add_argument(
+        "--requests", type=int, default=512, help="streams of the load that comes last"
+    )
     asked = parser.parse_args()
     chosen = asked.engine_option
     if asked.engine == "sglang":

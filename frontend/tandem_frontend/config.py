@@ -37,18 +37,19 @@ class FrontendConfig:
     )
     https_cert: str = setting(
         "",
-        "PEM file of the certificate that clients are shown, with its chain; it is read again when"
-        " it changes. Goes with https_key; without both the API is plain HTTP.",
+        "PEM file of the certificate that clients are shown, with its chain; the file is read"
+        " again when it changes. Set it with https_key; without both the API is plain HTTP.",
     )
-    https_key: str = setting("", "PEM file of that certificate's key, without a password.")
+    https_key: str = setting("", "PEM file of the key of https_cert, without a password.")
     router: tuple[str, ...] = setting(
         ("127.0.0.1:7000",),
-        "Routers, each host:port, or dns://host:port: then every address of the host is one, as of"
-        " a headless Service. Requests go to the one with the most room.",
+        "Routers, each host:port, or dns://host:port, where every address of the host is a"
+        " router, as of a headless Service. A request goes to the router with the most room.",
     )
     max_routers: int = setting(
         names.MAX_ROUTERS,
-        "Routers to which the frontend keeps a stream at once; of more it takes some at random.",
+        "Most routers to which the frontend keeps a stream at once. Of more routers it takes"
+        " some at random.",
         above=0,
     )
     tls_cert: str = setting("", tls.CERT_HELP)
@@ -58,59 +59,60 @@ class FrontendConfig:
     model_path: str = setting(
         "",
         "Folder with the model's tokenizer.json, tokenizer_config.json and config.json. Requests"
-        " that name no model are for this one. Empty: those of `models` and `models_folder` alone"
-        " are served.",
+        " that name no model are for this one. Empty: models of `models` and `models_folder`"
+        " alone are served.",
     )
     served_model_name: str = setting(
         "", "The `model` that requests name; empty: the name of the model's folder."
     )
     model_aliases: tuple[str, ...] = setting(
         (),
-        "Further names by which requests may call the served model, for programs that have one"
-        " built in, such as gpt-4o. Answers have the name that was asked for.",
+        "Further names by which requests may call the served model, for programs with a built-in"
+        " name, such as gpt-4o. An answer has the name that its request used.",
     )
     models: dict[str, str] = setting(
         {},
-        "Further models, each by the name that its workers serve it by: the folder of its files."
-        " They are loaded once a router has workers of it, or a request names it.",
+        "Further models: the folder of each model's files, by the name under which workers serve"
+        " the model. A model's files are loaded once a router has workers of the model, or a"
+        " request names it.",
     )
     models_folder: str = setting(
         "",
-        "Folder whose folders are further models, each called as its folder is; it is looked at"
-        " again all the time, so that models may be added. Empty: none.",
+        "Folder of further models: each folder in it is a model of that name. The folder is read"
+        " again all the time, so that models may be added. Empty: no further models.",
     )
     model_names_file: str = setting(
         "",
-        "YAML file of further names: each with the model that it stands for, or with several models"
-        " and their weights, between which its requests are divided. It is read again when it"
-        " changes. Empty: none.",
+        "YAML file of further names: each with the model that the name stands for, or with"
+        " several models and the weights by which requests are divided between them. The file is"
+        " read again when it changes. Empty: no further names.",
     )
     max_models: int = setting(
-        32, "Most models that one frontend knows; of more it takes none.", above=0
+        32, "Most models that one frontend knows; further ones are left out.", above=0
     )
     model_unload_seconds: float = setting(
         300.0,
-        "A model of `models` or `models_folder` that no router serves for so long is given up, with"
-        " the memory that its tokenizer takes; it is loaded again when it comes back.",
+        "Time after which a model of `models` or `models_folder` that no router serves is"
+        " unloaded, with its tokenizer. The model is loaded again when a router serves it.",
         at_least=0,
     )
     api_keys: tuple[str, ...] = setting(
         (),
-        "Keys that clients may use (`Authorization: Bearer`). Not given: no key is asked for. Given"
-        " and without a key in it, such as an empty Secret: the process does not start.",
+        "Keys that clients may use (`Authorization: Bearer`). Left out: clients need no key."
+        " Set, but without a key in it, as from an empty Secret: the process does not start.",
         secret=True,
     )
     allowed_hosts: tuple[str, ...] = setting(
         (),
-        "Further host names that a server without api_keys on a loopback address answers to, such"
-        " as those of a forwarded port, or `*`; it keeps pages of other sites out. Other servers"
-        " answer to any name.",
+        "Further host names to which a server without api_keys on a loopback address answers,"
+        " such as the name of a forwarded port, or `*`. Refusing other names keeps pages of"
+        " other sites out. A server with keys or another address answers to any name.",
     )
     operator_paths: tuple[str, ...] = setting(
         (),
-        "Which of /metrics and /ping `listen` answers too, to anyone and without a key, for a"
-        " platform that asks there. /metrics tells of models, of traffic and of the names of keys;"
-        " /ping no more than /ready. Empty: neither.",
+        "Which of the paths /metrics and /ping are served at `listen` too, to anyone and without"
+        " a key, for a platform that asks there. /metrics tells models, traffic and the names of"
+        " keys; /ping tells no more than /ready. Empty: neither path.",
     )
     cors_origins: tuple[str, ...] = setting(
         (),
@@ -119,30 +121,37 @@ class FrontendConfig:
     )
     trust_traceparent: bool = setting(
         False,
-        "Let a client's traceparent header decide the trace id of its request, and whether it is"
-        " traced. Only behind a gateway that makes the header itself; else a trace is only linked.",
+        "Let a client's traceparent header decide the trace id of its request, and whether the"
+        " request is traced. Set it only behind a gateway that makes the header itself. False:"
+        " the client's trace is only linked.",
     )
     api_keys_file: str = setting(
         "",
-        "File of keys with names and limits, a line each, as `tandem keys new NAME` makes them; it"
-        " is read again when it changes. Beside `api_keys`; empty: none.",
+        "File of keys with names and limits, a line each, as `tandem keys new NAME` makes them."
+        " The file is read again when it changes. Its keys count beside `api_keys`. Empty: no"
+        " file.",
     )
     key_limit_shares: int = setting(
-        1, "Frontends that share the limits of keys: each lets this part of them through.", above=0
+        1,
+        "Number of frontends that share the limits of keys: each frontend allows an equal"
+        " part of every limit.",
+        above=0,
     )
     key_series: int = setting(
         100,
-        "Keys that have metrics of their own; those of the rest are counted as `_other`.",
+        "Most keys that have metrics of their own; requests of further keys are counted as"
+        " `_other`.",
         at_least=0,
     )
     share_prefix_cache: bool = setting(
         False,
-        "Let requests of one key use prefixes that another's have cached, whose prompts times to"
-        " first token then tell of; answers no longer say how many tokens were cached.",
+        "Let requests of one key use prefixes that another key's requests have cached. Times to"
+        " first token then tell one client of another's prompts; answers no longer say how many"
+        " tokens were cached.",
     )
     request_timeout_seconds: float = setting(
         600.0,
-        "Deadline of a request that names none, and the longest one that it may name.",
+        "Deadline of a request that names none, and the longest deadline that a request may name.",
         above=0,
     )
     receive_timeout_seconds: float = setting(
@@ -150,19 +159,20 @@ class FrontendConfig:
     )
     client_stall_seconds: float = setting(
         30.0,
-        "Time a client may leave its full socket unread before its connection is closed.",
+        "Time for which a client may leave its full socket unread before its connection is closed.",
         above=0,
     )
     keep_alive_seconds: int = setting(
         75,
-        "Time an idle connection is kept open; longer than that of a load balancer before it.",
+        "Time for which an idle connection is kept open. Set it longer than a load balancer in"
+        " front keeps its own.",
         above=0,
     )
     sse_keep_alive_seconds: float = setting(
         15.0,
-        "A stream that is silent for so long is sent a comment, which clients pass over, so that no"
-        " proxy before it takes it for dead: well below the proxies' timeouts. 0: never; else at"
-        " least 0.01.",
+        "Silence in a stream after which the frontend sends a comment, which clients ignore, so"
+        " that no proxy takes the stream for dead. Set it well below the proxies' timeouts. 0:"
+        " never; else at least 0.01.",
         at_least=0,
     )
     max_body_bytes: int = setting(16 * 1024 * 1024, "Largest request body.", above=0)
@@ -177,53 +187,56 @@ class FrontendConfig:
     )
     max_held_bytes: int = setting(
         DEFAULT_BYTES,
-        "What is held for all clients together: bodies and prompts, collected answers, and output"
+        "Memory held for all clients together: bodies and prompts, collected answers, and output"
         " that waits for slow clients. A request that would take more than three quarters is"
-        " refused with queue_full (429); where output finds no room, whoever holds most of it is"
-        " ended. Well below the memory limit of the process.",
+        " refused with queue_full (429); where output finds no room, the request that holds most"
+        " of it is ended. Set it well below the memory limit of the process.",
         above=0,
     )
     read_seconds: float = setting(
         20.0,
-        "Time that a body larger than 16 KiB may take to be decoded, checked and tokenised, in a"
-        " process of its own, and may wait for that before; one that takes more is refused (413).",
+        "Time that a body larger than 16 KiB may take to be decoded, checked and tokenised in a"
+        " process of its own, and may wait for that process. A body that takes longer is refused"
+        " (413).",
         above=0,
     )
     read_memory_mb: int = setting(
         512,
-        "Memory that reading one such body may take, MiB; one that takes more is refused.",
+        "Memory that reading one body larger than 16 KiB may take, MiB; a body that takes more"
+        " is refused.",
         above=0,
     )
     max_connections: int = setting(
         8192,
-        "Connections of clients at once; one more is answered too_many_connections (503) and"
-        " closed. Fewer are taken where the process may not open so many files.",
+        "Most connections of clients at once; one more is answered too_many_connections (503)"
+        " and closed. The limit is lower where the process may not open so many files.",
         above=0,
     )
     router_wait_seconds: float = setting(
         10.0,
-        "Time a request waits while no router takes it, within its deadline: one is replaced, or"
-        " has only just started. Then it is refused (503): router_lost, or no_pair where its router"
-        " has no pair. 0: at once. Where a router says that a first pair may come, at least that"
-        " router's pair_wait_seconds.",
+        "Time for which a request waits, within its deadline, while no router takes it, as while"
+        " a router is replaced or has only just started. Then the request is refused (503):"
+        " router_lost, or no_pair where its router has no pair. 0: it is refused at once. Where"
+        " a router expects a first pair, the wait is at least that router's pair_wait_seconds.",
         at_least=0,
     )
     router_silence_seconds: float = setting(
         SILENCE_SECONDS,
-        "A router that says nothing for this long is given up: what is open by it ends"
-        " (router_lost), and another is dialled. It says something each second.",
+        "Silence after which the stream to a router is given up: its open requests end"
+        " (router_lost), and a new stream is opened. A router sends something each second.",
         above=0,
     )
     max_n: int = setting(128, "Largest `n` of a request.", above=0, at_most=MAX_OUTPUTS)
     max_choices: int = setting(
         256,
-        "Most choices of one request: its prompts times its `n`. Most texts of one moderation.",
+        "Most choices of one request (its prompts times its `n`), and most texts of one"
+        " moderation.",
         above=0,
     )
     max_prompt_logprobs: int = setting(
         256 * 1024,
-        "Most numbers that the log-probabilities of a request's prompts may be: their tokens, times"
-        " one more than the alternatives, for each choice. More are refused.",
+        "Most log-probabilities of prompts in one answer: the prompts' tokens, times one more"
+        " than the alternatives, for each choice. A request for more is refused.",
         above=0,
         at_most=MAX_PROMPT_LOGPROBS,
     )
@@ -233,15 +246,16 @@ class FrontendConfig:
     )
     max_call_characters: int = setting(
         256 * 1024,
-        "Characters of an answer that are held back until it is clear whether they are a call of a"
-        " tool: its beginning, and all of a call that is not written as JSON. What is longer is"
-        " text. It bounds memory, and for how long a conversion keeps other requests waiting.",
+        "Most characters of an answer that are held back until it is clear whether they are a"
+        " call of a tool: the beginning of a call, and all of a call that is not written as"
+        " JSON. A longer call is shown as text. The limit bounds memory, and how long a"
+        " conversion keeps other requests waiting.",
         above=0,
     )
     max_request_bytes: int = setting(
         64 * 1024 * 1024,
-        "Largest sum of what a request sends to the router: each of its prompts, with all the rest"
-        " of the request beside each. A larger one is refused (413).",
+        "Most bytes that one request sends to the router: the rest of the request travels with"
+        " each of its prompts, and counts with each. A larger request is refused (413).",
         above=0,
     )
     max_backlog_bytes: int = setting(
@@ -257,7 +271,10 @@ class FrontendConfig:
         above=0,
     )
     slo_itl_seconds: float = setting(
-        0.1, "Objective for a request's mean time between tokens: counted in the same way.", above=0
+        0.1,
+        "Objective for a request's mean time between tokens: metrics count each request as"
+        " met or missed.",
+        above=0,
     )
     playground: bool = setting(
         False, "Serve /playground: a page that chats with this server from a browser."
@@ -267,7 +284,8 @@ class FrontendConfig:
     )
     allow_external_scores: bool = setting(
         False,
-        'Let clients ask for `tandem: {"external_scores": true}`: what classifiers answered.',
+        'Let clients ask for `tandem: {"external_scores": true}`: the scores that'
+        " classifiers answered.",
     )
     priority_order: Literal["higher-first", "lower-first"] = setting(
         "higher-first",
@@ -277,34 +295,37 @@ class FrontendConfig:
     )
     allow_kv_hints: bool = setting(
         False,
-        "Pass `kv_hints` of requests on to engines that take them. They may pin or push out what an"
-        " engine has cached for others: for deployments where all who send requests are trusted.",
+        "Pass `kv_hints` of requests on to engines that take hints. Hints may pin or push out"
+        " what an engine has cached for others: only for deployments where all who send requests"
+        " are trusted.",
     )
     unknown_fields: Literal["refuse", "warn"] = setting(
         "warn",
-        "What becomes of a request with fields that nobody knows: `refuse` it, or ignore them and"
-        " name them in its answer's `x-tandem-ignored-fields`. Fields that would change the answer,"
-        " and slips of the pen, are refused either way.",
+        "What becomes of a request with unknown fields: `refuse` the request, or `warn`, which"
+        " ignores the fields and names them in the answer's `x-tandem-ignored-fields`. Fields"
+        " that would change the answer, and misspelled known fields, are refused either way.",
     )
     extra_fields: tuple[str, ...] = setting(
         (),
-        "Names of fields that OpenAI's API does not have and classifiers are given as extra_fields,"
-        " whatever their values. Of other such fields see `unknown_fields`.",
+        "Names of fields that OpenAI's API does not have and that classifiers are given as"
+        " extra_fields, whatever their values. `unknown_fields` is for all other unknown fields.",
     )
     max_extra_fields_bytes: int = setting(
         16_384,
-        "What those fields may come to in one request, as JSON.",
+        "Most bytes of JSON that one request's extra_fields may take together.",
         above=0,
         at_most=MAX_EXTRA_FIELDS_BYTES,
     )
     moderation_classifiers: dict[str, Any] = setting(
         {},
         "Classifiers that judge the texts of /v1/moderations, written as workers' `classifiers`"
-        " (docs/hooks/classifiers.md); they run in a process beside the frontend. Empty: there are"
-        " no moderations.",
+        " (docs/hooks/classifiers.md). They run in a process beside the frontend. Empty: no"
+        " moderations.",
     )
     max_moderation_bytes: int = setting(
-        1024 * 1024, "Largest body of a moderation. Of its texts see `max_choices`.", above=0
+        1024 * 1024,
+        "Largest body of a moderation. The number of its texts is limited by `max_choices`.",
+        above=0,
     )
     session_headers: tuple[str, ...] = setting(
         (
@@ -319,39 +340,45 @@ class FrontendConfig:
             "x-session-token",
             "x-smg-routing-key",
         ),
-        "Headers that name a request's session, whose requests go where its prefix is cached: the"
-        " first that a request has. Where it has none, its body's `nvext.session_control`,"
-        " `prompt_cache_key`, `user` or `metadata.user_id` does. A name with `parent` in it is of a"
-        " session that the request's own belongs to.",
+        "Headers that name a request's session; the first one that a request has counts."
+        " Requests of a session go where their prefix is cached. Without such a header the"
+        " session is named by the body's `nvext.session_control`, `prompt_cache_key`, `user` or"
+        " `metadata.user_id`. A header with `parent` in its name holds the session to which the"
+        " request's own belongs.",
     )
     session_end_headers: tuple[str, ...] = setting(
         ("x-dynamo-session-final",),
-        "Headers that say, by `true`, that a request is the last of its session: what routers keep"
-        " for the session's next request is let go of.",
+        "Headers whose value `true` says that a request is the last of its session: routers then"
+        " drop what they keep for the session's next request.",
     )
     volatile_preambles: tuple[str, ...] = setting(
         ("x-anthropic-billing-header:",),
-        "Beginnings of lines that clients put before their instructions and change from session to"
-        " session: such a line is left out of the prompt, so that prefixes are cached.",
+        "Beginnings of lines that clients put before their instructions and that change from"
+        " session to session. Such a line is left out of the prompt, so that prefixes are"
+        " cached.",
     )
     model_family: str = setting(
         "auto",
-        "Whose formats the model writes reasoning and calls of tools in, as docs/tools.md lists"
-        " them; `auto`: what the model's files show; `none`: answers are text alone.",
+        "Family in whose format the model writes reasoning and calls of tools (docs/tools.md"
+        " lists families). `auto`: the family that the model's files show; `none`: answers are"
+        " text alone.",
     )
     model_families: dict[str, str] = setting(
-        {}, "The same for models of `models` and `models_folder`, by name; not said: `auto`."
+        {},
+        "Family of each model of `models` and `models_folder`, by the model's name. A model"
+        " that is not listed has `auto`.",
     )
     withheld_finish_reason: WithheldReason = setting(
         "stop",
-        "The finish_reason of a chat's or completion's answer that an output hook or a classifier"
-        " ended; its stop_reason says which. Responses are then incomplete and messages refusals"
-        " whatever stands here.",
+        "The finish_reason of a chat's or completion's answer that an output hook or a"
+        " classifier ended; the stop_reason says which of them. With either value, responses are"
+        " then incomplete, and messages are refusals.",
     )
     resume: bool = setting(
         False,
-        "Whether another pair of workers goes on with a request whose decode worker was lost, where"
-        " the request does not say. Each token of such a request costs its worker and router more.",
+        "Whether another pair of workers goes on with a request whose decode worker was lost,"
+        " unless the request says otherwise. Each token of such a request costs its worker and"
+        " router more.",
     )
     client_logits_processors: tuple[str, ...] = setting(
         (), "Names of logits processors that clients may use; the workers must know them too."
@@ -362,8 +389,12 @@ class FrontendConfig:
         " `response_format`) included, as JSON; at most what the workers take.",
         above=0,
     )
-    max_processor_depth: int = setting(64, "Deepest nesting of those arguments.", above=0)
-    max_processor_values: int = setting(65_536, "Most values, members and items, in them.", above=0)
+    max_processor_depth: int = setting(
+        64, "Deepest nesting of the arguments of logits processors.", above=0
+    )
+    max_processor_values: int = setting(
+        65_536, "Most values (members and items) in the arguments of logits processors.", above=0
+    )
     drain_seconds: float = setting(
         30.0,
         "After SIGTERM, time that open requests have to finish; then they end with an error.",
@@ -371,8 +402,10 @@ class FrontendConfig:
     )
     otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
     trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
-    log_format: Literal["console", "json"] = setting("console", "How log lines look.")
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
+    log_format: Literal["console", "json"] = setting("console", "Format of log lines.")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "Lowest level that is logged."
+    )
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""

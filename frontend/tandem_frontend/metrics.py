@@ -94,7 +94,7 @@ class Metrics:
         )
         self._broken_calls = _counter(
             "broken_tool_calls",
-            "What began like a call of a tool and was none: it was shown as text.",
+            "Texts that began like a call of a tool and were none: they were shown as text.",
             registry,
         )
         self.slow_clients = _counter(

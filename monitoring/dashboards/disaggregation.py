@@ -38,7 +38,7 @@ _TRANSFER = Row(
         "Bytes by transport",
         _KV_BYTES,
         unit="Bps",
-        note="As prefill says, which writes them.",
+        note="As reported by prefill, which writes the pages.",
     ),
     percentiles("Transfer time", _KV, by="transport"),
     heatmap("Transfer time, distribution", _KV),

@@ -22,7 +22,7 @@ _HOOKS = Row(
         unit="cps",
     ),
     lines(
-        "Share of chunks that were not passed as they came",
+        "Share of chunks that hooks changed or withheld",
         ratio(
             rate(f'{_HOOK_VERDICTS}{{verdict!="emit"}}', by=_HOOK),
             rate(_HOOK_VERDICTS, by=_HOOK),

@@ -44,7 +44,7 @@ _GOODPUT = Row(
         " request met nothing.",
     ),
     lines(
-        "Requests by what they met",
+        "Requests by the objectives that they met",
         (rate(_MET, by="ttft, itl"), "TTFT {{ttft}}, ITL {{itl}}"),
         unit="reqps",
         stacked=True,

@@ -50,7 +50,7 @@ _DRAINS = Row(
     ),
 )
 _REQUESTS = Row(
-    "What requests feel of it",
+    "Requests during the rollout",
     lines(
         "Failed requests",
         rate(

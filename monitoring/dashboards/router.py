@@ -70,7 +70,7 @@ _PAIRING = Row(
         ),
         unit="percentunit",
         maximum=1,
-        note="Of all routers together.",
+        note="Sum of all routers.",
     ),
     lines(
         "How sequences ended on workers",

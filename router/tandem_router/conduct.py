@@ -46,11 +46,13 @@ class Conduct:
         """Count output of the worker that no worker can send."""
         self.faults += 1
         self._recent.append(self._clock())
-        self._complain("a worker sends what cannot be", fault)
+        self._complain("a worker sends output that cannot be right", fault)
 
     def doubt(self, fault: str) -> None:
         """A frontend says so; the router has not seen it."""
-        self._complain("a frontend cannot read a worker's output: it is looked at", fault)
+        self._complain(
+            "a frontend cannot read a worker's output: the router checks that output", fault
+        )
 
     @property
     def condemned(self) -> bool:

@@ -33,43 +33,49 @@ class RouterConfig:
     tls_peer_name: str = setting("tandem", tls.PEER_NAME_HELP)
     discovery: Literal["static", "dns", "kubernetes"] = setting(
         "static",
-        "How workers are found: static (the addresses of prefill and decode), dns (every address of"
-        " those names) or kubernetes (the EndpointSlices of two Services).",
+        "How workers are found: static (the addresses in prefill, decode and workers), dns"
+        " (every address of the names there) or kubernetes (the EndpointSlices of Services).",
     )
     prefill: tuple[str, ...] = setting(
         (), "Prefill workers, each host:port; with discovery: dns every address of the host is one."
     )
-    decode: tuple[str, ...] = setting((), "Decode workers, likewise.")
+    decode: tuple[str, ...] = setting((), "Decode workers, written as prefill workers are.")
     workers: tuple[str, ...] = setting(
         (),
-        "Aggregated workers, which serve both phases, likewise. They stand beside the pairs, or"
-        " alone.",
+        "Aggregated workers, which serve both phases, written as prefill workers are. They stand"
+        " beside the pairs, or alone.",
     )
     prefill_service: str = setting(
         "",
         "With discovery: kubernetes, the Service whose endpoints are the prefill workers, at the"
-        " port named grpc. They are connected also while they are not ready.",
+        " port named grpc. The router connects to workers that are not ready, too.",
     )
     decode_service: str = setting(
         "",
-        "The Service of the decode workers, likewise; ports named grpc-2 and so on are those of"
-        " their further token processes.",
+        "With discovery: kubernetes, the Service of the decode workers. Ports named grpc-2 and"
+        " so on lead to a worker's further token processes.",
     )
-    worker_service: str = setting("", "The Service of the aggregated workers, likewise.")
+    worker_service: str = setting(
+        "", "With discovery: kubernetes, the Service of the aggregated workers."
+    )
     namespace: str = setting(
-        "", "With discovery: kubernetes, the namespace of all Services. Empty: the router's own."
+        "",
+        "With discovery: kubernetes, the namespace of all Services. Empty: the router's own"
+        " namespace.",
     )
     decode_routers: int = setting(
         0,
-        "Routers that serve each decode worker, chosen by their addresses and its own; prefill"
-        " workers are served by all. With 2 the loss of one leaves each worker another. 0: all"
-        " serve all. The same for all routers, whose frontends must reach each of them.",
+        "Number of routers that serve each decode worker, chosen by the addresses of routers and"
+        " worker; every router serves all prefill workers. With 2, the loss of a router leaves"
+        " each worker another. 0: every router serves all workers. Set all routers alike;"
+        " frontends must reach each of them.",
         at_least=0,
     )
     decode_routers_from: int = setting(
         32,
-        "With decode_routers: all routers serve all decode workers while fewer are listed than"
-        " this, about what half a core of a router carries. The same for all routers.",
+        "With decode_routers: every router serves all decode workers while fewer decode workers"
+        " are listed than this, about what half a core of a router carries. Set all routers"
+        " alike.",
         at_least=0,
     )
     routers: tuple[str, ...] = setting(
@@ -85,20 +91,24 @@ class RouterConfig:
     )
     advertise_host: str = setting(
         "",
-        "With decode_routers, this machine as the other routers find it, an IP address unless"
-        " discovery is static; empty: the host of listen. With the port of listen it is this"
-        " router's own address. A pod's own IP on Kubernetes.",
+        "With decode_routers, the host by which other routers find this one: an IP address"
+        " unless discovery is static, and a pod's own IP on Kubernetes. With the port of listen"
+        " it makes this router's own address. Empty: the host of listen.",
     )
     prefill_policy: str = setting(
         "prefix",
-        "How a prefill worker is chosen: prefix, least_loaded, round_robin, or the name of an entry"
-        " point that an installed package offers in the group tandem.router_policies.",
+        "Policy that chooses a prefill worker: prefix, least_loaded, round_robin, or the name of"
+        " an entry point that an installed package offers in the group tandem.router_policies.",
     )
-    decode_policy: str = setting("least_loaded", "How a decode worker is chosen, likewise.")
+    decode_policy: str = setting(
+        "least_loaded",
+        "Policy that chooses a decode worker: least_loaded, round_robin, or an entry point's name.",
+    )
     prefix_index_bytes: int = setting(
         256 * 1024 * 1024,
-        "What the router knows of prefill workers' prefix caches takes at most about so much: 270"
-        " bytes for each 64 tokens that a worker caches. What was used longest ago is forgotten.",
+        "Memory for the router's index of prefill workers' prefix caches: about 270 bytes for"
+        " each 64 tokens that a worker caches. Beyond it, prefixes that were used longest ago"
+        " are forgotten.",
     )
     disaggregate: Literal["auto", "always", "never"] = setting(
         "auto",
@@ -107,8 +117,8 @@ class RouterConfig:
     )
     policy_seconds: float = setting(
         0.01,
-        "Time that a policy of such a package may take for a choice; then least_loaded chooses, and"
-        " goes on for a hundred times as long as the choice took.",
+        "Time that a policy of an installed package may take for a choice. After a longer choice"
+        " least_loaded chooses instead, for a hundred times as long as that choice took.",
         above=0,
     )
     max_queue: int = setting(
@@ -116,43 +126,49 @@ class RouterConfig:
     )
     max_retries: int = setting(
         1,
-        "Further attempts of a sequence, on other pairs, while nothing of it was shown.",
+        "Most retries of a sequence, on other pairs, while none of its output was shown.",
         at_least=0,
     )
     max_n: int = setting(128, "Largest `n` of a Generate call.", at_least=1, at_most=MAX_OUTPUTS)
     max_fanout_bytes: int = setting(
         256 * 1024 * 1024,
-        "Largest product of a request's size and its `n`; a larger one is refused with"
+        "Largest product of a request's bytes and its `n`; a larger request is refused with"
         " request_too_large.",
         at_least=1,
     )
     max_held_bytes: int = setting(
         DEFAULT_BYTES,
-        "What is held together: the tasks of requests that wait or may be run again, and output for"
-        " frontends. A request that would take more than three quarters is refused with queue_full;"
-        " where output finds no room, the frontend that holds most of it is given up. Well below"
-        " the memory limit of the process.",
+        "Memory held for all requests together: tasks of requests that wait or may be run again,"
+        " and output for frontends. A request that would take more than three quarters is"
+        " refused with queue_full; where output finds no room, the frontend that holds most of"
+        " it is given up. Set it well below the memory limit of the process.",
         at_least=_LEAST_HELD_BYTES,
     )
     client_logits_processors: tuple[str, ...] = setting(
         (),
-        "Names of logits processors that requests may use: what the frontends' setting allows."
-        " Those behind fields of the API (forms of answers, `min_tokens`, `thinking_token_budget`)"
-        " need no name here.",
+        "Names of logits processors that requests may use: all that the frontends' setting of"
+        " this name lists. Processors behind fields of the API (forms of answers, `min_tokens`,"
+        " `thinking_token_budget`) need no name here.",
     )
     allow_reports: bool = setting(
-        False, "Let requests ask for reports: true where a frontend's setting is."
+        False,
+        "Let requests ask for reports. Set it true where a frontend's setting of this name is.",
     )
     allow_external_scores: bool = setting(
-        False, "Let requests ask for external scores: true where a frontend's setting is."
+        False,
+        "Let requests ask for external scores. Set it true where a frontend's setting of"
+        " this name is.",
     )
     allow_kv_hints: bool = setting(
-        False, "Let requests have hints for caches: true where a frontend's setting is."
+        False,
+        "Let requests have hints for caches. Set it true where a frontend's setting of this"
+        " name is.",
     )
     voucher_key_file: str = setting(
         "",
-        "File with the key by which this deployment's routers sign what a context-only request"
-        " leaves, 32 bytes or more, the same for all of them. Empty: such requests are refused.",
+        "File with the key, 32 bytes or more, by which routers sign the voucher that a"
+        " context-only request leaves. All routers of a deployment need the same key. Empty:"
+        " context-only requests are refused.",
     )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
     grpc_max_connections: int = setting(
@@ -177,91 +193,97 @@ class RouterConfig:
     )
     settle_seconds: float = setting(
         10.0,
-        "Time a worker has to close a cancelled leg; later its slot counts as overdue.",
+        "Time that a worker has to close a cancelled leg; later the leg's slot counts as overdue.",
         above=0,
     )
     pair_wait_seconds: float = setting(
-        10.0, "Time a queued sequence waits while no pair of workers for it takes work.", above=0
+        10.0,
+        "Time for which a queued sequence waits while no pair of workers for it takes work.",
+        above=0,
     )
     pair_memory_seconds: float = setting(
         600.0,
-        "How long after a model's last pair has gone requests for it are queued, and not refused at"
-        " once. 0: they are refused.",
+        "Time after the loss of a model's last pair in which requests for the model are queued,"
+        " and not refused at once. 0: they are refused at once.",
         at_least=0,
     )
     expected_models: tuple[str, ...] = setting(
         (),
-        "Models that workers are expected of at any time, even if none has come yet or the last"
-        " went long ago: requests for them wait pair_wait_seconds for a pair, and frontends are"
-        " ready meanwhile. For a fleet that is scaled to nothing.",
+        "Models whose workers may come at any time, even if none has come yet or the last went"
+        " long ago: requests for these models wait pair_wait_seconds for a pair, and frontends"
+        " are ready meanwhile. For a fleet that is scaled to nothing.",
     )
     worker_silence_seconds: float = setting(
         10.0,
-        "A worker that sends nothing for this long, or up to a quarter longer, is lost; it reports"
+        "Silence after which a worker counts as lost, or up to a quarter later. A worker reports"
         " at least each second.",
         above=0,
     )
     stall_seconds: float = setting(
         10.0,
-        "A worker whose engine has work and has made no step for this long gets nothing new until"
-        " it makes one. Engines that cannot say when they did (SGLang's prefill) are left alone.",
+        "A worker whose engine has work and has made no step for this long gets nothing new"
+        " until the engine makes one. Engines that do not report their steps (SGLang's prefill)"
+        " are exempt.",
         above=0,
     )
     stall_failover_seconds: float = setting(
         30.0,
-        "After this long without a step, at least stall_seconds, the worker's stream is given up:"
-        " what showed nothing runs elsewhere, what did ends with worker_lost.",
+        "After this long without a step, at least stall_seconds, the worker is given up:"
+        " requests without output so far run elsewhere, others end with worker_lost.",
         above=0,
     )
     eject_after_faults: int = setting(
         EJECT_AFTER,
-        "Faults in a worker's output within a minute after which it is taken out for"
+        "Faults in a worker's output within a minute after which the worker is taken out for"
         " eject_seconds. 0: never.",
         at_least=0,
     )
     eject_seconds: float = setting(
         EJECT_SECONDS,
-        "Time for which a worker is left alone whose output could not be read.",
+        "Time for which a worker whose output could not be read gets nothing new.",
         above=0,
     )
     eject_after_failures: int = setting(
         5,
-        "Legs that fail on a worker within the last 30 to 60 seconds, by its own doing, before it"
-        " may be ejected for them. 0: never.",
+        "Legs that must fail by a worker's own fault within the last 30 to 60 seconds before the"
+        " worker may be ejected for them. 0: never.",
         at_least=0,
     )
     eject_ratio: float = setting(
         0.3,
-        "How much larger the share of a worker's legs that fail must be than the median of its"
-        " group's, above 0 and at most 1, for it to be ejected.",
+        "Excess, above 0 and at most 1, of a worker's share of failed legs over the median share"
+        " in its group that gets the worker ejected.",
         above=0,
         at_most=1,
     )
     eject_first_seconds: float = setting(
         10.0,
-        "Time for which a worker that fails gets nothing new; twice as long each further time in a"
-        " row, up to 600 seconds. Then it gets one request at a time until three have ended well.",
+        "Time for which an ejected worker gets nothing new; twice as long each further time in a"
+        " row, up to 600 seconds. Then the worker gets one request at a time until three have"
+        " ended well.",
         above=0,
     )
     eject_most_share: float = setting(
         0.5,
-        "Largest share of the workers of a group and phase that are out at once for failing, from 0"
-        " to 1. The last of them never is.",
+        "Largest share of the workers of a group and phase that may be ejected at once, from 0"
+        " to 1. The last worker is never ejected.",
         at_least=0,
         at_most=1,
     )
     canary_seconds: float = setting(
         330.0,
-        "Time in which a canary must end: a hand-over of a few tokens that proves a worker that has"
-        " moved no KV since its start, before it gets a request and is ready. Longer than the first"
-        " hand-over of an engine may take (SGLang's first_handover_timeout_seconds, 300). 0: none"
-        " are sent, and every worker counts as proved.",
+        "Time in which a canary must end: a hand-over of a few tokens that proves a worker that"
+        " has moved no KV since its start, before the worker gets a request and is ready. Set it"
+        " longer than an engine's first hand-over may take (SGLang's"
+        " first_handover_timeout_seconds, 300). 0: no canaries are sent, and every worker counts"
+        " as proved.",
         at_least=0,
     )
     max_backlog_bytes: int = setting(
         64 * 1024 * 1024,
-        "Output kept for a frontend. Past it one that has read nothing for 5 seconds is given up:"
-        " its stream is closed and its requests are cancelled. Past four times as much, any is.",
+        "Output kept for one frontend. Past this, a frontend that has read nothing for 5 seconds"
+        " is given up: its stream is closed, and its requests are cancelled. Past four times as"
+        " much, any frontend is given up.",
         at_least=1,
     )
     drain_seconds: float = setting(
@@ -271,14 +293,15 @@ class RouterConfig:
     )
     max_stories: int = setting(
         4096,
-        "Requests that have ended and that /debug/requests/TRACE_ID of metrics_listen still tells,"
-        " the oldest forgotten first; half of them are kept for refused ones. 0: none.",
+        "Ended requests whose stories /debug/requests/TRACE_ID of metrics_listen still tells,"
+        " the oldest forgotten first; half of the places are kept for refused requests. 0: no"
+        " stories are kept.",
         at_least=0,
     )
     max_story_bytes: int = setting(
         16 * 1024 * 1024,
-        "What these may take together: some 1,300 bytes each, 600 for each further output, and 100"
-        " for each worker that would not do.",
+        "Memory for the stories of ended requests: some 1,300 bytes each, 600 for each further"
+        " output, and 100 for each worker that could not be chosen.",
         at_least=0,
     )
     log_requests: bool = setting(
@@ -286,8 +309,10 @@ class RouterConfig:
     )
     otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
     trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
-    log_format: Literal["console", "json"] = setting("console", "How log lines look.")
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
+    log_format: Literal["console", "json"] = setting("console", "Format of log lines.")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "Lowest level that is logged."
+    )
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""

@@ -48,7 +48,9 @@ def read_submit(
     try:
         check_names(message.trace_id, message.model)
         if len(message.tokenizer_sha256) > MAX_TOKENIZER_CHARACTERS:
-            raise InvalidRequestError("that is no hash of a tokenizer", param="tokenizer_sha256")
+            raise InvalidRequestError(
+                "tokenizer_sha256 is no hash of a tokenizer", param="tokenizer_sha256"
+            )
         if not message.timeout_ms:
             raise InvalidRequestError("a request needs a deadline", param="timeout_ms")
         needs = permissions.check(message.task)

@@ -115,13 +115,21 @@ class RouterCollector(Collector):
         waiting = core.queue_length + reading.early
         yield _gauge("queue_length", "Sequences that wait for a pair.", waiting)
         yield _gauge("queue_limit", "Sequences that may wait.", core.queue_limit)
-        yield _gauge("open_sequences", "Admitted and not ended.", core.open_sequences)
+        yield _gauge(
+            "open_sequences",
+            "Sequences that were admitted and have not ended.",
+            core.open_sequences,
+        )
         yield _gauge("frontends", "Connected frontends.", core.frontends)
         yield _gauge("sessions", "Sessions whose last prefill worker is remembered.", core.sessions)
         yield _gauge("draining", "1 while the router shuts down.", core.draining)
         yield _gauge("ready_pairs", "Matching pairs that take work.", core.ready_pairs)
-        yield _counter("relayed_bytes", "Payload passed on.", reading.relayed_bytes)
-        yield _counter("relayed_frames", "Frames of workers.", reading.relayed_frames)
+        yield _counter(
+            "relayed_bytes",
+            "Payload bytes passed on from workers to frontends.",
+            reading.relayed_bytes,
+        )
+        yield _counter("relayed_frames", "Frames that workers sent.", reading.relayed_frames)
         yield from _workers(core.workers)
         yield from _conducts(reading.conducts, core.records)
         yield _policy_failures(reading.policy_failures)
@@ -131,7 +139,7 @@ class RouterCollector(Collector):
 def _discovery(reading: Reading) -> Iterator[Metric]:
     for name, text, numbers in (
         ("discovered", "Workers that discovery lists, connected or not.", reading.listed),
-        ("served", "Those of them that this router serves.", reading.served),
+        ("served", "Workers of discovery's list that this router serves.", reading.served),
     ):
         family = GaugeMetricFamily(f"tandem_router_{name}_workers", text, labels=["phase"])
         for phase, number in numbers.items():
@@ -144,7 +152,7 @@ def _discovery(reading: Reading) -> Iterator[Metric]:
     )
     yield _gauge(
         "discovery_age_seconds",
-        "Since discovery last heard from its source; 0 where it has none.",
+        "Time since discovery last heard from its source; 0 where discovery has no source.",
         reading.discovery_age_seconds,
     )
     errors_by_reason = {each.value: number for each, number in reading.discovery_errors.items()}
@@ -180,7 +188,7 @@ def _conducts(
     labels = ["worker", "phase"]
     faults = CounterMetricFamily(
         "tandem_router_worker_faults",
-        "What the worker sent and could not be read, as this router saw it.",
+        "Messages of the worker that this router could not read.",
         labels=labels,
     )
     failures = CounterMetricFamily(
@@ -251,26 +259,28 @@ def _counters(counts: Counts) -> Iterator[Metric]:
         for reason in Reason:
             ways.add_metric([way.value, reason.value], counts.ways[way, reason])
     yield ways
-    yield _counter("prompt_tokens", "Of prompts sent to prefill workers.", counts.prompt_tokens)
+    yield _counter(
+        "prompt_tokens", "Tokens of prompts sent to prefill workers.", counts.prompt_tokens
+    )
     yield _counter(
         "expected_cached_tokens",
-        "Those of them that the worker's cache was thought to hold when it was chosen.",
+        "Tokens of prompts that the chosen worker's cache was thought to hold.",
         counts.cached_tokens,
     )
     yield _counter(
         "lost_hit_tokens",
-        "Those of them that a cache would have had, if the prompts of their session did not differ"
-        " at the same early place each time.",
+        "Tokens of prompts that a cache would have had, if the prompts of their session did not"
+        " differ at the same early place each time.",
         counts.lost_hit_tokens,
     )
     yield _labelled(
         "resumed",
-        "Sequences that were to be resumed as their decode worker was lost, by what came of it.",
+        "Sequences to be resumed after the loss of a decode worker, by result.",
         "outcome",
         counts.resumed,
         RESUMED,
     )
-    yield _counter("retries", "Further attempts on another pair.", counts.retries)
+    yield _counter("retries", "Further attempts of sequences on another pair.", counts.retries)
     yield _counter(
         "requeued",
         "Sequences queued again because a worker was full, or shut down, before it began.",

@@ -149,7 +149,10 @@ class Relay:
             try:
                 self._carry_out[type(action)](action)
             except Exception:
-                log.exception("an action failed", extra={"reason": type(action).__name__})
+                log.exception(
+                    "the router could not carry out an action",
+                    extra={"reason": type(action).__name__},
+                )
                 failed += _failed(action)
         if failed:
             self.handle(*failed)
@@ -321,7 +324,7 @@ class Relay:
         try:
             tell(sink)
         except Exception:
-            log.exception("an end cannot be said as it is")
+            log.exception("the end of a request cannot be written")
             error = InternalError("the router could not say how this sequence ended")
             sink.add_end(actions.EndSequence(action.frontend, action.sequence, error))
 
@@ -359,13 +362,14 @@ class Relay:
     def _warn_of_lost_hits(self, action: actions.HitsLost) -> None:
         lost = action.lost
         self.complaints.warn(
-            "a session's prompts differ at the same early place each time; caches have no more",
+            "a session's prompts differ at the same early place each time; caches hold nothing"
+            " behind that place",
             "lost_hits",
             session=session_text(lost.session),
             model=lost.model,
             trace_id=lost.trace_id,
-            reason=f"they are alike up to token {lost.token}, {lost.turns + 1} in a row, and for"
-            f" the last one {lost.tokens} tokens were computed again",
+            reason=f"{lost.turns + 1} prompts in a row are alike up to token {lost.token}; for the"
+            f" last one {lost.tokens} tokens were computed again",
         )
 
     def _set_fleet(self, action: actions.FleetChanged) -> None:

@@ -24,7 +24,7 @@ only the whole size is said.
 def log_death(died: WorkerDied) -> None:
     """One line for the worker, and one for each request that had begun there."""
     log.error(
-        "a worker was lost with requests that had begun there; it may have died of one of them",
+        "a worker was lost while requests ran there, and may have died of one of those requests",
         extra={"worker": died.worker, "reason": died.reason, "count": len(died.suspects)},
     )
     left = MOST_READ_BYTES

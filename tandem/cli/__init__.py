@@ -113,7 +113,7 @@ def _add_up(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     options.add_stack(parser)
     parser.add_argument(
-        "--detach", action="store_true", help="Leave it running; `tandem down` stops it."
+        "--detach", action="store_true", help="Leave the stack running; `tandem down` stops it."
     )
     parser.set_defaults(run=up.up)
 
@@ -127,12 +127,12 @@ def _add_down(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 def _add_chat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser("chat", help="Talk to a running frontend.")
     parser.add_argument(
-        "message", nargs="?", help="What to say; without it, a conversation is held."
+        "message", nargs="?", help="A message to send; without one, a conversation is held."
     )
     parser.add_argument(
         "--url", default=f"http://127.0.0.1:{options.DEFAULT_PORT}", help="[%(default)s]"
     )
-    parser.add_argument("--model", default="", help="[the first one that is served]")
+    parser.add_argument("--model", default="", help="Model to ask. [the first one that is served]")
     parser.add_argument("--max-tokens", type=int, default=256, help="[%(default)s]")
     options.add_trust(parser)
     parser.set_defaults(run=chat.chat)
@@ -140,7 +140,7 @@ def _add_chat(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "demo", help="Start everything, run requests through it, check and show what happened."
+        "demo", help="Start a stack, run requests through it, check and show what happened."
     )
     options.add_engine(parser)
     options.add_run_dir(parser)
@@ -149,11 +149,13 @@ def _add_demo(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
 
 def _add_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "config", help="Print a component's settings, and where each comes from."
+        "config", help="Print a component's settings, and the source of each."
     )
     parser.add_argument("component", choices=(*COMPONENTS, CHECK), help=_CHECKED)
     parser.add_argument(
-        "flags", nargs=argparse.REMAINDER, help="Flags as the component itself takes them."
+        "flags",
+        nargs=argparse.REMAINDER,
+        help="Flags of the component, as the component itself takes them.",
     )
     parser.set_defaults(run=_config)
 
@@ -186,12 +188,12 @@ def _check_config(given: Sequence[str], console: Console) -> int:
         )
     except subprocess.TimeoutExpired:
         raise StartError(
-            f"the check took longer than {CHECK_SECONDS:g} s: what the settings name does not end"
-            " to be imported or built"
+            f"the check took longer than {CHECK_SECONDS:g} s: importing or building a class that"
+            " the settings name did not end"
         ) from None
     console.write(done.stdout)
     if not done.returncode and would_start(component) not in done.stdout:
-        raise StartError("the check ended before it had an answer: an operator's code ended it")
+        raise StartError("the check ended without an answer: an operator's code ended the process")
     return done.returncode
 
 

@@ -104,7 +104,9 @@ class CertificateSecrets:
             from kubernetes import client, config
             from urllib3.exceptions import HTTPError
         except ImportError as error:
-            raise StartError("Secrets need: pip install 'tandem-serving[certificates]'") from error
+            raise StartError(
+                "keeping certificates in Secrets needs: pip install 'tandem-serving[certificates]'"
+            ) from error
         settings = client.Configuration()
         try:
             config.load_incluster_config(settings)  # type: ignore[no-untyped-call]

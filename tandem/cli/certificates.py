@@ -31,12 +31,12 @@ _DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--to", type=Path, metavar="DIR", help="Keep them in this folder.")
+    add("--to", type=Path, metavar="DIR", help="Keep the certificates in this folder.")
     add(
         "--secrets",
         nargs=2,
         metavar=("CA", "CERTIFICATES"),
-        help="Keep them in these two Secrets, which are made where they are not there.",
+        help="Keep the certificates in these two Secrets, which are made if missing.",
     )
     add(
         "--voucher-secret",
@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--owner",
         default="",
         metavar="ACCOUNT",
-        help="The ServiceAccount with which Secrets that are made here are deleted; they stay"
-        " otherwise.",
+        help="ServiceAccount with which Kubernetes deletes Secrets made here; without one they"
+        " stay.",
     )
     add("--namespace", default="", help="Of the Secrets.")
     add(
@@ -59,27 +59,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="The components' setting tls_peer_name; roles are names below it. [%(default)s]",
     )
-    add("--days", type=_days, default=90, help="Life of a certificate. [%(default)s]")
-    add("--ca-days", type=_days, default=3650, help="Life of the CA. [%(default)s]")
-    add("--keep", action="store_true", help="Go on: look again every ten seconds, until stopped.")
+    add(
+        "--days",
+        type=_days,
+        default=90,
+        help="Days for which a certificate is valid. [%(default)s]",
+    )
+    add("--ca-days", type=_days, default=3650, help="Days for which the CA is valid. [%(default)s]")
+    add(
+        "--keep",
+        action="store_true",
+        help="Go on: check the certificates every ten seconds, until stopped.",
+    )
     add(
         "--metrics-listen",
         default="127.0.0.1:7401",
         metavar="ADDRESS",
-        help="With --keep: where metrics and probes are. [%(default)s]",
+        help="With --keep: address of metrics and probes. [%(default)s]",
     )
     add(
         "--log-format",
         choices=get_args(logs.Format),
         default="console",
-        help="With --keep: how its log is written. [%(default)s]",
+        help="With --keep: format of log lines. [%(default)s]",
     )
 
 
 def certificates(arguments: argparse.Namespace, console: Console) -> int:
     """Raises StartError for arguments that do not fit, and where a library is not installed."""
     if (arguments.to is None) is (arguments.secrets is None):
-        raise ConfigError("say where to keep them: --to, or --secrets")
+        raise ConfigError("say where to keep the certificates: --to, or --secrets")
     if arguments.voucher_secret and not arguments.secrets:
         raise ConfigError("--voucher-secret needs --secrets")
     if arguments.owner and not arguments.secrets:
@@ -92,7 +101,7 @@ def certificates(arguments: argparse.Namespace, console: Console) -> int:
         from tandem.cli import certificate_issuing, certificate_stores
     except ImportError as error:
         raise StartError(
-            "certificates are made with: pip install 'tandem-serving[certificates]'"
+            "making certificates needs: pip install 'tandem-serving[certificates]'"
         ) from error
     plan = certificate_issuing.Plan(
         peer_name=arguments.peer_name,
@@ -138,7 +147,9 @@ def renew(store: Store, plan: Plan) -> tuple[str, ...]:
         issued = certificate_issuing.issue(store.read(), plan)
         if not issued.changes or store.write(issued.holding):
             return issued.changes
-    raise certificate_stores.StoreError("somebody else writes them all the time: run it again")
+    raise certificate_stores.StoreError(
+        "another process keeps changing the certificates: run the command again"
+    )
 
 
 def _peer_name(text: str) -> str:

@@ -31,17 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URI",
         help="hf://organisation/name, s3://bucket/folder, gs://bucket/folder, or file:///folder.",
     )
-    add("--to", type=Path, required=True, metavar="DIR", help="The model's folder afterwards.")
+    add("--to", type=Path, required=True, metavar="DIR", help="Folder to fetch the model into.")
     add("--revision", default="", help="Branch, tag or commit of a hub. [its main branch]")
     add(
         "--only-tokenizer",
         action="store_true",
-        help="Without weights: what a frontend, or the sim engine, needs.",
+        help="Fetch no weights: a frontend and the sim engine need none.",
     )
     add(
         "--lora",
         action="store_true",
-        help="It is a LoRA adapter in PEFT's layout.",
+        help="Fetch a LoRA adapter in PEFT's layout.",
     )
     add(
         "--wait",

@@ -99,7 +99,7 @@ def engine(exposition: str) -> EngineReading:
     try:
         families = list(text_string_to_metric_families(exposition))
     except ValueError as error:
-        raise ApiError("what it answered is no exposition") from error
+        raise ApiError("the answer is no Prometheus exposition") from error
     values: Counter[str] = Counter()
     phase = ""
     for sample in (sample for family in families for sample in family.samples):
@@ -107,7 +107,7 @@ def engine(exposition: str) -> EngineReading:
             values[field] += sample.value  # type: ignore[assignment]
             phase = sample.labels.get("phase", phase)
     if not phase:
-        raise ApiError("it is no worker")
+        raise ApiError("no worker's metrics are at this address")
     return EngineReading(phase=phase, **values)
 
 
@@ -116,7 +116,7 @@ def _fleet_of(address: str) -> RouterReading:
     try:
         return msgspec.convert(told, RouterReading)
     except msgspec.ValidationError as error:
-        raise ApiError(f"it answers as no router of this version does: {error}") from error
+        raise ApiError(f"the answer is not that of a router of this version: {error}") from error
 
 
 def _engine_of(address: str) -> EngineReading:

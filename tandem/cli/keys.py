@@ -20,13 +20,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new = actions.add_parser(
         "new", help="Print a new key, which is shown only now, and its line for the key file."
     )
-    new.add_argument("name", help="What metrics, audit logs and other components call it.")
+    new.add_argument("name", help="Name of the key in metrics, audit logs and other components.")
     for name in _LIMITS:
-        new.add_argument(_flag(name), type=int, metavar="N", help="[no limit]")
+        new.add_argument(
+            _flag(name),
+            type=int,
+            metavar="N",
+            help="Limit of the key's requests. [no limit]",
+        )
     new.add_argument("--max-priority", type=int, default=0, metavar="N", help="[%(default)s]")
     new.add_argument("--weight", type=int, default=1, metavar="N", help="[%(default)s]")
     for name in _LISTS:
-        new.add_argument(_flag(name), nargs="*", metavar="NAME", help="That it may use. [all]")
+        new.add_argument(
+            _flag(name),
+            nargs="*",
+            metavar="NAME",
+            help="Names that requests of the key may use. [all]",
+        )
 
 
 def keys(arguments: argparse.Namespace, console: Console) -> int:

@@ -36,7 +36,7 @@ class Bucket:
             from obstore import exceptions, store
         except ImportError as error:
             raise ConfigError(
-                "s3:// and gs:// need: pip install 'tandem-serving[bucket]'"
+                "fetching from s3:// or gs:// needs: pip install 'tandem-serving[bucket]'"
             ) from error
         self._uri = uri
         self._obstore = obstore

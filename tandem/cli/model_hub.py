@@ -34,7 +34,9 @@ class Hub:
         try:
             import huggingface_hub
         except ImportError as error:
-            raise ConfigError("hf:// needs: pip install 'tandem-serving[hub]'") from error
+            raise ConfigError(
+                "fetching from hf:// needs: pip install 'tandem-serving[hub]'"
+            ) from error
         self._hub = huggingface_hub
         self._repository = repository
         self._revision = revision or None

@@ -56,7 +56,9 @@ def wanted(
     names = list(names)
     if adapter:
         if missing := [name for name in ADAPTER if name not in names]:
-            raise FetchError(f"this is no LoRA adapter in PEFT's layout: no {', '.join(missing)}")
+            raise FetchError(
+                f"the source holds no LoRA adapter in PEFT's layout: no {', '.join(missing)}"
+            )
         return list(ADAPTER)
     top = [name for name in names if "/" not in name and not name.endswith(_NO_PART)]
     if only_tokenizer:
@@ -67,10 +69,10 @@ def wanted(
         chosen = top
     needed = ["config.json", "tokenizer.json"]
     if missing := [name for name in needed if name not in chosen]:
-        raise FetchError(f"this is no model that can be served: it has no {', '.join(missing)}")
+        raise FetchError(f"the source holds no model that can be served: no {', '.join(missing)}")
     weights = (_SAFETENSORS, *_OTHER_WEIGHTS)
     if not only_tokenizer and not any(name.endswith(weights) for name in chosen):
-        raise FetchError("this is no model that can be served: it has no weights")
+        raise FetchError("the source holds no model that can be served: no weights")
     return sorted(chosen)
 
 

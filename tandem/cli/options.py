@@ -47,7 +47,7 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=RUN_DIR,
         metavar="DIR",
-        help="Where logs and the list of processes are kept. [%(default)s]",
+        help="Folder for logs and the list of processes. [%(default)s]",
     )
 
 
@@ -65,7 +65,7 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
             f"--{phase}",
             type=positive,
             metavar="N",
-            help=f"How many {phase} workers. [1, or none beside --aggregated]",
+            help=f"Number of {phase} workers. [1, or none beside --aggregated]",
         )
         parser.add_argument(
             f"--hook-{phase}",
@@ -80,8 +80,8 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
         const=1,
         default=0,
         metavar="N",
-        help="How many workers that serve both phases: beside the pairs that --prefill and --decode"
-        " ask for, or alone. [0; 1 without a number]",
+        help="Number of workers that serve both phases, beside the pairs that --prefill and"
+        " --decode ask for, or alone. [0; 1 without a number]",
     )
     parser.add_argument(
         "--token-processes",
@@ -103,7 +103,7 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
         "--certificates",
         type=Path,
         metavar="DIR",
-        help="What `tandem certificates --to DIR` made: mutual TLS between the components.",
+        help="Folder that `tandem certificates --to DIR` made: mutual TLS between the components.",
     )
     parser.add_argument(
         "--test-logits-processor",

@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--long",
         type=options.positive,
         metavar="TOKENS",
-        help="Show times to first token of prompts that have fewer tokens and more by themselves.",
+        help="Show times to first token of shorter and of longer prompts apart.",
     )
     add("--json", type=Path, metavar="FILE", help="Write the figures as JSON too.")
     add("--plot", type=Path, metavar="FILE.svg", help="Draw the figures by fleet and policy.")
@@ -45,20 +45,22 @@ def replay(arguments: argparse.Namespace, console: Console) -> int:
 def add_measure_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--url", help="A frontend with one pair behind it, and nothing else to do.")
+    how.add_argument(
+        "--url", help="Ask a frontend that has one pair behind it, and nothing else to do."
+    )
     how.add_argument(
         "--engine-option",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         dest="engine_options",
-        help="Ask nobody: the times of the sim engine with these options.",
+        help="Ask nobody: take the times of the sim engine with these options.",
     )
-    add("--model", default="", help="[the first one that is served]")
+    add("--model", default="", help="Model to measure. [the first one that is served]")
     add("--prompt-tokens", type=options.positive, nargs="+", metavar="N", help="[1 128 512 2048]")
     add("--sequences", type=options.positive, nargs="+", metavar="N", help="[1 8 32]")
     add("--timeout", type=options.positive_number, default=TIMEOUT_SECONDS, help="[%(default)s]")
-    add("--to", type=Path, metavar="FILE", help="Where the table goes. [standard output]")
+    add("--to", type=Path, metavar="FILE", help="File for the table. [standard output]")
     options.add_trust(parser)
 
 
@@ -86,48 +88,66 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         "--requests",
         type=options.positive,
         metavar="N",
-        help=f"The first so many. [all; {REQUESTS:,} where they are made]",
+        help=f"Requests to take from the start of the trace. [all; {REQUESTS:,} with --generate]",
     )
-    add("--seconds", type=options.positive_number, metavar="S", help="Those of the first so many.")
-    add("--rate", type=options.positive_number, metavar="R", help=f"Made a second. [{RATE:g}]")
+    add(
+        "--seconds",
+        type=options.positive_number,
+        metavar="S",
+        help="Take the requests of this time from the start of the trace.",
+    )
+    add(
+        "--rate",
+        type=options.positive_number,
+        metavar="R",
+        help=f"With --generate: requests a second. [{RATE:g}]",
+    )
     add(
         "--speed",
         type=options.positive_number,
         default=1.0,
         metavar="X",
-        help="So many times as fast as the trace. [%(default)s]",
+        help="Send requests this many times as fast as the trace. [%(default)s]",
     )
-    add("--seed", type=int, default=1, metavar="N", help="Of all that is random. [%(default)s]")
+    add(
+        "--seed", type=int, default=1, metavar="N", help="Seed of all random choices. [%(default)s]"
+    )
     add("--write-trace", type=Path, metavar="FILE", help="Write the requests as a trace.")
 
 
 def _add_fleets(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--fleet", type=Path, required=True, metavar="FILE", help="The fleet: docs/replay.md.")
+    add(
+        "--fleet",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="File that describes the fleet: docs/replay.md.",
+    )
     how = parser.add_mutually_exclusive_group()
     how.add_argument(
         "--workers",
         nargs="+",
         metavar="P:D",
-        help="Other numbers of prefill and decode workers than the file's; P:D:A with so many "
-        "aggregated ones.",
+        help="Numbers of prefill and decode workers in place of the file's; P:D:A with A"
+        " aggregated ones.",
     )
     how.add_argument(
         "--sweep",
         action="store_true",
-        help="Every division of the file's number of workers into prefill and decode, and all of "
-        "them aggregated.",
+        help="Try every division of the file's workers into prefill and decode, and all workers"
+        " aggregated.",
     )
     add(
         "--policy",
         nargs="+",
         default=[*POLICIES],
         metavar="NAME",
-        help=f"How prefill workers are chosen. [{' '.join(POLICIES)}]",
+        help=f"Policies that choose prefill workers. [{' '.join(POLICIES)}]",
     )
     add(
         "--decode-policy",
         default="least_loaded",
         metavar="NAME",
-        help="How decode workers are chosen. [%(default)s]",
+        help="Policy that chooses decode workers. [%(default)s]",
     )

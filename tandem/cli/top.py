@@ -31,10 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--workers",
         default="",
         metavar="HOST:PORT,...",
-        help="Metrics ports of workers: their speed, hit rate and KV. [those of `tandem up`]",
+        help="Metrics ports of workers, to show speed, hit rate and KV. [those of `tandem up`]",
     )
     add("--interval", type=float, default=1.0, metavar="SECONDS", help="[%(default)s]")
-    add("--once", action="store_true", help="Show one frame, of one interval, and end.")
+    add("--once", action="store_true", help="Show the figures of one interval, and end.")
     options.add_run_dir(parser)
 
 

@@ -29,7 +29,7 @@ class TracedRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.timestamp < 0 or self.input_length < 1 or self.output_length < 1:
-            raise ValueError("a timestamp is at least 0, and a length at least 1")
+            raise ValueError("timestamps must be at least 0, and lengths at least 1")
 
 
 def read(

@@ -21,8 +21,8 @@ _OFFERED = f"the answer is made by {FORCED_SEQUENCE}, which the frontend must of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--url", required=True, help="The frontend, http:// or https://.")
-    add("--model", default="", help="[the first one that is served]")
+    add("--url", required=True, help="URL of the frontend, http:// or https://.")
+    add("--model", default="", help="Model to ask. [the first one that is served]")
     options.add_trust(parser)
     add(
         "--kv",
@@ -36,7 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=8,
         metavar="N",
-        help="The least that a prompt token must move. [%(default)s, the least of any engine]",
+        help="Fewest KV bytes that must move for each prompt token. [%(default)s, the least of"
+        " any engine]",
     )
     add(
         "--expect-forced",
@@ -49,7 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PHRASE",
         help=f"Check that an output hook ends an answer before PHRASE; {_OFFERED}",
     )
-    add("--timeout", type=float, default=120.0, metavar="SECONDS", help="For all. [%(default)s]")
+    add(
+        "--timeout",
+        type=float,
+        default=120.0,
+        metavar="SECONDS",
+        help="Time for all checks together. [%(default)s]",
+    )
 
 
 def verify(arguments: argparse.Namespace, console: Console) -> int:

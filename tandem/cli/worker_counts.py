@@ -77,7 +77,7 @@ def counts(exposition: str) -> Mapping[str, Counts]:
     try:
         families = list(text_string_to_metric_families(exposition))
     except ValueError as error:
-        raise ApiError("what a metrics port answered is no exposition") from error
+        raise ApiError("a metrics port's answer is no Prometheus exposition") from error
     for sample in (sample for family in families for sample in family.samples):
         phase = sample.labels.get("phase", "")
         if sample.name == KV_BYTES:

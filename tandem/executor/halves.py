@@ -69,7 +69,7 @@ def _check_params(params: ContextPhaseParams) -> None:
         )
     if list(_content(state).first_token_ids) != list(params.first_gen_tokens):
         raise VoucherError(
-            "first_gen_tokens are not those of opaque_state", param="context_phase_params"
+            "first_gen_tokens do not match opaque_state", param="context_phase_params"
         )
 
 
@@ -77,4 +77,4 @@ def _content(signed: bytes) -> common_pb2.Voucher:
     try:
         return common_pb2.Voucher.FromString(common_pb2.SignedVoucher.FromString(signed).voucher)
     except DecodeError as error:
-        raise VoucherError("opaque_state is none", param="context_phase_params") from error
+        raise VoucherError("opaque_state cannot be read", param="context_phase_params") from error

@@ -263,7 +263,7 @@ class _Served:
             try:
                 completion = self._completion(finish)
             except (ValueError, RecursionError):
-                core.fail(self._id, WorkerError("What classifiers answered cannot be read"))
+                core.fail(self._id, WorkerError("The answers of classifiers cannot be read"))
                 continue
             if self._tapped is not None and not self._streaming:
                 logits = self._tapped.logits(finish.choice, self._counts[finish.choice])
@@ -300,7 +300,7 @@ class _Served:
         try:
             params, log_probs = halves.left(self._id, finish.voucher)
         except VoucherError:
-            core.fail(self._id, WorkerError("The router did not say what can be read"))
+            core.fail(self._id, WorkerError("The router's message cannot be read"))
             return
         core.tokens(self._id, finish.choice, list(params.first_gen_tokens), log_probs)
         core.finish(self._id, finish.choice, Completion(FinishReason.LENGTH, params=params))

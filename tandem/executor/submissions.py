@@ -210,7 +210,7 @@ def _check(request: Request) -> None:
     for name in ("stop_words", "bad_words"):
         for word in getattr(request, name) or ():
             if not len(word):
-                raise InvalidRequestError(f"one of {name} has no tokens", param=name)
+                raise InvalidRequestError(f"{name} holds an entry without tokens", param=name)
     if request.logits_post_processor is not None:
         try:
             with_client_id(request.logits_post_processor)

@@ -199,6 +199,8 @@ def _load(entry: HookEntry, phase: Phase, model: str, audit: AuditLog | None) ->
     if entry.shadow:
         log.warning("a hook is in shadow: its verdicts are not applied", extra={"hook": entry.name})
     elif entry.on_error == "open":
-        log.warning("a hook fails open: what it fails on is shown", extra={"hook": entry.name})
+        log.warning(
+            "a hook fails open: text on which it fails is shown", extra={"hook": entry.name}
+        )
     log.info("hook loaded", extra={"hook": entry.name, "phase": phase})
     return LoadedHook(hook, entry=entry, phase=phase, model=model, audit=audit)

@@ -45,15 +45,15 @@ def check_offer(offer: kv_pb2.KvOffer, *, pages: int) -> None:
     if not offer.room:
         raise KvTransferError("a room without a number is offered")
     if len(set(offer.pages)) != len(offer.pages) or max(offer.pages, default=0) >= pages:
-        raise KvTransferError("pages are offered that cannot be")
+        raise KvTransferError("offered pages are doubled, or outside the memory")
 
 
 def check_landed(landed: kv_pb2.KvLanded) -> None:
     """Raises KvTransferError for what no hand-over comes to."""
     logprobs = (landed.first_logprob, *landed.top_logprob)
     if len(landed.top_token_id) != len(landed.top_logprob) or not all(map(isfinite, logprobs)):
-        raise KvTransferError("log-probabilities came that cannot be")
+        raise KvTransferError("a log-probability is out of range")
     if not (isfinite(landed.seconds) and landed.seconds >= 0):
-        raise KvTransferError("a hand-over took a time that cannot be")
+        raise KvTransferError("the time of a hand-over is out of range")
     if not _TRANSPORT.fullmatch(landed.transport):
-        raise KvTransferError("a hand-over went over what is no transport")
+        raise KvTransferError("a hand-over names no transport")

@@ -180,7 +180,7 @@ class Write:
             self._handle.release()
         except self._errors as error:
             # Nobody can do more, and other rooms wait behind this one.
-            log.warning("a hand-over's write is not cancelled", extra={"reason": str(error)})
+            log.warning("a hand-over's write could not be cancelled", extra={"reason": str(error)})
 
 
 def _load() -> tuple[ModuleType, tuple[type[Exception], ...]]:

@@ -120,7 +120,10 @@ class SenderLink:
             try:
                 peer.close()
             except KvTransferError as error:
-                log.warning("hand-over peer not closed", extra={"reason": error.message})
+                log.warning(
+                    "the connection to a hand-over's peer could not be closed",
+                    extra={"reason": error.message},
+                )
 
     def _greet(self, hello: kv_pb2.KvMemory) -> Peer:
         own = self._rooms.hello
@@ -139,7 +142,9 @@ class SenderLink:
             async for message in others:
                 self._on_offers(message)
         except KvTransferError as error:
-            log.warning("a decode engine says what cannot be", extra={"reason": error.message})
+            log.warning(
+                "a decode engine broke the hand-over's protocol", extra={"reason": error.message}
+            )
             return error.message
         return ""
 

@@ -267,7 +267,7 @@ def _spread(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
 
 def _contradiction(what: str) -> ContradictionError:
     """The client's own: nothing for an operator to see to."""
-    log.info("a request contradicts itself", extra={"reason": what})
+    log.info("a request's logits processors leave no token to choose", extra={"reason": what})
     return ContradictionError(f"the request contradicts itself: {what}")
 
 

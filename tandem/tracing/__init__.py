@@ -27,7 +27,7 @@ ENDPOINT_HELP = (
 """Help of the setting `otlp_endpoint`, which every component has."""
 RATIO_HELP = (
     "Share of the requests that are traced, 0 to 1, where the client's `traceparent` does not say."
-    " The frontend alone decides; the other components trace what it traces."
+    " The frontend alone decides; other components trace what the frontend traces."
 )
 """Help of the setting `trace_sample_ratio`."""
 

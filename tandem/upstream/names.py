@@ -20,7 +20,7 @@ MAX_ROUTERS = 8
 def check(routers: Sequence[str]) -> None:
     """Raises ConfigError for an entry that is no address."""
     if not routers:
-        raise ConfigError("router names no router")
+        raise ConfigError("the setting router names no router")
     if bad := [each for each in routers if not addresses.is_address(each.removeprefix(DNS))]:
         raise ConfigError(f"routers are written host:port or dns://host:port; not so: {bad[0]!r}")
 
@@ -50,7 +50,7 @@ class Names:
             reason = str(error.strerror or error)
             if self._failures.get(name) != reason:  # it is looked up for ever, and named once
                 extra = {"address": name, "reason": reason}
-                log.warning("a name is not resolved; what was known of it stays", extra=extra)
+                log.warning("a name is not resolved; the addresses known before stay", extra=extra)
             self._failures[name] = reason
             return
         self._failures.pop(name, None)

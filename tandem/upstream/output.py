@@ -197,7 +197,7 @@ def _parts(message: router_pb2.RouterMessage, payload: bytes) -> Sequence[tuple[
     if not workers:
         return ((0, payload),)
     if sum(sizes) != len(payload) or 0 in workers:
-        raise ValueError("parts of a payload are not those of all of it")
+        raise ValueError("the parts of a payload do not make the whole payload")
     if len(workers) == 1:
         return ((workers[0], payload),)
     ends = accumulate(sizes)

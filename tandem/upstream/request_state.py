@@ -443,7 +443,7 @@ class RequestState:
         try:
             take(*arguments)
         except Exception:
-            log.exception("what came for a request cannot be taken")
+            log.exception("a router's output for a request cannot be handled")
             self.fail(InternalError("The frontend failed; see its log"))
 
     def settle(self) -> None:

@@ -136,7 +136,7 @@ class RouterLink:
                 reason = f"{error.code().name}: {error.details()}"
             except Exception:  # whatever a router says costs its stream, and no more
                 reason = "the frontend made an error; its log has it"
-                log.exception("a message of the router could not be worked with")
+                log.exception("a message of the router could not be handled")
             finally:
                 stream.outbox.close()
                 stream.over.set()

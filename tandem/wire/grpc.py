@@ -70,7 +70,8 @@ class _AnsweringBytes:
 
 
 REFLECTION_HELP = (
-    "Tell whoever asks on the gRPC port which calls there are (server reflection, for grpcurl)."
+    "Serve gRPC's server reflection, which tells whoever asks on the gRPC port which calls there"
+    " are, for grpcurl."
 )
 
 

@@ -20,10 +20,11 @@ PeerRole = Literal["frontend", "router", "prefill", "decode", "worker"]
 ROLES: tuple[PeerRole, ...] = get_args(PeerRole)
 
 CERT_HELP = (
-    "PEM file of this component's certificate, for mutual TLS with the other components; it is read"
-    " again when it changes. Goes with tls_key and tls_ca; without all three gRPC is plaintext."
+    "PEM file of this component's certificate, for mutual TLS with the other components. The file"
+    " is read again when it changes. Set it with tls_key and tls_ca; without all three gRPC is"
+    " plaintext."
 )
-KEY_HELP = "PEM file of that certificate's key, without a password."
+KEY_HELP = "PEM file of the key of tls_cert, without a password."
 CA_HELP = "PEM file of the CA whose certificates other components must show: Tandem's own."
 PEER_NAME_HELP = (
     "DNS name below which certificates bear roles: frontend.NAME, router.NAME, prefill.NAME,"

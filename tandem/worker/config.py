@@ -63,36 +63,42 @@ class WorkerConfig:
     )
     deployment_revision: str = setting(
         "",
-        "What the deployment calls this configuration: workers of two revisions are never paired,"
-        " so that a rollout mixes nothing.",
+        "Name of this configuration in the deployment. Workers of different revisions are never"
+        " paired, so that a rollout mixes nothing.",
     )
     ready_when_paired: bool = setting(
         False,
-        "Not ready before a router has said once that a pair uses this worker; from then on ready"
-        " whatever becomes of its peers. For rollouts that must not outrun the other phase.",
+        "The worker is not ready before a router has said once that a pair uses it; from then on"
+        " it stays ready, whatever becomes of its peers. For rollouts that must not outrun the"
+        " other phase.",
     )
     tls_cert: str = setting("", tls.CERT_HELP)
     tls_key: str = setting("", tls.KEY_HELP)
     tls_ca: str = setting("", tls.CA_HELP)
     tls_peer_name: str = setting("tandem", tls.PEER_NAME_HELP)
-    engine: Literal["sim", "sglang"] = setting("sglang", "What computes: sglang, or the simulator.")
+    engine: Literal["sim", "sglang"] = setting(
+        "sglang", "The engine that computes: sglang, or sim, a simulation."
+    )
     model_path: Path = setting(REQUIRED, "Folder of the model, in Hugging Face layout.")
     served_model_name: str = setting(
         "", "The `model` that requests name; empty: the name of the model's folder."
     )
     lora_adapters: dict[str, str] = setting(
         {},
-        "LoRA adapters of the model, by name: the folder of each, in PEFT's layout. Requests name"
-        " one as model:adapter; equal in both phases. See docs/lora.md.",
+        "LoRA adapters of the model: the folder of each, in PEFT's layout, by the adapter's"
+        " name. Requests name an adapter as model:adapter. Set the same in both phases. See"
+        " docs/lora.md.",
     )
     max_lora_adapters: int = setting(
         64, "Most LoRA adapters of one worker.", above=0, at_most=lora.MOST_ADAPTERS
     )
     max_lora_rank: int = setting(
-        128, "Highest rank of a LoRA adapter; a higher one is refused at the start.", above=0
+        128,
+        "Highest rank of a LoRA adapter; the worker does not start with one of a higher rank.",
+        above=0,
     )
     engine_options: dict[str, Any] = setting(
-        {}, "Options of the engine itself; each engine documents its own and refuses others."
+        {}, "Options of the engine. Each engine documents its own options, and refuses others."
     )
     nodes: int = setting(
         1,
@@ -101,42 +107,47 @@ class WorkerConfig:
     )
     node_rank: int = setting(
         0,
-        "Which of the nodes this is. 0 leads: it serves the worker. The others follow it, and serve"
+        "Number of this node. Node 0 leads: it serves the worker. Other nodes follow, and serve"
         " /live, /ready and /metrics alone.",
     )
     leader: str = setting(
         "",
-        "With nodes above 1: host:port at which they meet; the host that node 0 advertises, and a"
-        " free port of it.",
+        "With nodes above 1: host:port at which the nodes meet, which is the host that node 0"
+        " advertises and a free port there.",
     )
     max_sequences: int = setting(
-        256, "Most sequences open at once; routers are told, and one more is refused.", at_least=1
+        256,
+        "Most sequences open at once. Routers are told this number, and the worker refuses"
+        " one more.",
+        at_least=1,
     )
     token_processes: int = setting(
         1,
-        "Decode: processes that turn tokens into output, each with an equal part of max_sequences"
-        " and max_held_bytes; sglang alone. Those from the second on listen at the port of `listen`"
-        " plus their number, and routers must list them too. See docs/engines/sglang.md.",
+        "Decode: processes that turn tokens into output, each with an equal part of"
+        " max_sequences and max_held_bytes; sglang alone. Processes from the second on listen at"
+        " the port of `listen` plus their number, and routers must list them too. See"
+        " docs/engines/sglang.md.",
         at_least=1,
         at_most=_MOST_TOKEN_PROCESSES,
     )
     early_reports_per_second: float = setting(
         10.0,
-        "Most reports a second of its load and prefix cache that a worker sends each router beside"
-        " the regular one, as soon as 2,048 prompt tokens or a sixteenth of its slots were started"
-        " or ended; 0: none.",
+        "Most early reports a second of load and prefix cache that a worker sends each router."
+        " An early report comes beside the regular ones, as soon as 2,048 prompt tokens or a"
+        " sixteenth of the worker's slots were started or ended. 0: no early reports.",
         at_least=0,
     )
     max_held_bytes: int = setting(
         DEFAULT_BYTES,
-        "What is held for all sequences together: tasks, output that waits for classifiers or for"
+        "Memory held for all sequences together: tasks, output that waits for classifiers or for"
         " prefill's verdict, and output that waits for routers. A sequence whose task would take"
         " more than three quarters is refused; where output finds no room, the sequence or the"
-        " router whose output holds most is ended. Well below the memory limit of the process.",
+        " router whose output holds most is ended. Set it well below the memory limit of the"
+        " process.",
         at_least=_LEAST_HELD_BYTES,
     )
     hook: str = setting(
-        "", 'Import path of the output hook\'s class, "package.module:Class"; empty: no hook.'
+        "", 'Import path of the output hook\'s class, "package.module:Class". Empty: no hook.'
     )
     hooks: dict[str, Any] = setting(
         {},
@@ -152,29 +163,32 @@ class WorkerConfig:
     )
     audit: dict[str, Any] = setting(
         {},
-        "Where decisions of hooks and classifiers are written down, as a settings file writes it:"
-        " path, content, key_file, max_bytes, files, passes and on_full. See docs/hooks/audit.md.",
+        "The audit log of hooks' and classifiers' decisions, as a settings file writes it: path,"
+        " content, key_file, max_bytes, files, passes and on_full. See docs/hooks/audit.md.",
     )
     propagate_terminate: bool = setting(
         False,
-        "Prefill: a terminate by this worker's hook ends the whole request; false: decode goes on,"
-        " and its own hook decides.",
+        "Prefill: a terminate by this worker's hook ends the whole request. False: decode goes"
+        " on, and decode's own hook decides.",
     )
     test_logits_processor: bool = setting(
-        False, 'Every answer becomes exactly "Hello world!": proves that logits processors work.'
+        False,
+        'Force every answer to be exactly "Hello world!", which proves that logits'
+        " processors work.",
     )
     logits_processors: dict[str, Any] = setting(
         {},
         "Logits processors that requests may name beside the ready-made ones:"
-        " name=package.module:Class, and more in a file: docs/logits/configuring.md.",
+        " name=package.module:Class. A settings file can say more of each:"
+        " docs/logits/configuring.md.",
     )
     max_logits_processors: int = setting(
         16, "Most logits processors that one request may name.", at_least=0
     )
     logits_timeout_ms: float = setting(
         1000.0,
-        "Time of its own that one call of a logits processor may take, ms, not counting what a GPU"
-        " has to do for others before it answers; a longer one fails its request.",
+        "Most time that one call of a logits processor may take, ms, without the time in which a"
+        " GPU first works for others. A longer call fails its request.",
         above=0,
     )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
@@ -196,53 +210,64 @@ class WorkerConfig:
         " regular expression, grammar, choice) included, as JSON.",
         above=0,
     )
-    max_processor_depth: int = setting(64, "Deepest nesting of those arguments.", above=0)
-    max_processor_values: int = setting(65_536, "Most values, members and items, in them.", above=0)
+    max_processor_depth: int = setting(
+        64, "Deepest nesting of the arguments of logits processors.", above=0
+    )
+    max_processor_values: int = setting(
+        65_536, "Most values (members and items) in the arguments of logits processors.", above=0
+    )
     form_processes: int = setting(
-        1, "Processes that compile the forms of answers that requests ask for.", above=0
+        1,
+        "Processes that compile the forms of answers (JSON Schema, grammar) that requests ask for.",
+        above=0,
     )
     form_cpu_seconds: int = setting(
-        2, "CPU time that compiling one form may take; a dearer one is refused (400).", above=0
+        2,
+        "CPU time that compiling one form may take; a form that takes more is refused (400).",
+        above=0,
     )
     form_timeout_seconds: float = setting(
         30.0,
-        "Time that compiling one form may take by the clock, on a machine that is busy.",
+        "Time by the clock that compiling one form may take, on a busy machine.",
         above=0,
     )
     form_memory_mb: int = setting(256, "Memory that compiling one form may take, MiB.", above=0)
     form_cache_mb: int = setting(
         512,
-        "Memory for forms that were compiled, in use and kept for later requests, MiB.",
+        "Memory for compiled forms, in use or kept for later requests, MiB.",
         above=0,
     )
     max_parked: int = setting(
         64,
-        "Prefill: prompts whose KV may wait for a request to come, those that are computed for that"
-        " included; one more is refused with parking_full. 0: none. See"
+        "Prefill: most prompts whose KV is parked for a later request, or being computed for"
+        " that; one more is refused with parking_full. 0: no KV is parked. See"
         " docs/executor/context-only.md.",
         at_least=0,
     )
     max_parked_bytes: int = setting(
         4 * 2**30,
-        "Prefill: what that KV may take together, of the memory that the engine has.",
+        "Prefill: most memory of the engine that all parked KV may take.",
         at_least=0,
     )
     park_seconds: float = setting(
         60.0,
-        "Prefill: time for which that KV waits; then it is freed, and its request refused.",
+        "Prefill: time for which KV stays parked. Then the KV is freed, and a request for it is"
+        " refused.",
         above=0,
         at_most=_MOST_PARK_SECONDS,
     )
     drain_seconds: float = setting(
         300.0,
         "After SIGTERM, time that open sequences have to finish; then they end with an error."
-        " Parked KV is waited for as long, or until it is freed.",
+        " Parked KV is kept for that time too, or until it is freed.",
         at_least=0,
     )
     otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
     trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
-    log_format: Literal["console", "json"] = setting("console", "How log lines look.")
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "Least level logged.")
+    log_format: Literal["console", "json"] = setting("console", "Format of log lines.")
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "Lowest level that is logged."
+    )
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""

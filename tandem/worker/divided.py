@@ -144,7 +144,7 @@ class DividedWorker:
                 task.cancel()
             for ended in await asyncio.gather(*tasks, return_exceptions=True):
                 if isinstance(ended, Exception):
-                    log.error("a token process was not looked after", exc_info=ended)
+                    log.error("watching a token process failed", exc_info=ended)
 
     async def close(self) -> None:
         """The further ones end before their engine does."""
@@ -221,7 +221,7 @@ class Place:
             if self._stopping:
                 return
             log.error(
-                "a token process has ended, and its requests with it; it is started again",
+                "a token process has ended, and its requests with it; the process is started again",
                 extra={"token_process": self._number, "reason": reason},
             )
             await self._again(sharing)

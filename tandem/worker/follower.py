@@ -82,7 +82,7 @@ class Follower:
             stopped = tasks.create_task(stop.wait())
             await asyncio.wait({ended, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():
-                log.info("draining: until the leader has", extra={"seconds": patience})
+                log.info("draining: waiting for the leader", extra={"seconds": patience})
                 await asyncio.wait({ended}, timeout=patience)
             for task in (ended, stopped):
                 task.cancel()

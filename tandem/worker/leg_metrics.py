@@ -43,7 +43,7 @@ def leg_metrics(phase: Phase, counters: WorkerCounters) -> Iterator[Metric]:
     )
     yield metrics.counter(
         "tandem_worker_cached_tokens",
-        "Of those, the ones whose KV cache the engine had already.",
+        "Prompt tokens of ended sequences whose KV cache the engine had already.",
         counters.cached_tokens,
         phase=phase,
     )

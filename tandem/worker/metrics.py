@@ -79,7 +79,7 @@ class WorkerCollector(Collector):
         )
         yield self._gauge(
             "tandem_worker_waiting_legs",
-            "Of them, those that wait to enter the engine's running batch.",
+            "Open sequences that wait to enter the engine's running batch.",
             load.waiting_legs,
         )
         yield self._gauge(
@@ -104,13 +104,12 @@ class WorkerCollector(Collector):
         yield self._gauge(
             "tandem_worker_parked", "Prompts whose KV waits for a request to come.", figures.parked
         )
-        yield self._gauge(
-            "tandem_worker_parked_bytes", "What the KV takes that waits so.", figures.parked_bytes
-        )
+        yield self._gauge("tandem_worker_parked_bytes", "Bytes of parked KV.", figures.parked_bytes)
         if load.HasField("step_age_ms"):
             yield self._gauge(
                 "tandem_worker_step_age_seconds",
-                "Since the engine's last step, while it has work; absent where it cannot say.",
+                "Time since the engine's last step, while the engine has work; absent where the"
+                " engine does not report steps.",
                 load.step_age_ms / 1000,
             )
 

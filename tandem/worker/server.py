@@ -116,7 +116,10 @@ def check_phase(phase: Phase, config: WorkerConfig, load: LoadPhase) -> None:
             WorkerHooks.check(phase, config)
     except factory.NotInstalledError as error:
         WorkerHooks.check(phase, config)
-        log.warning("not checked: engine_options", extra={"reason": str(error)})
+        log.warning(
+            "engine_options were not checked: the engine is not installed",
+            extra={"reason": str(error)},
+        )
 
 
 def until_engine_dies(run: Callable[[], int]) -> int:

@@ -67,9 +67,12 @@ class WorkerServicer(_Servicer):
                 breaking.cancel()
                 link.outbox.stop()
                 count = self._shell.disconnect(link)
-                log.info("router gone", extra={"peer": link.peer, "count": count})
+                log.info("router disconnected", extra={"peer": link.peer, "count": count})
         if link.fault:
-            log.warning("stream given up", extra={"peer": link.peer, "reason": link.fault})
+            log.warning(
+                "a router's stream was closed for a fault of the router",
+                extra={"peer": link.peer, "reason": link.fault},
+            )
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, link.fault)
 
     async def _read(

@@ -263,10 +263,12 @@ class Shell:
             case actions.AskClassifiers(request_id):
                 self._told.append(events.JudgeFailed(request_id, _hook_error(error)))
             case actions.CancelEngine(request_id):
-                log.error("the engine could not be told of a cancel", exc_info=error)
+                log.error("the engine could not cancel a request", exc_info=error)
                 self._told.append(events.NotCancelled(request_id))
             case _:
-                log.error("%s was not carried out", type(action).__name__, exc_info=error)
+                log.error(
+                    "the worker could not carry out %s", type(action).__name__, exc_info=error
+                )
 
     def _begin(self, action: actions.Begin) -> None:
         request, info = action.request, action.info

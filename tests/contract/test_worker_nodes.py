@@ -102,7 +102,7 @@ async def test_two_nodes_serve_as_one_worker_and_end_together(groups: dict[str, 
 
         # All pods of a group get SIGTERM at once: a follower stays for what its leader still has.
         prefill.follower.process.send_signal(signal.SIGTERM)
-        _wait_for(prefill.follower, "draining: until the leader has", time.monotonic() + 20)
+        _wait_for(prefill.follower, "draining: waiting for the leader", time.monotonic() + 20)
         again = await pair.start(max_tokens=12)
         await pair.finished(again)
         assert again.text == sequence.text

@@ -315,7 +315,7 @@ def test_a_trace_is_sent_in_the_order_of_its_times_within_the_bounds(
         ("", "has no requests"),
         ('{"timestamp": 0, "input_length": 1, "output_length": 1}\nnonsense', "line 2: "),
         ('{"timestamp": 0, "input_length": 1}', "line 1: .*`output_length`"),
-        ('{"timestamp": 0, "input_length": 0, "output_length": 1}', "a length at least 1"),
+        ('{"timestamp": 0, "input_length": 0, "output_length": 1}', "lengths at least 1"),
         ('{"timestamp": -1, "input_length": 1, "output_length": 1}', "at least 0"),
         ('{"timestamp": 0, "input_length": "1", "output_length": 1}', "line 1: .*`int`"),
     ],
@@ -416,7 +416,7 @@ def test_without_aiperf_one_sentence_says_how_to_get_it(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert main(["bench"]) == 2
     assert capsys.readouterr().err == (
-        "tandem: AIPerf sends the load: pip install 'tandem-serving[bench]'\n"
+        "tandem: the load is sent by AIPerf: pip install 'tandem-serving[bench]'\n"
     )
     Tool(tmp_path)
     assert aiperf.program() == str(tmp_path / "aiperf")

@@ -304,7 +304,7 @@ def test_state_that_is_bounded_is_no_leak(module: str, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("ByChunk", "what is shown depends on where the chunks begin and end by words: shows"),
+        ("ByChunk", "the shown text depends on where chunks begin and end by words: shows"),
         ("ByChunk", "text is taken out, but its token ids are shown"),
         ("HoldsTextOnly", "are shown while its text is held back: emit(…, hold_tokens=n)"),
         ("Collects", "text is shown whose token ids were dropped: suppress(hold_tokens=n)"),

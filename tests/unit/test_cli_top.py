@@ -231,10 +231,10 @@ def test_those_that_do_not_answer_are_named_and_the_others_shown(
         by_name = {line.split()[0]: line for line in shown.splitlines() if line.startswith("  ")}
         assert status == 0
         assert "3/1024" in by_name[good]
-        assert "no answer: it answers as no router of this version does" in by_name[old]
+        assert "no answer: the answer is not that of a router of this version" in by_name[old]
         assert "no answer: 404" in by_name[without]
         assert by_name[engine].split()[1:] == ["decode", "2", "1", "0", "50%", "25%"]
-        assert "no answer: it is no worker" in by_name[no_worker]
+        assert "no answer: no worker's metrics are at this address" in by_name[no_worker]
         assert "no answer" in by_name[mute]
 
 

@@ -287,7 +287,7 @@ def test_counts_add_up_what_completed_and_every_transport() -> None:
     text += 'tandem_kv_transfer_bytes_total{phase="decode",transport="other"} 7\n'
     text += 'tandem_worker_legs_total{outcome="terminated",phase="decode"} 1\n'
     assert counts(text) == {"decode": Counts(kv_bytes=12, legs=3)}
-    with pytest.raises(ApiError, match="no exposition"):
+    with pytest.raises(ApiError, match="no Prometheus exposition"):
         counts("<html> 404")
 
 

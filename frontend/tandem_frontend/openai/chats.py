@@ -135,7 +135,9 @@ class Chats:
             return messages
         if not self._told:
             self._told = True
-            log.info("a line that clients change is left out of prompts: %s", preamble)
+            log.info(
+                "a line that changes from session to session is left out of prompts: %s", preamble
+            )
         first = messages[0].without_first_line()
         if first.content or len(messages) == 1:
             return [first, *messages[1:]]

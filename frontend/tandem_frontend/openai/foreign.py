@@ -69,7 +69,7 @@ _EDITS = _hint(
 )
 _VERBOSITY = _hint("models have no such setting", ('"medium"',))
 _MODEL_NOT_SHOWN = _hint("the model is not shown it")
-_NOTHING_KEPT = _hint("nothing is kept of it")
+_NOTHING_KEPT = _hint("nothing of it is kept or shown")
 
 _BOTH: dict[str, Foreign] = {
     # OpenAI's
@@ -167,7 +167,7 @@ _BOTH: dict[str, Foreign] = {
 }
 OF_CHATS: Mapping[str, Foreign] = _BOTH | {
     "prompt": Foreign("a chat is `messages`"),
-    "echo": Foreign("completions alone have it", _FALSE),
+    "echo": Foreign("only completions take this field", _FALSE),
     "add_special_tokens": Foreign(_NO_TEMPLATE_CHOICE, _FALSE),
 }
 OF_COMPLETIONS: Mapping[str, Foreign] = _BOTH | {
@@ -253,7 +253,7 @@ _OF_CHATS_ALONE = dict.fromkeys(_CHATS_ALONE, Foreign(_ELSEWHERE)) | {
     "chat_template_kwargs": Foreign(_ELSEWHERE, _EMPTY_OBJECT),
     "add_generation_prompt": Foreign(_ELSEWHERE, _TRUE),
     "continue_final_message": Foreign(_ELSEWHERE, _FALSE),
-    "echo": Foreign("completions alone have it", _FALSE),
+    "echo": Foreign("only completions take this field", _FALSE),
 }
 OF_RESPONSES: Mapping[str, Foreign] = (
     _BOTH
@@ -269,13 +269,13 @@ OF_RESPONSES: Mapping[str, Foreign] = (
         "context_management": _EDITS,
         "client_metadata": _NOTHING_KEPT,
         "include": Foreign(
-            "an answer has all that there is of it, and no log-probabilities",
+            "an answer includes all that `include` could add, except log-probabilities",
             ("[]", '["reasoning.encrypted_content"]'),
             offers=_FINDINGS,
         ),
-        "top_logprobs": Foreign("log-probabilities are those of chats", ("0",)),
-        "logprobs": Foreign("log-probabilities are those of chats", _FALSE),
-        "max_tool_calls": _hint("it bounds built-in tools, and no tool is built in"),
+        "top_logprobs": Foreign("only chats give log-probabilities", ("0",)),
+        "logprobs": Foreign("only chats give log-probabilities", _FALSE),
+        "max_tool_calls": _hint("the field bounds built-in tools, and this server has none"),
         "stream_options": Foreign(
             "nothing is padded, and streams end with their usage",
             ("{}", '{"include_obfuscation":false}'),
@@ -334,7 +334,7 @@ _OF_EVERY_MESSAGE: dict[str, Foreign] = {
     "container": _hint(_NO_BUILT_IN),
     "mcp_servers": _hint("this server calls no others", _EMPTY_LIST),
     "context_management": _EDITS,
-    "speed": Foreign("there is one speed", ('"standard"',)),
+    "speed": Foreign("all requests run at one speed", ('"standard"',)),
     "diagnostics": Foreign(_NO_INSIDES),
     "output_format": Foreign("see `output_config.format`"),
     "functions": Foreign("see `tools`", _EMPTY_LIST),
@@ -359,8 +359,8 @@ OF_TURNS: Mapping[str, Foreign] = (
         "stop": Foreign("see `stop_sequences`"),
         "max_completion_tokens": Foreign("see `max_tokens`"),
         "parallel_tool_calls": Foreign("see `tool_choice.disable_parallel_tool_use`"),
-        "logprobs": Foreign("log-probabilities are those of chats", _FALSE),
-        "top_logprobs": Foreign("log-probabilities are those of chats", ("0",)),
+        "logprobs": Foreign("only chats give log-probabilities", _FALSE),
+        "top_logprobs": Foreign("only chats give log-probabilities", ("0",)),
         "stream_options": Foreign("streams end with their usage"),
         "function_call": Foreign("see `tool_choice`"),
         **dict.fromkeys(("prompt_cache_key", "user"), _hint("see `metadata.user_id`")),
@@ -398,7 +398,7 @@ OF_AGENT_HINTS: Mapping[str, Foreign] = {
     "latency_sensitivity": _hint("see `priority`"),
 }
 OF_SESSION_CONTROL: Mapping[str, Foreign] = {
-    "timeout": _hint("a session is forgotten when so many others have come since"),
+    "timeout": _hint("a session is forgotten after enough other sessions have come"),
 }
 OF_TEXT: Mapping[str, Foreign] = {"verbosity": _VERBOSITY}
 OF_REASONING: Mapping[str, Foreign] = dict.fromkeys(

@@ -238,7 +238,9 @@ class Preprocessor:
         if request.best_of not in (None, request.n or 1):
             raise UnsupportedError("Choices are not ranked: `best_of` is `n`", param="best_of")
         if request.stream_options and request.stream_options.include_obfuscation:
-            raise UnsupportedError("Nothing is padded", param="stream_options.include_obfuscation")
+            raise UnsupportedError(
+                "Prompts are not padded", param="stream_options.include_obfuscation"
+            )
         if request.timeout is not None and request.timeout > config.request_timeout_seconds:
             raise InvalidRequestError(
                 f"`timeout` must not exceed {config.request_timeout_seconds:g} seconds",

@@ -21,7 +21,7 @@ from tandem_trace_replay.times import Curve, Times
 
 
 def _nothing(leg: Leg) -> Any:
-    raise AssertionError("it was given no work of that kind")
+    raise AssertionError("the engine model got no work of that kind")
 
 
 class Engine:

@@ -66,7 +66,7 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         if 0 < self.router_kill_seconds < LEAST_KILL_SECONDS:
             raise ValueError(f"`router_kill_seconds` is 0, or {LEAST_KILL_SECONDS:.0f} or more")
         if not (self.prefill.workers or self.aggregated.workers):
-            raise ValueError("there are no workers")
+            raise ValueError("a fleet needs workers")
 
     @property
     def table(self) -> Times:

@@ -87,7 +87,7 @@ class DnsDiscovery:
         """Log what is new: a name is looked up for ever and named once."""
         if self._failures.get(name) != reason:
             log.warning(
-                "a name is not resolved; what was known of it stays",
+                "a name is not resolved; the addresses known before stay",
                 extra={"address": name, "reason": reason},
             )
         self._failures[name] = reason

@@ -75,7 +75,7 @@ def bench(arguments: argparse.Namespace, console: Console) -> int:
 def _add_frontend(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--url", default=f"http://127.0.0.1:{options.DEFAULT_PORT}", help="[%(default)s]")
-    add("--model", default="", help="[the first one that is served]")
+    add("--model", default="", help="Model to measure. [the first one that is served]")
     add("--api-key-env", default="", metavar="NAME", help="Variable that holds an API key.")
     add(
         "--model-path",
@@ -89,7 +89,7 @@ def _add_frontend(parser: argparse.ArgumentParser) -> None:
         type=options.positive_number,
         default=TIMEOUT_SECONDS,
         metavar="SECONDS",
-        help="A request that takes longer has failed. [%(default)s]",
+        help="Time after which a request counts as failed. [%(default)s]",
     )
 
 
@@ -100,13 +100,13 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         "--concurrency",
         type=options.positive,
         metavar="N",
-        help=f"Closed loop: so many requests are open all the time. [{CONCURRENCY}]",
+        help=f"Closed loop: keep this many requests open all the time. [{CONCURRENCY}]",
     )
     how.add_argument(
         "--rate",
         type=options.positive_number,
         metavar="R",
-        help="Open loop: so many requests a second in the mean, at random times (Poisson).",
+        help="Open loop: send this many requests a second in the mean, at random times (Poisson).",
     )
     how.add_argument(
         "--trace",
@@ -119,20 +119,20 @@ def _add_load(parser: argparse.ArgumentParser) -> None:
         "--requests",
         type=options.positive,
         metavar="N",
-        help=f"Send no more. [{REQUESTS}; with --seconds or --trace, what comes]",
+        help=f"Most requests to send. [{REQUESTS}; with --seconds or --trace, as many as come]",
     )
     add(
         "--seconds",
         type=options.positive_number,
         metavar="S",
-        help="Send nothing new after this time; what is open then is awaited.",
+        help="Send nothing new after this time, and wait for requests that are open then.",
     )
     for what, default in (("prompt", PROMPT_TOKENS), ("output", OUTPUT_TOKENS)):
         add(
             f"--{what}-tokens",
             type=options.positive,
             metavar="N",
-            help=f"Length of each {what}, where no trace says it. [{default}]",
+            help=f"Length of each {what}, unless a trace says it. [{default}]",
         )
 
 

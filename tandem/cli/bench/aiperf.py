@@ -61,7 +61,7 @@ def program() -> str:
     beside = str(Path(sys.executable).parent)
     found = shutil.which("aiperf", path=beside) or shutil.which("aiperf")
     if found is None:
-        raise ConfigError("AIPerf sends the load: pip install 'tandem-serving[bench]'")
+        raise ConfigError("the load is sent by AIPerf: pip install 'tandem-serving[bench]'")
     return found
 
 

@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--decode-{name}",
             type=options.positive,
             metavar="N",
-            help=f"The same of a decode worker. [--{name}]",
+            help=f"The same for a decode worker. [--{name}]",
         )
     add(
         "--max-sequences",
         type=options.positive,
         default=MAX_SEQUENCES,
         metavar="N",
-        help="Those of a decode worker, as its setting. [%(default)s]",
+        help="Sequences of a decode worker, as its setting of this name. [%(default)s]",
     )
     add(
         "--context",
@@ -59,13 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kv-dtype",
         choices=shape.KV_DTYPES,
         default="auto",
-        help="auto is the type that the model computes in. [%(default)s]",
+        help="Type of the KV cache; auto is the type that the model computes in. [%(default)s]",
     )
     add(
         "--moe-a2a-backend",
         choices=shape.A2A_BACKENDS,
         default="none",
-        help="As SGLang's: with any, each GPU has the shared experts whole. [%(default)s]",
+        help="SGLang's option of this name: with any backend, each GPU holds all shared experts."
+        " [%(default)s]",
     )
     for phase in _PHASES:
         add(
@@ -73,8 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=options.share,
             default=0.0,
             metavar="SHARE",
-            help=f"Of each GPU's memory for weights and KV cache, mem_fraction_static of {phase}. "
-            "[SGLang's choice]",
+            help="Share of each GPU's memory for weights and KV cache, mem_fraction_static of"
+            f" {phase}. [SGLang's choice]",
         )
     add("--json", action="store_true", help="Print the figures as JSON, in bytes.")
 

@@ -102,7 +102,7 @@ class CacheEvents:
     def take(self, sequence: int, payload: bytes) -> None:
         """Take the batch of a number. Where a number is missing every known page is forgotten."""
         if self._next is not None and sequence != self._next:
-            log.warning("SGLang's cache events have a gap: what its cache holds is not known")
+            log.warning("SGLang's cache events have a gap: the cache's content is not known")
             self._forget()
         self._next = sequence + 1
         for event in self._batches.decode(payload).events:
@@ -170,7 +170,7 @@ class CacheSubscription:
                 _, sequence, payload = await socket.recv_multipart()
                 self.events.take(int.from_bytes(sequence, "big"), payload)
         except (msgspec.MsgspecError, ValueError):
-            log.exception("SGLang's cache events cannot be read: what its cache holds is not known")
+            log.exception("SGLang's cache events cannot be read: the cache's content is not known")
             self.events.log.clear()
         finally:
             socket.close(linger=0)

@@ -81,7 +81,7 @@ class SglangEngine(OverTraffic):
             raise
         launched.freeze_schedulers()
         if not self._traffic.ranks():
-            log.warning("SGLang's schedulers do not say their load: it is estimated")
+            log.warning("SGLang's schedulers do not report their load: the load is estimated")
         if self._sharing is not None:
             self._sharing.opened(launched)
         return replace(description, sharing=self._sharing)

@@ -25,7 +25,7 @@ _REFUSED = 64
 """Decode engines that are remembered although their KV does not fit."""
 Message = Sequence[bytes]
 Fits = Callable[[Message], bool]
-_trouble = SaidOnce("what another engine says of a hand-over cannot be used")
+_trouble = SaidOnce("another engine's message about a hand-over cannot be used")
 
 
 class Gate:

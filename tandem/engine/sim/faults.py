@@ -72,21 +72,23 @@ class Faults:
     withhold: Selector = setting(_NEVER, "PREFILL hands over without writing the last KV page.")
     corrupt: Selector = setting(_NEVER, "PREFILL damages one byte of KV after its checksum.")
     delay: Selector = setting(_NEVER, "PREFILL hands over `fault_delay_ms` late.")
-    delay_ms: float = setting(200.0, "How late, ms.", at_least=0)
+    delay_ms: float = setting(200.0, "Delay of a late hand-over, ms.", at_least=0)
     stall: Selector = setting(
         _NEVER, "The engine computes nothing for `fault_stall_seconds` when the request's turn is."
     )
-    stall_seconds: float = setting(0.0, "How long, s. 0: for ever.", at_least=0)
+    stall_seconds: float = setting(
+        0.0, "Time for which the engine stalls, s. 0: for ever.", at_least=0
+    )
     slow: Selector = setting(_NEVER, "Steps with the request in them take `fault_slow_ms` longer.")
-    slow_ms: float = setting(100.0, "How much longer, ms.", at_least=0)
-    fail: Selector = setting(_NEVER, "The engine fails the request as soon as it is given it.")
+    slow_ms: float = setting(100.0, "Time that a slow step takes longer, ms.", at_least=0)
+    fail: Selector = setting(_NEVER, "The engine fails the request as soon as the request comes.")
     crash: Selector = setting(_NEVER, "The process exits at once, at `fault_crash_at`.")
     crash_at: str = setting(
         "decode",
-        "Where: prefill (before computing), transfer (PREFILL: the write has begun; DECODE: pages "
-        "are offered) or decode (before the second token).",
+        "Where the process exits: prefill (before computing), transfer (PREFILL: the write has"
+        " begun; DECODE: pages are offered) or decode (before the second token).",
     )
-    seed: int = setting(0, "Decides the choice of p:X.")
+    seed: int = setting(0, "Seed of the random choice that p:X makes.")
 
     def __post_init__(self) -> None:
         if self.crash_at not in ("prefill", "transfer", "decode"):

@@ -20,7 +20,9 @@ T = TypeVar("T")
 class SimOptions:
     """Time, memory and language of the simulated model."""
 
-    step_ms: float = setting(10.0, "Time of one decode step, ms. 0: as fast as it can.", at_least=0)
+    step_ms: float = setting(
+        10.0, "Time of one decode step, ms. 0: as fast as the machine can.", at_least=0
+    )
     step_ms_per_sequence: float = setting(
         0.0, "Load curve: each running sequence makes a step longer by this, ms.", at_least=0
     )
@@ -31,7 +33,9 @@ class SimOptions:
         64, "Size of a token's KV slot, bytes; a multiple of 8. Both phases must agree.", at_least=8
     )
     max_total_tokens: int = setting(
-        0, "Size of the KV pool, tokens; requests wait for room in it. 0: room for all.", at_least=0
+        0,
+        "Size of the KV pool, tokens; requests wait for room in the pool. 0: room for all.",
+        at_least=0,
     )
     prefix_cache_tokens: int = setting(
         0,
@@ -48,7 +52,9 @@ class SimOptions:
         400, "The longest answer before the end token, tokens.", at_least=2
     )
     handover_timeout_seconds: float = setting(
-        30.0, "How long one phase waits for the other's part of a hand-over, s.", above=0
+        30.0,
+        "Time for which one phase waits for the other phase's part of a hand-over, s.",
+        above=0,
     )
     kv_port: int = setting(
         0, "PREFILL: port of the hand-over stream. 0: any.", at_least=0, at_most=65535

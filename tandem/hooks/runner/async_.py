@@ -165,7 +165,7 @@ class AsyncRunner:
             task.cancel()
         await self._settle(CANCEL_SECONDS)
         if self._tasks:
-            log.error("hooks ignore that they are cancelled", extra={"count": len(self._tasks)})
+            log.error("hooks go on although they were cancelled", extra={"count": len(self._tasks)})
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None

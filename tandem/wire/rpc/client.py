@@ -123,7 +123,7 @@ class RpcChannel:
                     or answer is grpc.aio.EOF
                     or await call.read() is not grpc.aio.EOF
                 ):
-                    raise _failure(grpc.StatusCode.INTERNAL, "there is no one answer to be read")
+                    raise _failure(grpc.StatusCode.INTERNAL, "the call brought no single answer")
                 return answer
             finally:
                 call.cancel()
@@ -290,7 +290,7 @@ class RpcCall:
         if self._over:
             return False
         self._cancelled = True
-        self._give_up(StreamError(grpc.StatusCode.CANCELLED, "it was cancelled here"))
+        self._give_up(StreamError(grpc.StatusCode.CANCELLED, "the call was cancelled here"))
         return True
 
     async def _send(self, requests: AsyncIterator[Any] | None, first: Headers) -> None:
@@ -354,7 +354,9 @@ class RpcCall:
             return None
 
     def _expire(self) -> None:
-        self._give_up(StreamError(grpc.StatusCode.DEADLINE_EXCEEDED, "its time was over"))
+        self._give_up(
+            StreamError(grpc.StatusCode.DEADLINE_EXCEEDED, "the call's deadline has passed")
+        )
 
     def _give_up(self, error: StreamError) -> None:
         if not self._began.done():

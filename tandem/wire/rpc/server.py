@@ -137,7 +137,9 @@ class Served(PeerConnection):
             self.refuse(ProtocolError(Code.INADEQUATE_SECURITY, "h2 was not agreed on by ALPN"))
         else:
             loop = asyncio.get_running_loop()
-            self._impatience = loop.call_later(_GREETING_SECONDS, self.abort, "it did not greet")
+            self._impatience = loop.call_later(
+                _GREETING_SECONDS, self.abort, "the peer sent no HTTP/2 preface"
+            )
             if (budget := self._listener.budget) is not None:
                 self.hold(budget.allotment(self._end_for_room))
 
@@ -154,14 +156,14 @@ class Served(PeerConnection):
         if not data.startswith(PREFACE):
             if PREFACE.startswith(data):
                 return -1
-            raise ProtocolError(Code.PROTOCOL_ERROR, "it does not speak HTTP/2")
+            raise ProtocolError(Code.PROTOCOL_ERROR, "the peer does not speak HTTP/2")
         if self._impatience is not None:
             self._impatience.cancel()
         return len(PREFACE)
 
     def refused(self, error: ProtocolError) -> None:
         self._listener.complaints.warn(
-            "connection ended: it broke the protocol",
+            "connection ended: the peer broke the protocol",
             error.code.name,
             peer=self.peer,
             reason=str(error),

@@ -189,7 +189,7 @@ async def test_complaints_are_few_and_what_is_left_out_is_counted(
     asyncio.get_running_loop().call_later(0.2, over.set)
     await over.wait()
     last = caplog.records[-1].__dict__
-    assert (last["msg"], last["code"], last["count"]) == ("bad: so many more", "one", 3)
+    assert (last["msg"], last["code"], last["count"]) == ("bad: more of the same", "one", 3)
     assert len(caplog.records) == 4
     for _ in range(3):
         complaints.warn("bad", "one")
@@ -218,5 +218,7 @@ async def test_a_flood_at_the_door_is_logged_in_a_few_lines(
     assert lines[0].__dict__["peer"] == "127.0.0.1"
     frontend.stop.set()
     await asyncio.wait_for(asyncio.shield(frontend.served), PATIENCE)
-    (rest,) = (each for each in caplog.records if each.getMessage() == f"{message}: so many more")
+    (rest,) = (
+        each for each in caplog.records if each.getMessage() == f"{message}: more of the same"
+    )
     assert rest.__dict__["count"] == 25

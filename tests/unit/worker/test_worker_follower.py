@@ -167,7 +167,7 @@ async def test_after_sigterm_it_lives_on_until_its_leader_has_drained(
     async with following(engine, model_path) as (task, stop, address):
         stop.set()
         assert (await _get(f"{address}/live"))[0] == 200  # by the loop, after it has seen `stop`
-        assert "draining: until the leader has" in caplog.messages
+        assert "draining: waiting for the leader" in caplog.messages
         assert not task.done()
         assert not engine.closed
         engine.outcome.set_result(None)

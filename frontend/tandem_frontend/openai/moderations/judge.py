@@ -72,7 +72,7 @@ class JudgeLink:
                 raise LostError(loaded.error)
         except msgspec.DecodeError as error:
             await process.end()
-            raise LostError("it says what it should not") from error
+            raise LostError("the process broke its protocol") from error
         except BaseException:
             await process.end()
             raise
@@ -90,7 +90,7 @@ class JudgeLink:
                 if waiting is not None and not waiting.done():
                     waiting.set_result(Heard(answer.said, len(payload)))
         except msgspec.DecodeError as error:
-            self._lost = LostError("it says what it should not")
+            self._lost = LostError("the process broke its protocol")
             raise self._lost from error
         except LostError as error:
             self._lost = error
