@@ -15,10 +15,12 @@ import sys
 
 import uvloop
 
-from tandem import child_process, logs
+from tandem import logs
 from tandem.errors import StartError
+from tandem.pool import child
+from tandem.pool.frames import frame
 from tandem_local_executor import process, workers
-from tandem_local_executor.judging import StandIns, message
+from tandem_local_executor.judging import Send, StandIns, message
 from tandem_local_executor.process import Order
 
 _CLOSE_SECONDS = 30
@@ -27,9 +29,9 @@ _CLOSE_SECONDS = 30
 
 def main() -> int:
     """Serve one order. Returns the exit status."""
-    child_process.ignore_signals()
-    stream = socket.socket(fileno=int(sys.argv[1]))
-    order = child_process.receive(stream)
+    child.ignore_signals()
+    stream = child.connect()
+    order = child.receive(stream)
     if order is not None:
         uvloop.run(_serve(stream, pickle.loads(order)))
     return 0
@@ -41,8 +43,12 @@ async def _serve(stream: socket.socket, order: Order) -> None:
     logs.configure("local_executor", format=settings.log_format, level=settings.log_level)
     reader, writer = await asyncio.open_unix_connection(sock=stream)
     loop = asyncio.get_running_loop()
-    stand_ins = StandIns(writer.write)
-    serving = loop.create_task(_serve_order(order, writer, stand_ins))
+
+    def send(message: bytes) -> None:
+        writer.write(frame(message))
+
+    stand_ins = StandIns(send)
+    serving = loop.create_task(_serve_order(order, send, writer, stand_ins))
     left = loop.create_task(_listen(reader, stand_ins))
     await asyncio.wait({serving, left}, return_when=asyncio.FIRST_COMPLETED)
     signal.alarm(_CLOSE_SECONDS)
@@ -54,11 +60,13 @@ async def _serve(stream: socket.socket, order: Order) -> None:
 
 async def _listen(reader: asyncio.StreamReader, stand_ins: StandIns) -> None:
     """Until the parent closes the socket."""
-    while (said := await child_process.read_message(reader)) is not None:
+    while (said := await child.read_message(reader)) is not None:
         stand_ins.take(*json.loads(said))
 
 
-async def _serve_order(order: Order, writer: asyncio.StreamWriter, stand_ins: StandIns) -> None:
+async def _serve_order(
+    order: Order, send: Send, writer: asyncio.StreamWriter, stand_ins: StandIns
+) -> None:
     try:
         async with workers.serving(
             order.configs,
@@ -66,11 +74,11 @@ async def _serve_order(order: Order, writer: asyncio.StreamWriter, stand_ins: St
             register=stand_ins.take_classifiers,
             parks=_never,
         ) as died:
-            writer.write(message(process.READY, ""))
-            writer.write(message(process.DIED, (await died).message))
+            send(message(process.READY, ""))
+            send(message(process.DIED, (await died).message))
             await writer.drain()
     except StartError as error:
-        writer.write(message(process.FAILED, str(error)))
+        send(message(process.FAILED, str(error)))
         await writer.drain()
 
 

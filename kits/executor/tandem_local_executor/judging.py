@@ -2,7 +2,7 @@
 
 The worker has a stand-in for each (`StandIns`), which sends what is to be judged over the process's
 socket; the program's side (`Judges`) asks the classifier itself, and sends the answer back.
-Messages are those of tandem.child_process, of JSON.
+Messages are those of tandem.pool.frames, of JSON.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from tandem.child_process import frame
 from tandem.errors import LoadError
 from tandem.executor.errors import ShutDownError
 from tandem.executor.live import LiveClassifier
@@ -38,7 +37,7 @@ _GIVEN = tuple(each.name for each in fields(ScoringContext))
 
 def message(word: str, *values: Any) -> bytes:
     """One thing that either side says."""
-    return frame(json.dumps([word, *values]).encode())
+    return json.dumps([word, *values]).encode()
 
 
 # --- the program's side ---------------------------------------------------------------------------

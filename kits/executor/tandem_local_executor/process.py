@@ -11,22 +11,22 @@ import asyncio
 import json
 import os
 import pickle
-import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from tandem import config, launching
-from tandem.child_process import frame, read_message
 from tandem.errors import EngineError, StartError
 from tandem.hooks.contract import Phase
+from tandem.pool.process import ChildProcess, LostError
 from tandem.worker.config import WorkerConfig
 from tandem_local_executor.judging import Judges
 
+_PROGRAM = "tandem_local_executor.__main__"
 _CLOSE_SECONDS = 25.0
 """Seconds in which the process frees its engine's memory; then it is killed."""
+_MESSAGE_BYTES = 2**32 - 1
+"""As much as a length can say: an output that is judged may be long."""
 READY, DIED, FAILED = "ready", "died", "failed"
 """What the process says: once that it serves, or why it cannot, and then why it does no longer.
 All else that it says, and is told after its order, is of local_executor/judging.py.
@@ -46,58 +46,52 @@ class WorkersProcess:
 
     def __init__(self, order: Order) -> None:
         self.order = order
-        self.judges = Judges(self._send)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process = ChildProcess(
+            max_message_bytes=_MESSAGE_BYTES, on_message=self._take, on_lost=self._find_lost
+        )
+        self.judges = Judges(self._process.send)
+        self._said: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        """The process's words about itself."""
 
     async def start(self) -> None:
         """Do not wait until it serves. Raises StartError."""
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                self._process = _spawn(theirs.fileno())
-            except OSError as error:
-                ours.close()
-                raise StartError(f"a process for the engine cannot be started: {error}") from error
-        self._reader, self._writer = await asyncio.open_unix_connection(sock=ours)
-        self._send(frame(pickle.dumps(self.order)))
+        # The program's import path is that by which the process finds the operator's code.
+        path = os.pathsep.join(filter(None, sys.path))
+        try:
+            await self._process.start(
+                f"{__package__}.__main__", {"PYTHONPATH": path}, outlives=True
+            )
+        except LostError as error:
+            reason = error.__cause__ or error
+            raise StartError(f"a process for the engine cannot be started: {reason}") from error
+        self._process.send(pickle.dumps(self.order))
 
     async def serving(self) -> None:
         """Until it serves. Raises StartError."""
-        word, message = await self._said()
+        word, message = await self._said.get()
         if word != READY:
             raise StartError(message)
 
     async def died(self) -> EngineError:
         """Why it serves no longer."""
-        _, message = await self._said()
+        _, message = await self._said.get()
         return EngineError(message)
 
     async def close(self) -> None:
         """Let the process free its engine's memory, and end the process in bounded time."""
         self.judges.close()
-        if self._process is None:
-            return
-        with suppress(OSError):
-            self._writer.write_eof()  # that is how it is told; a fork may hold the socket open
-        self._writer.close()
-        try:
-            await asyncio.to_thread(self._process.wait, _CLOSE_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            await asyncio.to_thread(self._process.wait)
+        await self._process.close(_CLOSE_SECONDS)
 
-    async def _said(self) -> tuple[str, str]:
-        """The next that it says of itself. Until then, its outputs are judged."""
-        while (said := await read_message(self._reader)) is not None:
-            word, *values = json.loads(said)
-            if word in (READY, DIED, FAILED):
-                return word, values[0]
+    def _take(self, said: bytes | bytearray) -> None:
+        word, *values = json.loads(said)
+        if word in (READY, DIED, FAILED):
+            self._said.put_nowait((word, values[0]))
+        else:
             self.judges.take(word, *values)
-        return DIED, "the engine's process has ended; what it printed before says more"
 
-    def _send(self, message: bytes) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(message)
+    def _find_lost(self) -> None:
+        message = "the engine's process has ended; what it printed before says more"
+        self._said.put_nowait((DIED, message))
 
 
 @asynccontextmanager
@@ -129,14 +123,3 @@ async def _follow(process: WorkersProcess, died: asyncio.Future[EngineError]) ->
     error = await process.died()
     if not died.done():
         died.set_result(error)
-
-
-def _spawn(stream: int) -> subprocess.Popen[bytes]:
-    """It is given the program's import path, by which it finds the operator's code."""
-    path = os.pathsep.join(filter(None, sys.path))
-    return subprocess.Popen(
-        launching.command(f"{__package__}.__main__", str(stream)),
-        stdin=subprocess.DEVNULL,
-        pass_fds=(stream,),
-        env=config.environment({"PYTHONPATH": path}),
-    )

@@ -19,7 +19,6 @@ import time
 from typing import Final, NoReturn
 
 from tandem import launching
-from tandem.child_process import frame, ignore_signals, memory, receive
 from tandem.logits.forms import productive
 from tandem.logits.forms.compiler import Compiler
 from tandem.logits.forms.wire import (
@@ -28,7 +27,6 @@ from tandem.logits.forms.wire import (
     Answer,
     Compiled,
     CompilerBoot,
-    CompilerLoaded,
     Order,
     TooDear,
     Wrong,
@@ -38,6 +36,9 @@ from tandem.logits.forms.wire import (
     orders,
 )
 from tandem.orphans import die_with
+from tandem.pool.boot import Loaded
+from tandem.pool.child import connect, ignore_signals, memory, receive
+from tandem.pool.frames import frame
 
 _DEFAULT_STACK_BYTES: Final = 2 * 1024 * 1024
 """A thread's, where the system sets no limit."""
@@ -56,8 +57,7 @@ def main() -> int:
     if len(sys.argv) == 2:
         _again_with_small_stacks(sys.argv[1])
     ignore_signals()
-    stream = socket.socket(fileno=int(sys.argv[1]))
-    stream.set_inheritable(False)
+    stream = connect()
     payload = receive(stream)
     if payload is None:
         return 1
@@ -67,11 +67,11 @@ def main() -> int:
     try:
         compiler = _load(boot)
     except Exception as error:  # noqa: BLE001 - whatever it is, the worker says it
-        stream.sendall(frame(encoder.encode(CompilerLoaded(f"{type(error).__name__}: {error}"))))
+        stream.sendall(frame(encoder.encode(Loaded(f"{type(error).__name__}: {error}"))))
         return 2
     gc.freeze()  # or a collection in a fork would copy all of this process's memory
     gc.enable()
-    stream.sendall(frame(encoder.encode(CompilerLoaded())))
+    stream.sendall(frame(encoder.encode(Loaded())))
     while (payload := receive(stream)) is not None:
         answer = _Fork(compiler, orders.decode(payload), boot).answer(stream)
         if answer is None:

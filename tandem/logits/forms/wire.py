@@ -1,6 +1,6 @@
 """What a worker and a process that compiles forms say to each other, over one Unix stream socket:
-messages of tandem/child_process.py in MessagePack. The worker says CompilerBoot
-and gets CompilerLoaded; then each Order gets its one answer before the next is sent.
+messages of tandem/pool/frames.py in MessagePack. The worker says CompilerBoot
+and gets Loaded; then each Order gets its one answer before the next is sent.
 """
 
 from __future__ import annotations
@@ -10,31 +10,24 @@ from typing import Any, Final
 import msgspec
 
 from tandem.logits.forms.compiler import Kind
+from tandem.pool.boot import Boot
 
 PROGRAM: Final = "tandem.logits.forms.process"
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 
 
-class CompilerBoot(msgspec.Struct, frozen=True, kw_only=True):
+class CompilerBoot(Boot, frozen=True, kw_only=True):
     """All a process must know to compile."""
 
     compiler: str
     """Its class, "module:Class"."""
     arguments: dict[str, Any]
     """Keyword arguments of the compiler's constructor."""
-    import_path: list[str]
-    """Where the worker finds modules."""
     cpu_seconds: int
     memory_bytes: int
     """What one form may take beside what the process has before it."""
     seconds: float
     """By the clock."""
-
-
-class CompilerLoaded(msgspec.Struct, frozen=True):
-    """Forms can be compiled, or `error` says why not."""
-
-    error: str = ""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -70,7 +63,6 @@ class TooDear(msgspec.Struct, frozen=True, tag=True):
 
 Answer = Compiled | Wrong | TooDear
 boots = msgspec.msgpack.Decoder(CompilerBoot)
-readies = msgspec.msgpack.Decoder(CompilerLoaded)
 orders = msgspec.msgpack.Decoder(Order)
 answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 encoder = msgspec.msgpack.Encoder()

@@ -11,27 +11,40 @@ import logging
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final, Protocol
 
-from tandem.child_process import LostError
 from tandem.errors import EngineError, InvalidRequestError, QueueFullError, TandemError
 from tandem.histogram import Histogram
-from tandem.line import Line
 from tandem.logits.forms.cache import FormCache
 from tandem.logits.forms.compiler import Kind
-from tandem.logits.forms.link import FormLink
-from tandem.logits.forms.wire import Answer, Compiled, CompilerBoot, Order, TooDear, Wrong
+from tandem.logits.forms.wire import (
+    MAX_MESSAGE_BYTES,
+    PROGRAM,
+    Answer,
+    Compiled,
+    CompilerBoot,
+    Order,
+    TooDear,
+    Wrong,
+    answers,
+    encoder,
+)
 from tandem.logits.model import Model
 from tandem.logits.processor import LogitsProcessor
 from tandem.metrics import REQUEST_SECONDS
+from tandem.pool.pool import Limits, Place, Pool
+from tandem.pool.process import LostError
+from tandem.pool.turns import Turn
 
 log = logging.getLogger(__name__)
 MAX_WAITING: Final = 64
 """Forms that wait to be compiled, of all keys."""
+MARGIN_SECONDS: Final = 5.0
+"""Beyond a form's own time, until the process itself counts as hung."""
 _FULL: Final = f"{MAX_WAITING} forms wait to be compiled already"
 _REMEMBERED: Final = 1024
 """Refused forms that the workshop remembers."""
@@ -85,12 +98,12 @@ class WorkshopLimits:
 class _Job:
     """A form that is being compiled, or waits for it."""
 
-    __slots__ = ("done", "form", "key", "tenant", "waiters")
+    __slots__ = ("done", "form", "key", "turn", "waiters")
 
-    def __init__(self, key: str, form: Uncompiled, tenant: str) -> None:
+    def __init__(self, key: str, form: Uncompiled, turn: Turn) -> None:
         self.key = key
         self.form = form
-        self.tenant = tenant
+        self.turn = turn
         self.waiters = 0
         self.done: asyncio.Future[Uncompiled] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -102,11 +115,32 @@ class Workshop:
     def __init__(self, plan: FormPlan, model: Model, limits: WorkshopLimits) -> None:
         self._plan = plan
         self._model = model
-        self._limits = limits
+        self._processes = limits.processes
+        self._boot = CompilerBoot(
+            compiler=plan.compiler,
+            arguments=dict(plan.arguments),
+            import_path=sys.path,
+            cpu_seconds=limits.cpu_seconds,
+            memory_bytes=limits.memory_bytes,
+            seconds=limits.seconds,
+        )
+        self._pool: Pool[Answer] = Pool(
+            PROGRAM,
+            encoder.encode,
+            answers,
+            Limits(
+                seconds=limits.seconds + MARGIN_SECONDS,
+                start_seconds=limits.start_seconds,
+                message_bytes=MAX_MESSAGE_BYTES,
+                most_waiting=MAX_WAITING,
+                full=_FULL,
+            ),
+            processes=limits.processes,
+            environment=plan.environment,
+        )
         self._jobs: dict[str, _Job] = {}
-        self._line: Line[_Job] = Line(MAX_WAITING)
-        self._added = asyncio.Event()
-        self._slots: dict[asyncio.Task[None], _Slot] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._starting: list[asyncio.Task[None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="forms")
         self._refused: OrderedDict[str, str] = OrderedDict()
         self.cache: FormCache[Uncompiled] = FormCache(limits.cache_bytes)
@@ -120,21 +154,22 @@ class Workshop:
     @property
     def waiting(self) -> int:
         """Forms that wait for a process."""
-        return len(self._line)
+        return self._pool.turns.waiting
 
     def is_compiling(self, key: str) -> bool:
         """Whether a process has this form now."""
         job = self._jobs.get(key)
-        return job is not None and job not in self._line
+        return job is not None and not self._pool.turns.is_waiting(job.turn)
 
     def start(self) -> None:
         """Start the processes now, where the plan says so; else with the first form."""
         if self._plan.eager:
-            self._run_slots()
+            turns = [self._pool.turns.line_up("") for _ in range(self._processes)]
+            self._starting = [self._run(self._start(turn)) for turn in turns]
 
     async def started(self) -> None:
         """Until the processes that `start` began stand, or could not be had."""
-        await asyncio.gather(*(slot.tried.wait() for slot in self._slots.values()))
+        await asyncio.gather(*self._starting)
 
     def known(self, key: str) -> Uncompiled | None:
         """What came of a form, if that is known. Raises InvalidRequestError where it was
@@ -156,14 +191,15 @@ class Workshop:
         if (known := self._known(key)) is not None:
             return known
         job = self._jobs.get(key) or self._ordered(key, make, tenant)
-        self._line.favour(job, tenant)
+        turns = self._pool.turns
+        turns.favour(job.turn, tenant)
         job.waiters += 1
         try:
             return await asyncio.shield(job.done)
         finally:
             job.waiters -= 1
-            if not job.waiters and job in self._line:
-                self._line.remove(job)
+            if not job.waiters and turns.is_waiting(job.turn):
+                turns.leave(job.turn)
                 self._jobs.pop(job.key, None)
 
     def _known(self, key: str) -> Uncompiled | None:
@@ -172,55 +208,55 @@ class Workshop:
         return self.cache.get(key)
 
     def _ordered(self, key: str, make: Callable[[], Uncompiled], tenant: str) -> _Job:
-        if not self._line.has_room(tenant):
-            raise QueueFullError(_FULL)
+        self._pool.turns.check_room(tenant)
         try:
-            job = self._jobs[key] = _Job(key, make(), tenant)
+            form = make()
         except InvalidRequestError as error:
             self.outcomes["wrong"] += 1
             self._refuse(key, error.message)
             raise
-        gone = self._line.add(job)
-        if gone is not None:
-            self._end(gone, QueueFullError(_FULL))
-        self._added.set()
-        self._run_slots()
+        job = self._jobs[key] = _Job(key, form, self._pool.turns.line_up(tenant))
+        self._run(self._compile(job))
         return job
 
     async def close(self) -> None:
         """Kill the processes. What waits is failed."""
-        for task in self._slots:
+        for task in self._tasks:
             task.cancel()
-        if self._slots:
-            await asyncio.wait(self._slots)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self._pool.close()
         for job in list(self._jobs.values()):
             self._finish(job, "lost", EngineError("the worker is shutting down"))
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     # --- the processes ---------------------------------------------------------------------------
 
-    def _run_slots(self) -> None:
-        while len(self._slots) < self._limits.processes:
-            slot = _Slot(self._plan, self._limits)
-            task = asyncio.get_running_loop().create_task(self._work(slot), name="forms")
-            self._slots[task] = slot
+    def _run(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(coroutine, name="forms")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
-    async def _work(self, slot: _Slot) -> None:
-        """Compile what waits, for ever."""
+    async def _start(self, turn: Turn) -> None:
+        """Start a process before it is asked for."""
+        async with self._pool.process(turn) as process:
+            try:
+                await process.ready(self._boot)
+            except LostError as error:
+                log.error("forms cannot be compiled yet", extra={"reason": str(error)})
+
+    async def _compile(self, job: _Job) -> None:
         try:
-            await slot.ready_if(self._plan.eager)
-            while True:
-                while not self._line:
-                    self._added.clear()
-                    await self._added.wait()
-                await self._compile(slot, self._line.next())
-        finally:
-            await slot.end()
+            async with self._pool.process(job.turn) as process:
+                await self._compile_by(process, job)
+        except QueueFullError as error:  # another key's form has its place
+            self._end(job, error)
 
-    async def _compile(self, slot: _Slot, job: _Job) -> None:
+    async def _compile_by(self, process: Place[Answer], job: _Job) -> None:
         began = monotonic()
         try:
-            answer = await slot.compile(Order(job.form.kind, job.form.source))
+            answer = await process.ask(Order(job.form.kind, job.form.source), self._boot)
             outcome, result = await self._judged(job, answer)
         except asyncio.CancelledError:
             self._finish(job, "lost", EngineError("the worker is shutting down"))
@@ -292,53 +328,3 @@ class Workshop:
             job.done.set_exception(result)
         else:
             job.done.set_result(result)
-
-
-class _Slot:
-    """A place for one process, which is replaced when it is lost."""
-
-    def __init__(self, plan: FormPlan, limits: WorkshopLimits) -> None:
-        self._limits = limits
-        self._boot = CompilerBoot(
-            compiler=plan.compiler,
-            arguments=dict(plan.arguments),
-            import_path=sys.path,
-            cpu_seconds=limits.cpu_seconds,
-            memory_bytes=limits.memory_bytes,
-            seconds=limits.seconds,
-        )
-        self._environment = plan.environment
-        self._link: FormLink | None = None
-        self.tried = asyncio.Event()
-        """The process was started before it was asked for, or could not be."""
-
-    async def ready_if(self, eager: bool) -> None:
-        """Start the process before it is asked for."""
-        try:
-            if eager:
-                await self._ready()
-        except LostError as error:
-            log.error("forms cannot be compiled yet", extra={"reason": str(error)})
-        finally:
-            self.tried.set()
-
-    async def compile(self, order: Order) -> Answer:
-        """Raises LostError."""
-        link = await self._ready()
-        try:
-            return await link.compile(order, seconds=self._limits.seconds)
-        except BaseException:
-            await self.end()
-            raise
-
-    async def end(self) -> None:
-        if self._link is not None:
-            link, self._link = self._link, None
-            await link.end()
-
-    async def _ready(self) -> FormLink:
-        if self._link is None:
-            self._link = await FormLink.start(
-                self._boot, self._environment, seconds=self._limits.start_seconds
-            )
-        return self._link

@@ -14,7 +14,7 @@ import pytest
 from fake_router import Reply
 from harness import CHAT, PATIENCE, Start, request_bytes, say_hello
 
-from tandem.child_process import ChildProcess
+from tandem.pool.process import ChildProcess
 from tandem.upstream.request_state import RequestState
 from tandem_frontend.http.connection import Connection
 
@@ -101,7 +101,7 @@ async def test_a_client_that_goes_while_its_prompt_is_tokenised_is_no_fault(
     began, go = asyncio.Event(), asyncio.Event()
     ask = ChildProcess.ask
 
-    async def held(self: ChildProcess, payload: bytes, **bounds: Any) -> bytes:
+    async def held(self: ChildProcess, payload: bytes, **bounds: Any) -> bytes | bytearray:
         answer = await ask(self, payload, **bounds)
         began.set()
         await go.wait()

@@ -15,13 +15,13 @@ from harness import PATIENCE, Harness, Start, error_of, request_bytes, say_hello
 
 from tandem.errors import ConfigError, QueueFullError
 from tandem.hooks.classifiers.classifier_set import Judgement
+from tandem.pool.turns import Turns
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.moderations import judge
 from tandem_frontend.openai.moderations.categories import answer_of
 from tandem_frontend.openai.moderations.wire import Judged, Unjudged
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 from tandem_frontend.openai.reading.moderations import ModerationReader
-from tandem_frontend.openai.reading.turns import Turns
 
 PATH = "/v1/moderations"
 BOTH = {"entries": ["text_judges:Toxicity", "text_judges:Openai"]}
@@ -327,19 +327,3 @@ async def test_keys_take_turns_and_what_has_no_place_in_the_line_is_refused() ->
         turns.give_back()
         await asyncio.wait_for(waiting, PATIENCE)
     assert served == ["greedy", "modest"]
-
-
-async def test_a_turn_of_one_that_has_gone_is_the_next_ones() -> None:
-    turns = Turns(1, most_waiting=1, full="full")
-    await turns.take("first")
-    gone = asyncio.create_task(turns.take("gone"))
-    await asyncio.sleep(0)
-    gone.cancel()
-    await asyncio.wait({gone})
-    late = asyncio.create_task(turns.take("late"))  # there is room in the line again
-    await asyncio.sleep(0)
-    assert not late.done()
-    turns.give_back()
-    late.cancel()  # before it has heard that it has the turn
-    await asyncio.wait({late})
-    await asyncio.wait_for(turns.take("last"), 1)

@@ -17,8 +17,8 @@ import pytest
 from fake_router import Reply
 from harness import PATIENCE, Harness, Start, error_of, events
 
-from tandem.child_process import ChildProcess, LostError
-from tandem.errors import ContextLengthError, QueueFullError
+from tandem.errors import ContextLengthError
+from tandem.pool.process import ChildProcess, LostError
 from tandem.upstream.request_state import Row
 from tandem.v1 import common_pb2, router_pb2
 from tandem_frontend.config import FrontendConfig
@@ -28,7 +28,6 @@ from tandem_frontend.openai.preprocessor import Preprocessor
 from tandem_frontend.openai.reading import readers
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 from tandem_frontend.openai.reading.reader import Reader
-from tandem_frontend.openai.reading.wire import Answered, Order, ReaderBoot, encoder
 from tandem_frontend.openai.requests import ChatMessage, ChatRequest, CompletionRequest
 from tandem_frontend.openai.tokenizer import Tokenizer
 
@@ -150,13 +149,14 @@ async def test_a_reader_that_others_killed_is_started_anew(
     started: list[ChildProcess] = []
     original = ChildProcess.start
 
-    async def recorded(*arguments: Any, **named: Any) -> ChildProcess:
-        started.append(await original(*arguments, **named))
-        return started[-1]
+    async def recorded(process: ChildProcess, *arguments: Any, **named: Any) -> None:
+        started.append(process)
+        await original(process, *arguments, **named)
 
-    monkeypatch.setattr(readers.ChildProcess, "start", recorded)
+    monkeypatch.setattr(ChildProcess, "start", recorded)
     frontend = await start(hello)
     assert (await frontend.complete(user=LARGE)).status_code == 200
+    assert started[0].pid is not None
     os.kill(started[0].pid, signal.SIGKILL)
     async with asyncio.timeout(PATIENCE):
         while not started[0].has_ended:  # noqa: ASYNC110 - of another process
@@ -191,7 +191,7 @@ async def test_middling_bodies_do_not_wait_for_large_ones(
     frontend = await start(hello)
     holding, held, original = asyncio.Event(), asyncio.Event(), ChildProcess.ask
 
-    async def ask(process: ChildProcess, payload: bytes, **named: Any) -> bytes:
+    async def ask(process: ChildProcess, payload: bytes, **named: Any) -> bytes | bytearray:
         if len(payload) > readers.MIDDLING_BYTES:
             holding.set()
             await held.wait()
@@ -226,79 +226,6 @@ async def test_too_many_large_bodies_do_not_wait_for_ever(
         held.set()
     codes = [error_of(each.result())[1] for each in both]
     assert sorted(codes) == ["internal_error", "queue_full"]  # the other says what it should not
-
-
-class Lane:
-    """One whose process reads a body when it is told to."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._boot = ReaderBoot(model="m", settings={}, import_path=[], seconds=PATIENCE)
-        self._lane = readers._Lane(PATIENCE, 0)
-        self._go_on = asyncio.Semaphore(0)
-        self.read: list[str] = []
-        monkeypatch.setattr(self._lane, "_ask", self._ask)
-
-    async def _ask(self, order: Order, boot: ReaderBoot) -> bytes:
-        self.read.append(order.id)
-        await self._go_on.acquire()
-        return encoder.encode(Answered(b""))
-
-    async def ask(self, *names: str) -> list[asyncio.Task[object]]:
-        """Bodies of keys: the first letter of a name is its key's."""
-        orders = [Order(kind="tokenize", model="m", body=b"", id=name) for name in names]
-        reads = [self._lane.read(order, self._boot, order.id[0]) for order in orders]
-        tasks = [asyncio.create_task(read) for read in reads]
-        await asyncio.sleep(0)
-        return tasks
-
-    async def finish(self) -> None:
-        for _ in range(200):
-            self._go_on.release()
-            await asyncio.sleep(0)
-
-
-@pytest.mark.promise("S6-185")
-async def test_a_key_with_many_large_bodies_waits_for_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    lane = Lane(monkeypatch)
-    tasks = await lane.ask("a1", "a2", "a3", "b1", "a4", "c1", "b2")
-    await lane.finish()
-    assert all(task.result() == Answered(b"") for task in tasks)
-    assert lane.read == ["a1", "a2", "b1", "c1", "a3", "b2", "a4"]
-
-
-@pytest.mark.promise("S6-185")
-async def test_a_key_with_few_large_bodies_takes_the_place_of_one_with_many(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(readers, "MAX_WAITING", 3)
-    lane = Lane(monkeypatch)
-    tasks = await lane.ask("a1", "a2", "a3", "a4", "a5", "b1")
-    await lane.finish()
-    refused = [task.exception() for task in tasks]
-    assert [isinstance(each, QueueFullError) for each in refused] == [0, 0, 0, 1, 1, 0]
-    assert lane.read == ["a1", "a2", "b1", "a3"]
-
-
-@pytest.mark.promise("S6-185")
-@pytest.mark.parametrize("late", [False, True])
-async def test_who_goes_away_while_it_waits_takes_no_turn(
-    monkeypatch: pytest.MonkeyPatch, late: bool
-) -> None:
-    lane = Lane(monkeypatch)
-    tasks = await lane.ask("a1", "b1", "c1")
-    if late:  # in the very turn in which its own comes
-        lane._go_on.release()
-        for _ in range(20):
-            if not tasks[0].done():
-                await asyncio.sleep(0)
-        assert lane.read == ["a1"]
-    tasks[1].cancel()
-    await lane.finish()
-    assert tasks[1].cancelled()
-    assert lane.read == ["a1", "c1"]
-    assert tasks[2].result() == Answered(b"")
 
 
 @pytest.mark.promise("S6-185")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
-import signal
 import subprocess
 import sys
 import threading
@@ -20,7 +18,6 @@ from hostile_compiler import PlainForm
 
 from tandem.errors import EngineError, InvalidRequestError, QueueFullError
 from tandem.logits.forms import workshop
-from tandem.logits.forms.link import FormLink
 from tandem.logits.forms.workshop import FormPlan, Workshop, WorkshopLimits
 from tandem.logits.model import Model
 
@@ -158,15 +155,6 @@ async def test_a_lost_process_fails_its_form_for_a_while_and_is_replaced() -> No
         assert shop.outcomes["lost"] == 1
 
 
-async def test_a_process_that_is_killed_while_it_waits_is_replaced() -> None:
-    async with open_workshop() as shop:
-        first = int((await compiled(shop, "good")).compiled)
-        os.kill(first, signal.SIGKILL)
-        with pytest.raises(EngineError):
-            await compiled(shop, "next")
-        assert int((await compiled(shop, "good", key="again")).compiled) != first
-
-
 async def test_threads_of_a_library_fit_whatever_stack_the_worker_may_have() -> None:
     before = resource.getrlimit(resource.RLIMIT_STACK)
     resource.setrlimit(resource.RLIMIT_STACK, (64 * 2**20, before[1]))  # as SGLang sets it
@@ -191,24 +179,14 @@ async def test_a_compiler_that_cannot_be_made_fails_forms_and_nothing_else() -> 
             await compiled(shop, "good")
 
 
-async def test_processes_that_take_long_stand_before_the_first_form_comes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    start = FormLink.start
-    standing = []
-
-    async def noted(*args: Any, **more: Any) -> FormLink:
-        link = await start(*args, **more)
-        standing.append(link.pid)
-        return link
-
-    monkeypatch.setattr(FormLink, "start", noted)
+async def test_processes_that_take_long_stand_before_the_first_form_comes() -> None:
     async with open_workshop(plan(eager=True), processes=2) as shop:
         shop.start()
         await asyncio.wait_for(shop.started(), WAIT_SECONDS)
+        standing = [process.pid for process in processes()]
         assert len(standing) == 2
         assert int((await compiled(shop, "good")).compiled) in standing
-        assert len(standing) == 2
+        assert [process.pid for process in processes()] == standing
 
 
 async def test_a_compiler_that_cannot_be_made_keeps_nobody_waiting() -> None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from tandem.child_process import LostError
 from tandem.errors import (
     CancelledError,
     ClassifierError,
@@ -20,6 +19,8 @@ from tandem.errors import (
     TandemError,
 )
 from tandem.hooks.classifiers.settings import parse
+from tandem.pool.process import LostError
+from tandem.pool.turns import Turns
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.messages import Call
 from tandem_frontend.metrics import Metrics
@@ -30,7 +31,6 @@ from tandem_frontend.openai.reading import readers as reading
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES, tell_ignored
 from tandem_frontend.openai.reading.moderations import ModerationTexts, check_model
 from tandem_frontend.openai.reading.reader import moderation_reader
-from tandem_frontend.openai.reading.turns import Turns
 from tandem_frontend.openai.reading.wire import Answered, Order
 
 MAX_WAITING: Final = 256
@@ -61,7 +61,7 @@ class Moderations:
         self._metrics = metrics
         self._reader = moderation_reader(config)
         self._readers = readers
-        self._boot = msgspec.structs.replace(reading.boot_of(config), model="")
+        self._boot = msgspec.structs.replace(reading.boot_of(config), name="")
         self._max_bytes = config.max_moderation_bytes
         self._seconds = config.request_timeout_seconds
         self._judge: Judge | None = None

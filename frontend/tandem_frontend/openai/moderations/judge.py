@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from tandem.child_process import ChildProcess, LostError
 from tandem.errors import ClassifierError
 from tandem.ids import counter
+from tandem.pool.process import SMALL, ChildProcess, LostError
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.moderations.wire import (
     MAX_MESSAGE_BYTES,
@@ -22,7 +22,6 @@ from tandem_frontend.openai.moderations.wire import (
     Cancel,
     JudgeBoot,
     Judged,
-    JudgeLoaded,
     Question,
     Unjudged,
     answers,
@@ -54,76 +53,70 @@ class Heard(NamedTuple):
 class JudgeLink:
     """One process, from its start to its end."""
 
-    def __init__(self, process: ChildProcess, loaded: JudgeLoaded) -> None:
-        self._process = process
-        self.names = loaded.names
-        self._seconds = loaded.seconds + MARGIN_SECONDS
+    def __init__(self) -> None:
+        self.names: tuple[str, ...] = ()
+        """Of the classifiers, once it has started."""
+        self._process = ChildProcess(
+            max_message_bytes=MAX_MESSAGE_BYTES, on_message=self._take, on_lost=self._fail_all
+        )
+        self._seconds = MARGIN_SECONDS
         self._next_call = counter()
         self._calls: dict[int, asyncio.Future[Heard]] = {}
-        self._lost: LostError | None = None
 
-    @staticmethod
-    async def start(boot: JudgeBoot) -> JudgeLink:
-        """A process that can judge. Raises LostError."""
-        process = await ChildProcess.start(PROGRAM, max_message_bytes=MAX_MESSAGE_BYTES)
+    async def start(self, boot: JudgeBoot) -> None:
+        """Until the process can judge. Raises LostError; then `close` is to be called."""
+        process = self._process
+        await process.start(PROGRAM, SMALL)
         try:
             loaded = loads.decode(await process.ask(encoder.encode(boot), seconds=START_SECONDS))
-            if loaded.error:
-                raise LostError(loaded.error)
         except msgspec.DecodeError as error:
-            await process.end()
             raise LostError("the process broke its protocol") from error
-        except BaseException:
-            await process.end()
-            raise
-        return JudgeLink(process, loaded)
+        if loaded.error:
+            raise LostError(loaded.error)
+        self.names = loaded.names
+        self._seconds += loaded.seconds
 
-    async def listen(self) -> None:
-        """Give answers to those who wait for them, until the process is lost. Raises LostError, as
-        do all calls that wait then.
-        """
-        try:
-            while True:
-                payload = await self._process.hear()
-                answer = answers.decode(payload)
-                waiting = self._calls.get(answer.call)
-                if waiting is not None and not waiting.done():
-                    waiting.set_result(Heard(answer.said, len(payload)))
-        except msgspec.DecodeError as error:
-            self._lost = LostError("the process broke its protocol")
-            raise self._lost from error
-        except LostError as error:
-            self._lost = error
-            raise
-        finally:
-            for waiting in self._calls.values():
-                if not waiting.done():
-                    waiting.set_exception(LostError("it has ended"))
+    async def lost(self) -> LostError:
+        """Why the process is lost, once it is."""
+        await self._process.gone.wait()
+        return LostError(self._process.lost)
 
     async def judge(self, ask: Callable[[int], Question]) -> Heard:
         """`ask`: the question with that number. Cancelled, it cancels the judgement. Raises
         LostError.
         """
-        if self._lost is not None:
-            raise self._lost
+        if self._process.lost:
+            raise LostError(self._process.lost)
         call = self._next_call()
         waiting: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
         self._calls[call] = waiting
-        self._process.say(encoder.encode(ask(call)))
+        self._process.send(encoder.encode(ask(call)))
         try:
             async with asyncio.timeout(self._seconds):
                 return await waiting
         except TimeoutError:
-            self._process.kill()  # its event loop hangs, and with it all judgements
-            raise LostError(f"it does not answer within {self._seconds:g} s") from None
+            why = f"it does not answer within {self._seconds:g} s"
+            self._process.lose(why)  # its event loop hangs, and with it all judgements
+            raise LostError(why) from None
         finally:
             del self._calls[call]
             if waiting.cancelled():
-                self._process.say(encoder.encode(Cancel(call)))
+                self._process.send(encoder.encode(Cancel(call)))
 
     async def close(self) -> None:
         """Let the classifiers shut down, and end the process in bounded time."""
         await self._process.close(CLOSE_SECONDS)
+
+    def _take(self, payload: bytes | bytearray) -> None:
+        answer = answers.decode(payload)
+        waiting = self._calls.get(answer.call)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(Heard(answer.said, len(payload)))
+
+    def _fail_all(self) -> None:
+        for waiting in self._calls.values():
+            if not waiting.done():
+                waiting.set_exception(LostError("it has ended"))
 
 
 class Judge:
@@ -140,12 +133,13 @@ class Judge:
         while True:
             starting = self._link
             try:
-                link = await JudgeLink.start(self._boot)
+                link = JudgeLink()
                 try:
+                    await link.start(self._boot)
                     pause = LEAST_PAUSE_SECONDS
                     log.info("classifiers of moderations are loaded")
                     starting.set_result(link)
-                    await link.listen()
+                    raise await link.lost()
                 finally:
                     await link.close()
             except LostError as error:

@@ -7,7 +7,6 @@ the socket, or with the frontend.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 from collections.abc import Hashable
@@ -15,13 +14,13 @@ from collections.abc import Hashable
 import uvloop
 
 from tandem import extra_fields, logs
-from tandem.child_process import frame, ignore_signals, read_message, receive
 from tandem.errors import LoadError, StartError
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext
 from tandem.hooks.classifiers.judgements import Judgements
 from tandem.hooks.classifiers.settings import parse
-from tandem.orphans import die_with
+from tandem.pool.child import connect, ignore_signals, read_message, receive
+from tandem.pool.frames import frame
 from tandem_frontend.openai.moderations.categories import answer_of
 from tandem_frontend.openai.moderations.wire import (
     Cancel,
@@ -37,9 +36,7 @@ from tandem_frontend.openai.moderations.wire import (
 
 def main() -> int:
     ignore_signals()
-    die_with(os.getppid())
-    stream = socket.socket(fileno=int(sys.argv[1]))
-    stream.set_inheritable(False)
+    stream = connect()
     boot = receive(stream)
     if boot is not None:
         uvloop.run(_serve(stream, boots.decode(boot)))

@@ -1,5 +1,5 @@
 """What a frontend and the process of its classifiers say to each other: messages of
-tandem/child_process.py in MessagePack. The frontend says JudgeBoot first, and gets JudgeLoaded;
+tandem/pool/frames.py in MessagePack. The frontend says JudgeBoot first, and gets JudgeLoaded;
 then each Question gets its one JudgeAnswer, in any order, unless a Cancel came before.
 """
 

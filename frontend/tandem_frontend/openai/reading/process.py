@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import logging
 import signal
-import socket
 import sys
 
-from tandem.child_process import frame, ignore_signals, receive
 from tandem.errors import InternalError, TandemError
+from tandem.pool.boot import Loaded
+from tandem.pool.child import connect, ignore_signals, receive
+from tandem.pool.frames import frame
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.reading.moderations import ModerationReader
 from tandem_frontend.openai.reading.reader import Reader, moderation_reader
 from tandem_frontend.openai.reading.wire import (
     Order,
     ReaderBoot,
-    ReaderLoaded,
     Refused,
     Reply,
     asks,
@@ -31,8 +31,7 @@ log = logging.getLogger(__name__)
 
 def main() -> int:
     ignore_signals()
-    stream = socket.socket(fileno=int(sys.argv[1]))
-    stream.set_inheritable(False)
+    stream = connect()
     readers: dict[str, Reader | ModerationReader] = {}
     seconds = 0.0
     while (payload := receive(stream)) is not None:
@@ -48,14 +47,14 @@ def main() -> int:
     return 0
 
 
-def _load(readers: dict[str, Reader | ModerationReader], boot: ReaderBoot) -> ReaderLoaded:
+def _load(readers: dict[str, Reader | ModerationReader], boot: ReaderBoot) -> Loaded:
     sys.path[:] = boot.import_path
     try:
         config = FrontendConfig(**boot.settings)
-        readers[boot.model] = Reader.load(config) if boot.model else moderation_reader(config)
+        readers[boot.name] = Reader.load(config) if boot.name else moderation_reader(config)
     except Exception as error:  # noqa: BLE001 - whatever it is, the frontend says it
-        return ReaderLoaded(f"{type(error).__name__}: {error}")
-    return ReaderLoaded()
+        return Loaded(f"{type(error).__name__}: {error}")
+    return Loaded()
 
 
 def _reply(reader: Reader | ModerationReader, order: Order) -> Reply:

@@ -1,6 +1,6 @@
 """What a frontend and a process that reads bodies say to each other: messages of
-tandem/child_process.py in MessagePack. The frontend says ReaderBoot, for each model before its
-first body, and gets ReaderLoaded; each Order gets its one Reply before the next is sent.
+tandem/pool/frames.py in MessagePack. The frontend says ReaderBoot, for each model before its first
+body, and gets Loaded; each Order gets its one Reply before the next is sent.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import msgspec
 from tandem import errors
 from tandem.errors import TandemError
 from tandem.keys.grant import Grant
+from tandem.pool.boot import Boot
 from tandem.v1 import common_pb2
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.dialects import DialectKind
@@ -23,25 +24,15 @@ Answerable: TypeAlias = Literal["tokenize", "detokenize", "count_tokens", "moder
 Kind: TypeAlias = DialectKind | Answerable
 
 
-class ReaderBoot(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """All a process must know to read what is for one model; it takes the place of an earlier one
-    of the same model.
+class ReaderBoot(Boot, frozen=True, kw_only=True, tag=True):
+    """All a process must know to read what is for one model, whose name it has. Empty: bodies of
+    moderations, which are read without a model.
     """
 
-    model: str
-    """Empty: for bodies of moderations, which are read without a model."""
     settings: dict[str, Any]
     """Those of a frontend of this model alone, without secrets."""
-    import_path: list[str]
-    """Where the frontend finds modules."""
     seconds: float
     """What one body may take, by the clock."""
-
-
-class ReaderLoaded(msgspec.Struct, frozen=True):
-    """Bodies can be read, or `error` says why not."""
-
-    error: str = ""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -100,6 +91,5 @@ def _from_plain(kind: Any, content: Any) -> Any:
 
 
 encoder = msgspec.msgpack.Encoder(enc_hook=_to_plain)
-readies = msgspec.msgpack.Decoder(ReaderLoaded)
 asks: msgspec.msgpack.Decoder[ReaderBoot | Order] = msgspec.msgpack.Decoder(ReaderBoot | Order)
 replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply, dec_hook=_from_plain)

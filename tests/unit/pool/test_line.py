@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tandem.line import Line
+from tandem.pool.line import Line
 
 
 @dataclass(eq=False)

@@ -1,0 +1,90 @@
+"""How many do something at once, and whose turn is next: one of each key's after the other."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tandem.errors import QueueFullError
+from tandem.pool.line import Line
+
+
+class Turn:
+    """A place in the line for a turn, which is to be waited for."""
+
+    __slots__ = ("given", "tenant")
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        self.given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Turns:
+    """At most `at_once` are taken. At most `most_waiting` wait for one; then a key that has few
+    waiting takes the place of one that has more.
+    """
+
+    def __init__(self, at_once: int, *, most_waiting: int, full: str) -> None:
+        """`full`: what those are told for whom there is no place."""
+        self._free = at_once
+        self._line: Line[Turn] = Line(most_waiting)
+        self._full = full
+
+    @property
+    def waiting(self) -> int:
+        """Turns that were asked for and not given yet."""
+        return len(self._line)
+
+    def check_room(self, tenant: str) -> None:
+        """Raises QueueFullError where this key cannot wait for a turn."""
+        if not self._free and not self._line.has_room(tenant):
+            raise QueueFullError(self._full)
+
+    def line_up(self, tenant: str) -> Turn:
+        """Ask for a turn, which `wait` waits for. Raises QueueFullError."""
+        self.check_room(tenant)
+        turn = Turn(tenant)
+        if self._free:
+            self._free -= 1
+            turn.given.set_result(None)
+        elif (displaced := self._line.add(turn)) is not None:
+            displaced.given.set_exception(QueueFullError(self._full))
+        return turn
+
+    async def wait(self, turn: Turn) -> None:
+        """Until the turn is given, which must be given back. Cancelled, it leaves the line. Raises
+        QueueFullError where another key took its place.
+        """
+        try:
+            await turn.given
+        except asyncio.CancelledError:
+            self.leave(turn)
+            raise
+
+    def leave(self, turn: Turn) -> None:
+        """Nobody wants the turn any more: whoever waits for it is cancelled."""
+        if turn in self._line:
+            self._line.remove(turn)
+            turn.given.cancel()
+        elif not turn.given.cancelled() and turn.given.exception() is None:
+            self.give_back()  # it came too late
+
+    async def take(self, tenant: str) -> None:
+        """Wait for a turn, which must be given back. Raises QueueFullError."""
+        await self.wait(self.line_up(tenant))
+
+    def favour(self, turn: Turn, tenant: str) -> None:
+        """Another key waits for it too: the turn comes when either's would."""
+        self._line.favour(turn, tenant)
+
+    def is_waiting(self, turn: Turn) -> bool:
+        """Whether the turn was not given yet."""
+        return turn in self._line
+
+    def give_back(self) -> None:
+        """Let the next have the turn."""
+        while len(self._line):
+            turn = self._line.next()
+            if not turn.given.done():
+                turn.given.set_result(None)
+                return
+        self._free += 1
