@@ -48,8 +48,8 @@ class Conduct:
         self._recent.append(self._clock())
         self._complain("a worker sends output that cannot be right", fault)
 
-    def doubt(self, fault: str) -> None:
-        """A frontend says so; the router has not seen it."""
+    def reported(self, fault: str) -> None:
+        """A frontend reported unreadable output, which this router has not checked."""
         self._complain(
             "a frontend cannot read a worker's output: the router checks that output", fault
         )

@@ -13,7 +13,7 @@ import msgspec
 from tandem import ids
 from tandem.admin import Document
 from tandem.prefix_blocks import session_text
-from tandem_router.core.snapshot import RecordSnapshot, WorkerSnapshot
+from tandem_router.core.snapshot import TrustSnapshot, WorkerSnapshot
 from tandem_router.relay import Relay
 from tandem_router.workers import Workers
 
@@ -75,7 +75,7 @@ def fleet(relay: Relay, workers: Workers) -> Document:
                 "silent_seconds": round(told.silent_seconds, 3),
                 "faults": told.faults,
                 **_slots(connected.get(told.address)),
-                **_record(core.records.get(told.address)),
+                **_trust(core.trusts.get(told.address)),
             }
             for told in workers.told()
         ],
@@ -101,13 +101,13 @@ def _slots(worker: WorkerSnapshot | None) -> dict[str, int]:
     }
 
 
-def _record(record: RecordSnapshot | None) -> dict[str, str | int]:
-    if record is None:
+def _trust(trust: TrustSnapshot | None) -> dict[str, str | int]:
+    if trust is None:
         return {"standing": "whole", "failed_legs": 0, "ended_legs": 0}
     return {
-        "standing": record.standing.value,
-        "failed_legs": record.failed,
-        "ended_legs": record.ended,
+        "standing": trust.reputation.value,
+        "failed_legs": trust.failed,
+        "ended_legs": trust.ended,
     }
 
 

@@ -311,7 +311,7 @@ class WorkerLink:
         self.shows = False
         """Output comes from here: it is a decode worker."""
         self.inspection: Inspection | None = None
-        """Reads what comes, while there is a doubt."""
+        """Reads what comes, for a time after a frontend's complaint."""
         self.outbox: Outbox[worker_pb2.WorkerCommand] = Outbox(self._take)
         self.patience = Patience()
         self.keeps_tasks = True

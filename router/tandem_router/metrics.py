@@ -22,14 +22,14 @@ from tandem import errors, metrics
 from tandem.endings import Outcome
 from tandem_router.choosing import Choosing, Failure
 from tandem_router.conduct import Conduct
-from tandem_router.core.snapshot import RecordSnapshot, Snapshot, WorkerSnapshot
+from tandem_router.core.snapshot import Snapshot, TrustSnapshot, WorkerSnapshot
 from tandem_router.core.values import Counts, Fingerprint, Phase, Reason, Standing, Way
 from tandem_router.discovery import Listed
 from tandem_router.discovery.base import Trouble
 from tandem_router.relay import Relay
 from tandem_router.workers import Workers
 
-_UNKNOWN = RecordSnapshot(Standing.WHOLE, 0, 0, 0, 0)
+_UNKNOWN = TrustSnapshot(Standing.WHOLE, 0, 0, 0, 0)
 _ENDS = (Outcome.FINISHED.value, Outcome.TERMINATED.value)
 _REJECTIONS = (
     *(each for each in Fingerprint._fields[1:] if each != "aggregated"),
@@ -131,7 +131,7 @@ class RouterCollector(Collector):
         )
         yield _counter("relayed_frames", "Frames that workers sent.", reading.relayed_frames)
         yield from _workers(core.workers)
-        yield from _conducts(reading.conducts, core.records)
+        yield from _conducts(reading.conducts, core.trusts)
         yield _policy_failures(reading.policy_failures)
         yield from _discovery(reading)
 
@@ -183,7 +183,7 @@ def _workers(workers: Iterable[WorkerSnapshot]) -> Iterator[Metric]:
 
 
 def _conducts(
-    conducts: Iterable[tuple[Listed, Conduct]], records: Mapping[str, RecordSnapshot]
+    conducts: Iterable[tuple[Listed, Conduct]], trusts: Mapping[str, TrustSnapshot]
 ) -> Iterator[Metric]:
     labels = ["worker", "phase"]
     faults = CounterMetricFamily(
@@ -208,11 +208,11 @@ def _conducts(
     )
     for listed, conduct in conducts:
         values = [listed.address, listed.phase.value]
-        record = records.get(listed.address, _UNKNOWN)
+        trust = trusts.get(listed.address, _UNKNOWN)
         faults.add_metric(values, conduct.faults)
-        failures.add_metric(values, record.failures)
-        ejections.add_metric(values, conduct.ejections + record.ejections)
-        ejected.add_metric(values, record.standing is not Standing.WHOLE)
+        failures.add_metric(values, trust.failures)
+        ejections.add_metric(values, conduct.ejections + trust.ejections)
+        ejected.add_metric(values, trust.reputation is not Standing.WHOLE)
     yield from (faults, failures, ejections, ejected)
 
 

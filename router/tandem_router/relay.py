@@ -278,7 +278,7 @@ class Relay:
         link = self._numbered.get(worker)
         if link is None:
             return
-        link.conduct.doubt(fault)
+        link.conduct.reported(fault)
         until = self._clock() + inspection.SECONDS
         if link.inspection is None:
             link.inspection = Inspection(until)

@@ -170,7 +170,7 @@ def test_what_another_router_has_proved_counts_here_and_at_once() -> None:
     fleet.new(Phase.DECODE)
     fleet.fail(fleet.starts)
     fleet.feed(events.WorkerLoad("prefill-0", 0, None, True))
-    assert fleet.at("decode-0").unproved
+    assert fleet.at("decode-0").trust.unproved
     assert fleet.of(actions.WorkerPaired) == []
     fleet.feed(events.WorkerLoad("decode-0", 0, None, True))
     assert {each.worker for each in fleet.of(actions.WorkerPaired)} == {"prefill-0", "decode-0"}
@@ -250,7 +250,7 @@ def test_a_new_worker_is_tried_with_the_least_loaded_that_is_whole() -> None:
     assert ejected == "decode-0"
     fleet.feed(events.WorkerLoad("decode-1", 1))
     fleet.feed(events.WorkerLoad("decode-2", 0), after=1.1)
-    assert fleet.at("decode-0").record.standing is Standing.PROBATION
+    assert fleet.at("decode-0").trust.reputation is Standing.PROBATION
     fleet.new(Phase.PREFILL, 9)
     assert {*fleet.starts} == {"prefill-9", "decode-2"}
 
@@ -265,15 +265,15 @@ def test_a_worker_that_fails_with_all_is_never_proved_and_the_others_are() -> No
     while fleet.now < 300:
         tries += [fleet.now] * ({"prefill-1"} <= set().union(*fleet.end_all("prefill-1")))
         fleet.feed(events.Tick(), after=0.1)
-    unproved = [key for key, each in fleet.core.state.fleet.workers.items() if each.unproved]
+    unproved = [key for key, each in fleet.core.state.fleet.workers.items() if each.trust.unproved]
     assert unproved == ["prefill-1"]
     told = "it has not moved KV yet: kv_transfer_failed: no pages came"
     assert fleet.core.refusal("prefill-1") == fleet.core.refusals()["prefill-1"] == told
     pauses = [round(b - a) for a, b in pairwise(tries)]
     assert pauses[:6] == [1, 2, 4, 8, 16, 32]
     assert {*pauses[6:]} <= {59, 60}
-    assert fleet.at("prefill-1").record.failures == 0
-    assert all(each.record.ended == 0 for each in fleet.core.state.fleet.workers.values())
+    assert fleet.at("prefill-1").trust.failures == 0
+    assert all(each.trust.ended == 0 for each in fleet.core.state.fleet.workers.values())
 
 
 @pytest.mark.promise("S5-262")
@@ -372,7 +372,7 @@ def test_a_partner_that_is_lost_to_it_costs_no_more_than_a_pause(how: str) -> No
     again = fleet.until_tried()
     assert {*again} == {"prefill-0", "decode-1" if partner == "decode-0" else "decode-0"}
     fleet.succeed(again)
-    assert not fleet.at("prefill-0").unproved
+    assert not fleet.at("prefill-0").trust.unproved
 
 
 @pytest.mark.promise("S5-262")
@@ -492,13 +492,13 @@ def test_workers_of_another_make_or_phase_are_no_partners() -> None:
 def test_a_worker_that_fails_with_everybody_is_ejected_for_canaries() -> None:
     fleet = Fleet(3, 3, eject_after_failures=4, max_retries=0)
     sick, _ = fleet.serve(1, LOST)
-    while fleet.at(sick).record.whole and fleet.now < 60:
+    while fleet.at(sick).trust.reputation is Standing.WHOLE and fleet.now < 60:
         fleet.feed(events.Tick(), after=0.1)
         fleet.end_all(sick)
-    assert fleet.at(sick).ejected
+    assert fleet.at(sick).used_as is Standing.EJECTED
     others = [each for key, each in fleet.core.state.fleet.workers.items() if key != sick]
-    assert all(each.record.whole for each in others)
-    assert max(each.record.failures for each in others) < 4
+    assert all(each.trust.reputation is Standing.WHOLE for each in others)
+    assert max(each.trust.failures for each in others) < 4
     assert fleet.until_tried(5) == {}  # it proves itself with requests, once its time is over
 
 
@@ -512,14 +512,16 @@ def test_a_hand_over_that_failed_is_tried_with_others_after_a_pause_and_once() -
     fleet.feed(events.Tick(), after=0.2)
     tried = [fleet.of(actions.StartLeg)[at : at + 2] for at in (0, 2)]
     assert all(len({each.worker for each in legs} & {*pair}) == 1 for legs in tried)
-    before = {key: fleet.at(key).record.ended for key in pair}
+    before = {key: fleet.at(key).trust.ended for key in pair}
     for legs in tried:
         fleet.succeed({each.worker: each for each in legs})
-    assert {key: fleet.at(key).record.ended for key in pair} == {
+    assert {key: fleet.at(key).trust.ended for key in pair} == {
         key: count + 1 for key, count in before.items()
     }
     assert fleet.until_tried(5) == {}
-    assert all(each.record.whole for each in fleet.core.state.fleet.workers.values())
+    assert all(
+        each.trust.reputation is Standing.WHOLE for each in fleet.core.state.fleet.workers.values()
+    )
 
 
 @pytest.mark.promise("S5-263")

@@ -208,12 +208,12 @@ def test_who_may_be_chosen_is_a_candidate_and_nobody_else() -> None:
 
 def test_after_a_failure_who_has_failed_lately_is_no_candidate_unless_all_have() -> None:
     sound, failed = worker("b", 2), worker("a")
-    failed.record.count(good=False)
+    failed.trust.count_failure()
     candidates = FreeWorkers([free(sound, failed)._indexes[0]], again=True)
     assert [*candidates.by_load()] == [*candidates.by_address()] == [sound]
     assert sound in candidates
     assert failed not in candidates
-    sound.record.count(good=False)
+    sound.trust.count_failure()
     assert [*candidates.by_load()] == [failed, sound]
     assert failed in candidates
 

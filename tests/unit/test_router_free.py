@@ -15,6 +15,7 @@ from test_router_core import FINGERPRINT, Bench
 from tandem.endings import Outcome
 from tandem_router.core import actions, events
 from tandem_router.core.fleet import Fleet
+from tandem_router.core.group import TAKING
 from tandem_router.core.machine import Core
 from tandem_router.core.picking import Pair, Pick
 from tandem_router.core.sequences import Sequence
@@ -38,6 +39,7 @@ FINGERPRINTS = (FINGERPRINT, FINGERPRINT._replace(revision="2"))
 REGEX = frozenset({"regex"})
 NEEDS = (Needs(), Needs(), Needs(tokens=150), Needs(logits_processors=REGEX))
 PROMPT = Prompt(tokens=100, tenant="")
+REPUTATIONS = (Standing.WHOLE, Standing.EJECTED, Standing.PROBATION)
 SEEDS, STEPS = 30, 120
 
 
@@ -69,7 +71,7 @@ class Naive:
     def takers(self, fingerprint: Fingerprint, phase: Phase) -> list[Worker]:
         workers = sorted(self.fleet.workers.values(), key=lambda each: each.key)
         mine = [each for each in workers if each.profile.fingerprint == fingerprint]
-        return [each for each in mine if each.phase is phase and each.usable and not each.ejected]
+        return [each for each in mine if each.phase is phase and each.used_as in TAKING]
 
     def free(self, fingerprint: Fingerprint, phase: Phase) -> list[Worker]:
         return [each for each in self.takers(fingerprint, phase) if each.free]
@@ -155,8 +157,9 @@ def _preferred(workers: list[Worker], avoided: Worker | None) -> list[Worker]:
     if avoided is None:
         return sound
     others = [each for each in sound if each is not avoided] or sound
-    sound = [each for each in others if each.record.whole and not each.record.failed]
-    return [each for each in sound if each.record.ended] or sound or others
+    whole = [each for each in others if each.trust.reputation is Standing.WHOLE]
+    sound = [each for each in whole if not each.trust.failed]
+    return [each for each in sound if each.trust.ended] or sound or others
 
 
 class Chance:
@@ -186,14 +189,14 @@ class Chance:
             self.fleet.update(worker, 0.0)
         elif kind == "state":
             worker.draining = self.dice.random() < 0.2
-            worker.stalled = self.dice.random() < 0.2
+            worker.trust.stalled = self.dice.random() < 0.2
             self.fleet.update(worker, 0.0)
         elif kind == "standing":
-            worker.record.standing = self.dice.choice([*Standing, Standing.WHOLE])
-            worker.record.probe = 0
+            worker.trust.reputation = self.dice.choice([*REPUTATIONS, Standing.WHOLE])
+            worker.trust.probe = 0
             self.fleet.update(worker, 0.0)
         elif kind == "ends":
-            worker.record.count(good=self.dice.random() < 0.6)
+            worker.trust.leg_ended(0.0, -1, good=self.dice.random() < 0.6)
         else:
             self.slots(worker)
         assert [*fleet_faults(self.fleet)] == []
@@ -223,7 +226,7 @@ class Chance:
             has_classifiers=self.hooks and phase is Phase.DECODE and self.dice.random() < 0.05,
             parks=self.dice.random() < 0.7,
         )
-        worker = Worker(key, phase, profile, draining=False, record=self.fleet.record(key))
+        worker = Worker(key, phase, profile, draining=False, trust=self.fleet.trust(key))
         self.fleet.workers[key] = worker
         self.fleet.update(worker, 0.0)
 
@@ -236,14 +239,14 @@ class Chance:
         elif worker.legs and self.dice.random() < 0.7:
             number = self.dice.choice(sorted(worker.legs))
             worker.give_back(number, prompts[number])
-            worker.record.probe = 0
+            worker.trust.probe = 0
             worker.overdue = min(worker.overdue, len(worker.legs))
         elif worker.legs and self.dice.random() < 0.3:
             worker.overdue = 1
         else:
             self.report(worker)
         had = worker.side is not None and worker.side.has(worker)
-        takes = worker.usable and not worker.ejected
+        takes = worker.used_as in TAKING
         assert self.fleet.place(worker) is (takes and worker.free > 0 and not had)
 
     def report(self, worker: Worker) -> None:

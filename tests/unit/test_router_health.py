@@ -32,8 +32,7 @@ from tandem_router import debug, metrics
 from tandem_router.conduct import Conduct
 from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
-from tandem_router.core.health import FORGET_SECONDS, LONGEST_SECONDS, PROBES
-from tandem_router.core.record import SLOT_SECONDS
+from tandem_router.core.trust import FORGET_SECONDS, LONGEST_SECONDS, PROBES, SLOT_SECONDS
 from tandem_router.core.values import Fingerprint, Phase, Standing
 from tandem_router.core.worker import Worker
 from tandem_router.discovery import Listed
@@ -59,7 +58,7 @@ class HealthBench(Bench):
         return self.core.state.fleet.workers[key]
 
     def standing(self, key: str) -> Standing:
-        return self.at(key).record.standing
+        return self.at(key).trust.reputation
 
     def run(self, on: str, error: TandemError | None = None, **how: Any) -> None:
         """A request whose leg on that worker ends with that error, or as all others: well."""
@@ -181,7 +180,7 @@ def test_when_no_other_of_its_group_is_left_an_ejected_worker_is_whole_again() -
     bench.submit(100)
     bench.submit(101)
     assert bench.legs()[1].worker == "decode-1"
-    assert bench.at("decode-1").record.failed == 0
+    assert bench.at("decode-1").trust.failed == 0
 
 
 def test_failures_are_forgotten_with_time() -> None:
@@ -199,7 +198,7 @@ def test_an_ejected_worker_that_comes_back_as_the_last_is_said_once_to_be_paired
     bench = HealthBench(1, 2)
     for _ in range(3):
         bench.run("decode-1", EngineError("it broke"))
-    assert bench.at("decode-1").ejected
+    assert bench.standing("decode-1") is Standing.EJECTED
     bench.feed(events.WorkerDown("decode-1", "gone", died=False))
     bench.feed(events.WorkerDown("decode-0", "gone", died=False))
     bench.worker(Phase.DECODE, 1)
@@ -229,7 +228,7 @@ def test_no_worker_is_ejected_where_the_setting_says_so() -> None:
 def test_what_is_not_the_worker_s_own_fault_is_not_counted(error: TandemError) -> None:
     bench = HealthBench()
     bench.fail("decode-2", 4, error)
-    assert bench.at("decode-2").record.ended == 0
+    assert bench.at("decode-2").trust.ended == 0
 
 
 @pytest.mark.parametrize(
@@ -238,7 +237,7 @@ def test_what_is_not_the_worker_s_own_fault_is_not_counted(error: TandemError) -
 def test_what_is_the_worker_s_own_fault_is_counted(error: TandemError) -> None:
     bench = HealthBench()
     bench.fail("decode-2", 2, error)
-    record = bench.at("decode-2").record
+    record = bench.at("decode-2").trust
     assert (record.failed, record.ended, record.failures) == (2, 2, 2)
 
 
@@ -246,7 +245,7 @@ def test_a_leg_that_is_given_up_unasked_is_counted() -> None:
     bench = HealthBench()
     _, decode = bench.start("decode-2")
     bench.close(decode, Outcome.CANCELLED)
-    assert bench.at("decode-2").record.failed == 1
+    assert bench.at("decode-2").trust.failed == 1
 
 
 def test_what_was_cancelled_is_not_counted_however_it_ends() -> None:
@@ -255,7 +254,7 @@ def test_what_was_cancelled_is_not_counted_however_it_ends() -> None:
     bench.feed(events.Cancel(1, bench.first))
     bench.close(decode, Outcome.FAILED, error=EngineError("it failed"))
     bench.close(prefill, Outcome.FINISHED)
-    assert bench.at("decode-2").record.ended == bench.at("prefill-0").record.ended == 0
+    assert bench.at("decode-2").trust.ended == bench.at("prefill-0").trust.ended == 0
 
 
 def test_what_a_worker_says_that_shuts_down_is_not_counted() -> None:
@@ -263,10 +262,10 @@ def test_what_a_worker_says_that_shuts_down_is_not_counted() -> None:
     _, decode = bench.start("decode-2")
     bench.feed(events.WorkerDraining("decode-2", True))
     bench.close(decode, Outcome.FAILED, error=WorkerError("it shuts down"))
-    assert bench.at("decode-2").record.ended == 0
+    assert bench.at("decode-2").trust.ended == 0
     _, decode = bench.start("decode-1")
     bench.close(decode, Outcome.FAILED, error=DrainingError("it shuts down"), retryable=True)
-    assert bench.at("decode-1").record.ended == 0
+    assert bench.at("decode-1").trust.ended == 0
 
 
 def test_an_engine_that_died_is_counted_with_all_that_it_held() -> None:
@@ -274,7 +273,7 @@ def test_an_engine_that_died_is_counted_with_all_that_it_held() -> None:
     legs = [bench.start("decode-2")[1] for _ in range(2)]
     for leg in legs:
         bench.close(leg, Outcome.FAILED, error=EngineError("it died"), worker_died=True)
-    assert bench.at("decode-2").record.failed == 2
+    assert bench.at("decode-2").trust.failed == 2
 
 
 def test_a_death_counts_for_what_had_begun_and_the_worker_comes_back_ejected() -> None:
@@ -282,7 +281,7 @@ def test_a_death_counts_for_what_had_begun_and_the_worker_comes_back_ejected() -
     legs = [bench.start("decode-2")[1] for _ in range(2)]
     bench.feed(events.WorkerDown("decode-2", "gone", unsent=frozenset({legs[1].leg})))
     bench.worker(Phase.DECODE, 2)
-    assert bench.at("decode-2").record.failed == 1, "one had not reached it"
+    assert bench.at("decode-2").trust.failed == 1, "one had not reached it"
     legs = [bench.start("decode-2")[1] for _ in range(2)]
     bench.feed(events.WorkerDown("decode-2", "gone"))
     bench.worker(Phase.DECODE, 2)
@@ -294,7 +293,7 @@ def test_a_stream_that_ends_in_good_order_is_no_failure() -> None:
     bench.start("decode-2")
     bench.feed(events.WorkerDown("decode-2", "it ended its stream", died=False))
     bench.worker(Phase.DECODE, 2)
-    assert bench.at("decode-2").record.ended == 0
+    assert bench.at("decode-2").trust.ended == 0
 
 
 def test_output_that_cannot_be_read_is_a_failure() -> None:
@@ -318,10 +317,10 @@ def test_a_hand_over_that_fails_shows_which_of_its_two_workers_does_it(
         first, second = (prefill, decode) if told_by == "prefill" else (decode, prefill)
         bench.close(first, Outcome.FAILED, error=KvTransferError("it broke"))
         bench.close(second, Outcome.FAILED, error=KvTransferError("it broke"))
-        assert bench.at(bad).record.failures == turn + 1, "one hand-over, one failure"
-        if bench.at(bad).ejected:
+        assert bench.at(bad).trust.failures == turn + 1, "one hand-over, one failure"
+        if bench.standing(bad) is Standing.EJECTED:
             break
-    out = [key for key in bench.core.state.fleet.workers if bench.at(key).ejected]
+    out = [key for key in bench.core.state.fleet.workers if bench.standing(key) is Standing.EJECTED]
     assert out == [bad]
 
 
@@ -331,8 +330,8 @@ def test_a_hand_over_that_is_the_last_straw_for_both_of_its_workers_ejects_both(
         prefill, decode = bench.start("prefill-1", "decode-1")
         bench.close(prefill, Outcome.FAILED, error=KvTransferError("it broke"))
         bench.close(decode, Outcome.CANCELLED)
-    assert bench.at("prefill-1").ejected
-    assert bench.at("decode-1").ejected
+    assert bench.standing("prefill-1") is Standing.EJECTED
+    assert bench.standing("decode-1") is Standing.EJECTED
     for first in range(100, 104):
         bench.submit(first)
         assert {"prefill-1", "decode-1"}.isdisjoint(each.worker for each in bench.legs())
@@ -343,7 +342,7 @@ def test_kv_that_came_damaged_counts_for_a_prefill_worker_that_is_done() -> None
     prefill, decode = bench.start("prefill-1")
     bench.close(prefill)
     bench.close(decode, Outcome.FAILED, error=KvCorruptError("it is damaged"))
-    record = bench.at("prefill-1").record
+    record = bench.at("prefill-1").trust
     assert (record.failed, record.ended) == (1, 2)
 
 
@@ -355,7 +354,7 @@ def test_after_its_time_it_gets_one_request_at_a_time() -> None:
     bench = HealthBench(decode=2)
     bench.fail("decode-1")
     bench.feed(events.Tick(), after=FIRST - 0.01)
-    assert bench.at("decode-1").ejected
+    assert bench.standing("decode-1") is Standing.EJECTED
     bench.feed(events.Tick(), after=0.02)
     assert bench.standing("decode-1") is Standing.PROBATION
     assert bench.at("decode-1").free == 1
@@ -376,7 +375,7 @@ def test_a_few_that_end_well_make_it_whole() -> None:
     _, probe = bench.start("decode-1")
     bench.close(probe)
     assert [each.worker for each in bench.of(actions.WorkerReturned)] == ["decode-1"]
-    record = bench.at("decode-1").record
+    record = bench.at("decode-1").trust
     assert (record.standing, record.failed) == (Standing.WHOLE, 0)
 
 
@@ -411,7 +410,7 @@ def test_what_had_begun_before_proves_nothing_either() -> None:
     bench.fail("decode-1")
     bench.feed(events.Tick(), after=FIRST)
     bench.close(old)
-    assert bench.at("decode-1").record.passed == 0
+    assert bench.at("decode-1").trust.passed == 0
     assert bench.standing("decode-1") is Standing.PROBATION
 
 
@@ -421,7 +420,7 @@ def test_each_further_ejection_lasts_twice_as_long_up_to_a_bound() -> None:
     bench.fail("decode-1")
     seconds = []
     for _ in range(8):
-        told = bench.at("decode-1").record
+        told = bench.at("decode-1").trust
         seconds.append(told.until - told.since)
         bench.feed(events.Tick(), after=seconds[-1] + 0.01)
         bench.fail("decode-1", 1)
@@ -433,7 +432,7 @@ def test_a_worker_that_was_well_for_long_begins_anew() -> None:
     seconds = []
     for wait in (FORGET_SECONDS - 1.0, FORGET_SECONDS, 0.0):
         bench.fail("decode-1")
-        told = bench.at("decode-1").record
+        told = bench.at("decode-1").trust
         seconds.append(told.until - told.since)
         bench.feed(events.Tick(), after=seconds[-1] + 0.01)
         for _ in range(PROBES):
@@ -451,9 +450,9 @@ def test_the_time_goes_on_while_a_worker_is_away_and_its_past_is_forgotten_at_la
     assert bench.standing("decode-1") is Standing.PROBATION
     bench.feed(events.WorkerDown("decode-1", "gone", died=False))
     for _ in range(int(FORGET_SECONDS / SLOT_SECONDS) + 1):
-        assert "decode-1" in bench.core.state.fleet.records
+        assert "decode-1" in bench.core.state.fleet.trusts
         bench.feed(events.Tick(), after=SLOT_SECONDS)
-    assert "decode-1" not in bench.core.state.fleet.records
+    assert "decode-1" not in bench.core.state.fleet.trusts
 
 
 def test_a_probe_whose_worker_goes_away_failed() -> None:
@@ -464,7 +463,7 @@ def test_a_probe_whose_worker_goes_away_failed() -> None:
     bench.feed(events.WorkerDown("decode-1", "gone"))
     assert [each.seconds for each in bench.of(actions.WorkerEjected)] == [2 * FIRST]
     bench.worker(Phase.DECODE, 1)
-    assert bench.at("decode-1").ejected
+    assert bench.standing("decode-1") is Standing.EJECTED
 
 
 # --- what others see of it -------------------------------------------------------------------
@@ -499,7 +498,7 @@ def test_it_is_said_why_no_pair_uses_an_ejected_worker() -> None:
     assert bench.core.refusals() == {"decode-1": why}
     snapshot = bench.core.snapshot()
     assert snapshot.ready_pairs == 1
-    assert snapshot.records["decode-1"] == (Standing.EJECTED, 3, 3, 3, 1)
+    assert snapshot.trusts["decode-1"] == (Standing.EJECTED, 3, 3, 3, 1)
 
 
 def test_one_line_is_logged_at_the_ejection_and_one_at_the_return(

@@ -20,8 +20,8 @@ from test_router_health import HealthBench
 from tandem.endings import Outcome
 from tandem.errors import EngineError
 from tandem_router.core import actions, events
-from tandem_router.core.canaries import FIRST_PAUSE_SECONDS
 from tandem_router.core.timers import Timers
+from tandem_router.core.trust import FIRST_PAUSE_SECONDS
 from tandem_router.core.values import Bounds, Phase, Standing
 from tandem_router.links import BEAT_SECONDS
 from tandem_router.relay import TICK_SECONDS, Relay

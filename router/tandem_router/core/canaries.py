@@ -24,46 +24,25 @@ from tandem_router.core.picking import Pair
 from tandem_router.core.sequences import Leg, Request, Sequence, Stage
 from tandem_router.core.state import State
 from tandem_router.core.timers import Timers
-from tandem_router.core.values import Fingerprint, Phase, Profile
+from tandem_router.core.trust import Trial
+from tandem_router.core.values import Fingerprint, Phase, Profile, Standing
 from tandem_router.core.worker import Worker
 
 MOST_OPEN = 32
 """At once, over all workers."""
-FIRST_PAUSE_SECONDS = 1.0
-"""After a canary that failed, before the next of its workers; twice as long each further time. Up
-to half of it is taken off at random: routers that have got in each other's way do not do so again.
-"""
-LONGEST_PAUSE_SECONDS = 60.0
 _NO_FRONTEND = 0
 """What a canary's output is for: frontends are numbered from 1."""
-_MAX_REASON = 200
 _HASTES = 1000
-_UNPROVED = "it has not moved KV yet"
 
 
 @dataclass(slots=True, eq=False)
-class Doubt:
-    """A worker that is to be tried."""
-
-    worker: Worker
-    failures: int = 0
-    """Canaries that failed, one after the other."""
-    haste: float = 0.0
-    """What is taken off its next pause, from 0 to a half of it: random."""
-    until: float = 0.0
-    """When it may choose a partner again."""
-    tried: set[str] = field(default_factory=set)
-    """Addresses of partners that it failed with."""
-
-
-@dataclass(slots=True, eq=False)
-class Line:
+class Untried:
     """Workers of one group and phase that are to be tried and run no canary."""
 
-    ready: dict[Worker, Doubt] = field(default_factory=dict)
-    """Those whose pause is over: first come, first tried."""
-    unproved: dict[Worker, None] = field(default_factory=dict)
-    """Those that may be each other's partner, paused or not; the one tried last at the end."""
+    ready: dict[Worker, Trial] = field(default_factory=dict)
+    """Workers whose pause is over: first come, first tried."""
+    proving: dict[Worker, None] = field(default_factory=dict)
+    """Workers that may be each other's partner, paused or not; the one tried last at the end."""
 
 
 class Canaries:
@@ -77,25 +56,13 @@ class Canaries:
         self._lifecycle = lifecycle
         self._task = task
         self._numbers = count(1)
-        self._doubts: dict[Worker, Doubt] = {}
-        self._lines: dict[tuple[Fingerprint, Phase], Line] = {}
-        self._pauses: Timers[Doubt] = Timers()
+        self._untried: dict[tuple[Fingerprint, Phase], Untried] = {}
+        self._pauses: Timers[Worker] = Timers()
         self._open = 0
         """Canaries that have not ended; of others legs may be left."""
 
-    def first_doubt(self, profile: Profile) -> str:
-        """Why a worker that comes up is to be proved first, for people; empty: it is not."""
-        unproved = self._state.bounds.canary_seconds and not profile.moved_kv
-        return _UNPROVED if unproved else ""
-
     def update(self, worker: Worker) -> None:
         """Take in that a worker has come or gone, or that its standing or what it takes changed."""
-        if not self._is_here(worker):
-            self._doubts.pop(worker, None)
-        elif worker.unproved:
-            self._doubts.setdefault(worker, Doubt(worker))
-        elif not worker.record.whole:
-            self._doubts.pop(worker, None)
         running = self._state.canaries.get(worker)
         shuts_down = worker.draining and not worker.died and self._is_here(worker)
         if shuts_down and running is not None:
@@ -112,10 +79,10 @@ class Canaries:
             return
         if not self._state.bounds.canary_seconds or leg.worker.aggregated:
             return
+        now = self._lifecycle.now
         for worker, other in (sequence.pair, sequence.pair[::-1]):
-            if self._is_here(worker) and worker.record.whole and worker not in self._doubts:
-                doubt = self._doubts[worker] = Doubt(worker, tried={other.key})
-                self._pause(doubt, FIRST_PAUSE_SECONDS)
+            if self._is_here(worker) and (trial := worker.trust.lost_kv(now, other.key)):
+                self._pauses.set(worker, trial.until)
 
     @property
     def wakes_at(self) -> float:
@@ -124,8 +91,8 @@ class Canaries:
 
     def expire(self) -> None:
         """Workers whose pauses are over may be tried again."""
-        for doubt in self._pauses.due(self._lifecycle.now):
-            self._line_up(doubt.worker)
+        for worker in self._pauses.due(self._lifecycle.now):
+            self._line_up(worker)
             self._lifecycle.may_start = True
 
     def stop(self) -> None:
@@ -137,7 +104,7 @@ class Canaries:
     def waiting(self) -> bool:
         """A canary has ended and nobody has acted on its end, or a canary is to be started."""
         lifecycle = self._lifecycle
-        return bool(self._lines or lifecycle.ended_canaries or lifecycle.canary_legs_over)
+        return bool(self._untried or lifecycle.ended_canaries or lifecycle.canary_legs_over)
 
     def take_ended(self) -> list[Worker]:
         """Act on the ends of canaries. Returns the workers that are proved by them."""
@@ -162,27 +129,25 @@ class Canaries:
         """Start what may be started: before what waits, as that waits for those workers too."""
         if self._state.draining:
             return
-        for line in list(self._lines.values()):
-            while self._open < MOST_OPEN and self._start_one(line):
+        for untried in list(self._untried.values()):
+            while self._open < MOST_OPEN and self._start_one(untried):
                 pass
 
-    def _start_one(self, line: Line) -> bool:
-        """Whether one of the line is tried now."""
-        doubt = next((each for each in line.ready.values() if each.worker.free), None)
-        partner = None if doubt is None else self._partner(doubt)
-        if doubt is None or partner is None:
-            return False
-        return self._begin(doubt.worker, partner)
+    def _start_one(self, untried: Untried) -> bool:
+        """Try a worker that is ready. Returns whether a canary has started."""
+        worker = next((each for each in untried.ready if each.free), None)
+        partner = None if worker is None else self._partner(worker, untried.ready[worker])
+        return worker is not None and partner is not None and self._begin(worker, partner)
 
-    def _partner(self, doubt: Doubt) -> Worker | None:
+    def _partner(self, worker: Worker, trial: Trial) -> Worker | None:
         """One that is proved, or for an unproved worker another such; none again as long as there
         are others.
         """
-        tried = doubt.tried
+        tried = trial.tried
         enough = len(tried) + 1
-        found = [*islice(self._proved_partners(doubt.worker), enough)]
-        if doubt.worker.unproved and all(each.key in tried for each in found):
-            found += islice(self._unproved_partners(doubt.worker), enough)
+        found = [*islice(self._proved_partners(worker), enough)]
+        if trial.of is Standing.PROVING and all(each.key in tried for each in found):
+            found += islice(self._unproved_partners(worker), enough)
         if found and all(each.key in tried for each in found):
             tried.clear()
         return next((each for each in found if each.key not in tried), None)
@@ -191,13 +156,14 @@ class Canaries:
         """Those that are whole and run no canary, from the least loaded."""
         side, running = self._state.fleet.partners(worker), self._state.canaries
         free = FreeWorkers(side.indexes() if side else [])
-        return (each for each in free.by_load() if each.record.whole and each not in running)
+        whole = (each for each in free.by_load() if each.trust.reputation is Standing.WHOLE)
+        return (each for each in whole if each not in running)
 
     def _unproved_partners(self, worker: Worker) -> Iterator[Worker]:
         """From the one that was tried longest ago."""
         other = Phase.DECODE if worker.phase is Phase.PREFILL else Phase.PREFILL
-        line = self._lines.get((worker.profile.fingerprint, other), Line())
-        return (each for each in line.unproved if each.free)
+        untried = self._untried.get((worker.profile.fingerprint, other), Untried())
+        return (each for each in untried.proving if each.free)
 
     def _begin(self, worker: Worker, partner: Worker) -> bool:
         """Start a canary on this pair. Returns whether there was memory for the canary."""
@@ -231,8 +197,8 @@ class Canaries:
             self._line_up(each)
         self._lifecycle.start_canary(sequence, pair)
         for each in pair:
-            if each in self._doubts:
-                self._doubts[each].haste = sequence.room % _HASTES / _HASTES / 2
+            if each.trust.trial is not None:
+                each.trust.trial.haste = sequence.room % _HASTES / _HASTES / 2
         return True
 
     def _release(self, worker: Worker) -> None:
@@ -252,11 +218,7 @@ class Canaries:
 
     def prove(self, *workers: Worker) -> list[Worker]:
         """KV has moved to or from them. Returns those that had yet to be proved."""
-        proved = [each for each in workers if each.unproved and self._is_here(each)]
-        for each in workers:
-            each.unproved = ""
-            self._doubts.pop(each, None)
-        return proved
+        return [each for each in workers if self._is_here(each) and each.trust.moved_kv()]
 
     def _failed(self, pair: Pair, error: TandemError | None) -> None:
         """Those are tried again that are yet to be proved, or suspected. A worker that was full or
@@ -265,43 +227,31 @@ class Canaries:
         reason = "a hook ended it" if error is None else f"{error.code}: {error.message}"
         tried = not isinstance(error, QueueFullError | DrainingError)
         for worker, other in (pair, pair[::-1]):
-            doubt = self._doubts.get(worker)
-            if doubt is None:
-                continue
-            pause = FIRST_PAUSE_SECONDS
-            if tried:
-                pause = min(pause * 2.0 ** min(doubt.failures, 32), LONGEST_PAUSE_SECONDS)
-                doubt.failures += 1
-                doubt.tried.add(other.key)
-            if tried and worker.unproved:
-                worker.unproved = f"{_UNPROVED}: {reason:.{_MAX_REASON}}"
-            self._pause(doubt, pause * (1 - doubt.haste))
+            if self._is_here(worker) and (trial := worker.trust.trial) is not None:
+                trial.failed(self._lifecycle.now, other.key, reason if tried else "")
+                self._pauses.set(worker, trial.until)
         self._state.fleet.rejected.clear()
         if tried:
             told = CanaryFailed(pair.prefill.key, pair.decode.key, reason)
             self._lifecycle.actions.append(told)
 
-    def _pause(self, doubt: Doubt, seconds: float) -> None:
-        doubt.until = self._lifecycle.now + seconds
-        self._pauses.set(doubt, doubt.until)
-
     def _line_up(self, worker: Worker) -> None:
-        """Put it into its line, or take it out, as it is now."""
-        where = worker.profile.fingerprint, worker.phase
-        line = self._lines.get(where) or Line()
-        doubt = self._doubts.get(worker)
-        if doubt is None or not worker.fit or worker in self._state.canaries:
-            line.ready.pop(worker, None)
-            line.unproved.pop(worker, None)
+        """Put it among the untried of its kind, or take it out, as it is now."""
+        kind = worker.profile.fingerprint, worker.phase
+        untried, trial = self._untried.get(kind) or Untried(), worker.trust.trial
+        may = worker.fit and self._is_here(worker) and worker not in self._state.canaries
+        if trial is None or not may:
+            untried.ready.pop(worker, None)
+            untried.proving.pop(worker, None)
         else:
-            if worker.unproved:
-                line.unproved.setdefault(worker)
-            if doubt.until <= self._lifecycle.now:
-                line.ready.setdefault(worker, doubt)
-        if line.ready or line.unproved:
-            self._lines[where] = line
+            if trial.of is Standing.PROVING:
+                untried.proving.setdefault(worker)
+            if trial.until <= self._lifecycle.now:
+                untried.ready.setdefault(worker, trial)
+        if untried.ready or untried.proving:
+            self._untried[kind] = untried
         else:
-            self._lines.pop(where, None)
+            self._untried.pop(kind, None)
 
     def _is_here(self, worker: Worker) -> bool:
         return self._state.fleet.workers.get(worker.key) is worker

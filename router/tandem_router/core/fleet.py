@@ -13,8 +13,8 @@ from tandem_router.core.free import Index
 from tandem_router.core.group import Group, Side, preferred, traits_of
 from tandem_router.core.picking import Pair, Pick, Picked, picked_from
 from tandem_router.core.prefixes import DEFAULT_BYTES, Prefixes
-from tandem_router.core.record import Record
 from tandem_router.core.story import Rejection
+from tandem_router.core.trust import Trust
 from tandem_router.core.values import (
     Disaggregate,
     Edition,
@@ -55,7 +55,7 @@ class Fleet:
         """What the caches of prefill workers hold."""
         self.workers: dict[str, Worker] = {}
         self.editions: dict[Edition, EditionFleet] = {}
-        self.records: dict[str, Record] = {}
+        self.trusts: dict[str, Trust] = {}
         """By address, of workers that are connected or were not long ago."""
         self.rejected: dict[str, tuple[Rejection, ...]] = {}
         """By model, where somebody has asked since the fleet changed."""
@@ -89,9 +89,9 @@ class Fleet:
         served = self.editions[edition].served
         return served.ready_pairs, served.waits
 
-    def record(self, key: str) -> Record:
-        """How an address has done lately."""
-        return self.records.setdefault(key, Record())
+    def trust(self, key: str) -> Trust:
+        """How far the worker at an address is trusted."""
+        return self.trusts.setdefault(key, Trust())
 
     def side(self, worker: Worker) -> Side | None:
         """The workers of its group and phase; None: none is connected."""
@@ -109,7 +109,7 @@ class Fleet:
         """
         partners = self.partners(worker)
         with_partner = partners is not None and partners.connected
-        return worker.withheld() or (worker.unproved if with_partner else "")
+        return worker.withheld() or (worker.trust.unproved if with_partner else "")
 
     def update(self, worker: Worker, now: float) -> Changes:
         """Take in that a worker has come or gone, or takes work where it did not, or the reverse.
@@ -390,6 +390,6 @@ def _forgive(side: Side, now: float) -> list[Worker]:
     out = side.standings[Standing.EJECTED] | side.standings[Standing.PROBATION]
     forgiven = [out[key] for key in sorted(out)]
     for each in forgiven:
-        each.record.restore(now)
+        each.trust.restore(now)
         side.update(each)
     return forgiven

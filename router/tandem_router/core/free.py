@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from tandem_router.core.prefixes import Prefixes, depth_in
-from tandem_router.core.record import MOST_DOUBT
+from tandem_router.core.trust import LAST_RANK
 from tandem_router.core.worker import Worker
 from tandem_router.policies.base import Draw, Prompt
 
@@ -113,8 +113,8 @@ class Index:
 class FreeWorkers:
     """What a policy chooses from: workers of some indexes, but for a few.
 
-    After a failure (`again`) only those of the least doubt are left: where legs have ended well
-    lately, or else where none has ended, or else all.
+    After a failure (`again`) only those of the least `retry_rank` are left: where legs have ended
+    well lately, or else where none has ended, or else all.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class FreeWorkers:
             return found in self._only
         if found in self._without:
             return False
-        if self._again and found.record.doubt > next(self.by_load()).record.doubt:
+        if self._again and found.trust.retry_rank > next(self.by_load()).trust.retry_rank:
             return False
         return any(found in index for index in self._indexes)
 
@@ -246,16 +246,16 @@ class FreeWorkers:
 
         if not self._again:
             return some()
-        for doubt in range(MOST_DOUBT):
-            found = filter(partial(_has_doubt, doubt), some())
+        for rank in range(LAST_RANK):
+            found = filter(partial(_has_rank, rank), some())
             first = next(found, None)
             if first is not None:
                 return chain((first,), found)
         return some()
 
 
-def _has_doubt(doubt: int, entry: Entry) -> bool:
-    return entry.worker.record.doubt == doubt
+def _has_rank(rank: int, entry: Entry) -> bool:
+    return entry.worker.trust.retry_rank == rank
 
 
 def _merged(

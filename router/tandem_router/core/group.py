@@ -16,7 +16,7 @@ from tandem_router.core.worker import Worker
 from tandem_router.policies import Policy
 
 TAKING = (Standing.WHOLE, Standing.PROBATION)
-"""A usable worker that stands so takes work."""
+"""Standings of workers that take work."""
 
 
 class Traits(NamedTuple):
@@ -40,9 +40,10 @@ class Side:
     def __init__(self, prefixes: Prefixes | None = None) -> None:
         """`prefixes`: what workers' prefix caches hold; None: nothing is known of it."""
         self.standings: dict[Standing | None, dict[str, Worker]] = {
-            standing: {} for standing in (*Standing, None)
+            standing: {}
+            for standing in (Standing.WHOLE, Standing.EJECTED, Standing.PROBATION, None)
         }
-        """Each worker once, by address; None: it takes nothing new whatever its standing."""
+        """The connected workers by standing and address, as `Worker.used_as` says the standing."""
         self.traits: Counter[Traits] = Counter()
         """What those say of themselves that take work, with how many say it."""
         self.proving: dict[str, Worker] = {}
@@ -84,9 +85,9 @@ class Side:
     def update(self, worker: Worker) -> None:
         """Take in how a worker stands now, or that it has come."""
         self.remove(worker)
-        standing = worker.record.standing if worker.usable else None
+        standing = worker.used_as
         self.standings[standing][worker.key] = worker
-        if worker.fit and worker.unproved:
+        if worker.fit and worker.trust.standing is Standing.PROVING:
             self.proving[worker.key] = worker
         if standing in TAKING:
             worker.side = self

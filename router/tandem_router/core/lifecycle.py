@@ -34,6 +34,7 @@ from tandem_router.core.actions import (
     RequestEnded,
     StartLeg,
 )
+from tandem_router.core.deaths import MOST_DEATHS, count_death
 from tandem_router.core.events import LegClosed, LegMade, LegParked
 from tandem_router.core.picking import Pair, Pick, Picked
 from tandem_router.core.resuming import Made
@@ -41,7 +42,6 @@ from tandem_router.core.sequences import Leg, Request, Sequence, Stage
 from tandem_router.core.state import State
 from tandem_router.core.stories import of_request
 from tandem_router.core.story import MomentName
-from tandem_router.core.suspicion import MOST_DEATHS, suspect
 from tandem_router.core.values import Phase, Voucher
 from tandem_router.core.worker import Worker
 
@@ -269,10 +269,10 @@ class Lifecycle:
     def died(
         self, worker: Worker, reason: str, unsent: Collection[int] = (), *, told: bool
     ) -> list[Request]:
-        """A worker may have died of what had begun there, as `suspect` has it. Returns what is not
-        to be run again: once its legs on that worker are closed, `condemn` it.
+        """A worker may have died of what had begun there, as `count_death` has it. Returns requests
+        that are not to be run again: once their legs on that worker are closed, `condemn` them.
         """
-        condemned, death = suspect(self._state, worker, reason, unsent=unsent, told=told)
+        condemned, death = count_death(self._state, worker, reason, unsent=unsent, told=told)
         if death is not None:
             self.actions.append(death)
         return condemned

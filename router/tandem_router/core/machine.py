@@ -29,9 +29,9 @@ from tandem_router.core.canaries import Canaries
 from tandem_router.core.edition import EditionFleet
 from tandem_router.core.events import Event
 from tandem_router.core.fleet import Fleet
-from tandem_router.core.health import Health, News
 from tandem_router.core.lifecycle import Lifecycle
 from tandem_router.core.lost_hits import TURNS
+from tandem_router.core.outliers import News, Outliers
 from tandem_router.core.picking import Pair
 from tandem_router.core.prefixes import DEFAULT_BYTES
 from tandem_router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
@@ -46,6 +46,7 @@ from tandem_router.core.values import (
     Phase,
     Profile,
     ServedModel,
+    Standing,
 )
 from tandem_router.core.waiting import Queue
 from tandem_router.core.worker import Worker
@@ -82,7 +83,7 @@ class Core:
         fleet = Fleet(prefill_policy, decode_policy, disaggregate, prefix_bytes)
         self.state = State(bounds, fleet, budget or ByteBudget())
         self._lifecycle = Lifecycle(self.state, new_room, promptless)
-        self._health = Health(self.state)
+        self._outliers = Outliers(self.state)
         self._canaries = Canaries(self.state, self._lifecycle, canary_task)
         self._arrivals = itertools.count()
         self._shared_tasks = itertools.count(1)
@@ -136,7 +137,7 @@ class Core:
             state.deadlines.first,
             state.settling.first,
             self._canaries.wakes_at,
-            self._health.wakes_at,
+            self._outliers.wakes_at,
             self._forgets_at,
         )
 
@@ -277,22 +278,23 @@ class Core:
         self._worker_down(events.WorkerDown(event.worker, "it connected anew"))
         worker = Worker(event.worker, event.listed_as, event.profile, event.profile.draining)
         worker.report(event.other_legs, None, 0, 0)
-        fleet = self.state.fleet
-        worker.stalled = self._is_stalled(event.step_age)
-        worker.record = fleet.record(event.worker)
-        worker.unproved = self._canaries.first_doubt(event.profile)
+        fleet, bounds = self.state.fleet, self.state.bounds
+        worker.trust = fleet.trust(event.worker)
+        worker.trust.connected(proved=event.profile.moved_kv or not bounds.canary_seconds)
+        worker.trust.silent(event.step_age, stalls_after=bounds.stall_seconds)
         fleet.workers[event.worker] = worker
         for name, (reason, pairs) in rejections.by_reason(fleet, worker).items():
             self.state.counts.pairs_rejected[name] += pairs
             self._lifecycle.actions.append(actions.PairRejected(worker.key, reason, pairs))
-        self._lifecycle.actions += self._health.consider(self._lifecycle.now, worker)
+        self._lifecycle.actions += self._outliers.consider(self._lifecycle.now, worker)
         self._fleet_changed(worker)
 
     def _worker_down(self, event: events.WorkerDown) -> None:
         worker = self.state.fleet.workers.pop(event.worker, None)
         if worker is None:
             return
-        self._lifecycle.actions += self._health.lost(self._lifecycle.now, worker, event)
+        self._lifecycle.actions += self._outliers.lost(self._lifecycle.now, worker, event)
+        worker.trust = worker.trust.disconnected()
         condemned: list[Request] = []
         if event.died:  # while it knows its twin
             condemned = self._lifecycle.died(worker, event.reason, event.unsent, told=False)
@@ -315,35 +317,32 @@ class Core:
             worker.report(event.open_legs, event.prompt_tokens, used, total)
             if event.cache is not None and worker.phase is Phase.PREFILL:
                 self.state.fleet.prefixes.report(worker, event.cache, self._lifecycle.now)
-            if self.state.fleet.place(worker) or worker.unproved:
+            proving = worker.trust.standing is Standing.PROVING
+            if self.state.fleet.place(worker) or proving:
                 self._lifecycle.may_start = True
-            if event.moved_kv and worker.unproved:
+            if event.moved_kv and proving:
                 self._take_proved(self._canaries.prove(worker))
             self._take_step_age(worker, event.step_age)
-
-    def _is_stalled(self, step_age: float | None) -> bool:
-        return step_age is not None and step_age >= self.state.bounds.stall_seconds
 
     def _take_step_age(self, worker: Worker, age: float | None) -> None:
         """A worker whose engine stands gets nothing new, and at last what it has is lost: then
         nothing of it can be shown any longer, and it may run elsewhere.
         """
-        stalled = self._is_stalled(age)
-        if stalled is not worker.stalled:
-            worker.stalled = stalled
-            told = actions.WorkerStalled(worker.key, stalled, age or 0.0)
+        bounds, trust = self.state.bounds, worker.trust
+        if trust.silent(age, stalls_after=bounds.stall_seconds):
+            told = actions.WorkerStalled(worker.key, trust.stalled, age or 0.0)
             self._lifecycle.actions.append(told)
             self._fleet_changed(worker)
-        patience = self.state.bounds.stall_failover_seconds
-        if worker.legs and not worker.given_up and age is not None and age >= patience:
-            worker.given_up = True
+        patience = bounds.stall_failover_seconds
+        if worker.legs and not trust.given_up and age is not None and age >= patience:
+            trust.given_up = True
             reason = f"its engine has work and has made no step for {age:.0f} s"
             self._lifecycle.actions.append(actions.GiveUpWorker(worker.key, reason))
 
     def _worker_fault(self, event: events.WorkerFault) -> None:
         worker = self.state.fleet.workers.get(event.worker)
         if worker is not None:
-            self._take_news(self._health.fault(self._lifecycle.now, worker))
+            self._take_news(self._outliers.failed(self._lifecycle.now, worker))
 
     def _take_news(self, news: News) -> None:
         if news:
@@ -412,7 +411,7 @@ class Core:
             if event.worker_died:
                 condemned = self._lifecycle.died(leg.worker, "its engine died", told=True)
                 self._worker_draining(events.WorkerDraining(event.worker, True))
-            self._take_news(self._health.ended(self._lifecycle.now, leg, event))
+            self._take_news(self._outliers.leg_ended(self._lifecycle.now, leg, event))
             if event.error is not None:
                 self._canaries.suspect(leg, event.error)
             self._lifecycle.close(leg, event)
@@ -460,7 +459,7 @@ class Core:
     def _expire(self) -> None:
         if self._lifecycle.now >= self._forgets_at:
             self._tell_served()
-        if returning := self._health.expire(self._lifecycle.now):
+        if returning := self._outliers.expire(self._lifecycle.now):
             self._fleet_changed(*returning)
         for request in self.state.deadlines.due(self._lifecycle.now):
             seconds = request.submit.timeout_seconds
@@ -495,7 +494,7 @@ class Core:
 
     def _take_proved(self, proved: list[Worker]) -> None:
         for worker in proved:
-            self._lifecycle.actions += self._health.consider(self._lifecycle.now, worker)
+            self._lifecycle.actions += self._outliers.consider(self._lifecycle.now, worker)
         self._fleet_changed(*proved)
 
     def _start_pairs(self, queue: Queue) -> None:

@@ -165,4 +165,4 @@ def _option(picks: Picks, last: Pair | None) -> Option:
 
 def _flaws(worker: Worker, last: Pair) -> tuple[int, ...]:
     """What speaks against a worker for a sequence that has failed on others."""
-    return worker.has_overdue, worker in last, worker.record.doubt
+    return worker.has_overdue, worker in last, worker.trust.retry_rank

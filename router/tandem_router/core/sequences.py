@@ -72,7 +72,7 @@ class Request:
     canary: bool = False
     """It is no client's: see canaries.py."""
     deaths: int = 0
-    """Workers that may have died of it: see suspicion.py."""
+    """Workers that may have died of it: see deaths.py."""
     prompt_tokens: int = field(init=False)
     """As whoever asked says, or else the first worker whose hook ended an output; 0: not known."""
     needs: Needs = field(init=False)

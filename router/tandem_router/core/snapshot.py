@@ -14,10 +14,11 @@ from tandem_router.core.state import State
 from tandem_router.core.values import Counts, Phase, Standing
 
 
-class RecordSnapshot(NamedTuple):
+class TrustSnapshot(NamedTuple):
     """How a worker's address has done."""
 
-    standing: Standing
+    reputation: Standing
+    """WHOLE, EJECTED or PROBATION."""
     failed: int
     """Legs that failed there lately, by the worker's own doing."""
     ended: int
@@ -56,7 +57,7 @@ class Snapshot:
     ready_pairs: int
     """Matching pairs that take work, over all editions."""
     workers: tuple[WorkerSnapshot, ...]
-    records: dict[str, RecordSnapshot]
+    trusts: dict[str, TrustSnapshot]
     """By address, of workers that are connected or were not long ago."""
     sessions: int
     """Sessions whose last prefill worker is remembered."""
@@ -83,15 +84,15 @@ def take(state: State) -> Snapshot:
                 other_legs=worker.other_legs,
                 slots=worker.capacity,
                 overdue_legs=worker.overdue,
-                stalled=worker.stalled,
+                stalled=worker.trust.stalled,
             )
             for worker in fleet.workers.values()
         ),
-        records={
-            key: RecordSnapshot(
-                each.standing, each.failed, each.ended, each.failures, each.ejections
+        trusts={
+            key: TrustSnapshot(
+                each.reputation, each.failed, each.ended, each.failures, each.ejections
             )
-            for key, each in fleet.records.items()
+            for key, each in fleet.trusts.items()
         },
         sessions=fleet.prefixes.sessions,
         lost_hits=state.lost_hits.told(),

@@ -21,9 +21,13 @@ class Phase(enum.StrEnum):
 
 
 class Standing(enum.Enum):
-    """What a worker is trusted with."""
+    """How far a worker is trusted: trust.py draws what leads from one standing to the next."""
 
+    PROVING = "proving"
+    """No KV has moved to or from it since its start: it gets canaries alone."""
     WHOLE = "whole"
+    SUSPECT = "suspect"
+    """A client's hand-over failed there: it gets as much as before, and canaries."""
     EJECTED = "ejected"
     """It gets nothing new until its time is over."""
     PROBATION = "probation"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tandem.prefix_blocks import BLOCK_TOKENS
 from tandem_router.core.prefixes import Holdings, depth_in
-from tandem_router.core.record import Record
+from tandem_router.core.trust import Trust
 from tandem_router.core.values import Phase, Profile, Standing
 from tandem_router.policies.base import Prompt
 
@@ -19,7 +19,7 @@ _SLOT_TOKENS = 128
 """What a sequence that is decoded on an aggregated worker counts for there, in tokens of prompts
 that wait: about as much as it has yet to make.
 """
-_WHOLE, _PREFILL, _PROBATION = Standing.WHOLE, Phase.PREFILL, Standing.PROBATION
+_PREFILL, _PROBATION = Phase.PREFILL, Standing.PROBATION
 
 
 @dataclass(slots=True, eq=False)
@@ -49,14 +49,8 @@ class Worker:
     """The worker has been told that a pair uses it."""
     died: bool = False
     """Its engine has died. What it is still sent does not begin."""
-    stalled: bool = False
-    """Its engine has work and makes no step."""
-    given_up: bool = False
-    """The router is to close the stream of the stalled worker."""
-    unproved: str = ""
-    """Why it has to be proved by a canary first, for people; empty: KV has moved."""
-    record: Record = field(default_factory=Record)
-    """How its address has done lately; the Fleet's, so that it outlives the stream."""
+    trust: Trust = field(default_factory=Trust)
+    """How far it is trusted; the Fleet's, so that it outlives the stream."""
     twin: Worker | None = None
     """The other phase of an aggregated worker, while it is connected. The Fleet sets it."""
     cost: float = field(default=0.0, init=False)
@@ -86,24 +80,18 @@ class Worker:
     @property
     def free(self) -> int:
         """Legs that it can take now, and if it is aggregated its twin as well."""
+        own = self.trust.slots(self.capacity - len(self.legs) - self.other_legs)
         if not self.aggregated:
-            return self._own_free
+            return own
         twin = self.twin
-        return (
-            min(self._own_free, twin._own_free) if twin is not None and twin.side is not None else 0
-        )
+        if twin is None or twin.side is None:
+            return 0
+        return min(own, twin.trust.slots(twin.capacity - len(twin.legs) - twin.other_legs))
 
     @property
     def has_overdue(self) -> bool:
         """The worker or its twin has legs that were not closed in time."""
         return self.overdue > 0 or (self.twin is not None and self.twin.overdue > 0)
-
-    @property
-    def _own_free(self) -> int:
-        free = self.capacity - len(self.legs) - self.other_legs
-        if self.record.standing is not _WHOLE:
-            free = min(free, 0 if self.record.probe else 1)
-        return free if free > 0 else 0
 
     @property
     def held(self) -> int:
@@ -150,14 +138,17 @@ class Worker:
         return max(taken, (self.tokens + self.other_tokens) / self.kv_tokens_total)
 
     @property
-    def usable(self) -> bool:
-        """It takes new work, unless it is ejected."""
-        return self.fit and not self.unproved
+    def used_as(self) -> Standing | None:
+        """All that picking asks: WHOLE takes as many legs as it has slots for, PROBATION one at a
+        time, EJECTED none; None: it takes none whatever its reputation.
+        """
+        proving = self.trust.standing is Standing.PROVING
+        return None if proving or not self.fit else self.trust.reputation
 
     @property
     def fit(self) -> bool:
-        """It could take new work, if it were proved and not ejected."""
-        return not (self.draining or self.stalled or self.defect())
+        """It could take new work, if it were trusted."""
+        return not (self.draining or self.trust.stalled or self.defect())
 
     def report(
         self, open_legs: int, prompt_tokens: int | None, kv_tokens_used: int, kv_tokens_total: int
@@ -172,13 +163,11 @@ class Worker:
         self.other_tokens = self.other_legs if tokens is None else max(0, tokens - self.tokens)
 
     def take(self, leg: int, tokens: int) -> None:
-        """A leg that takes so many tokens is started on it; on probation it has to prove itself
-        with that one.
-        """
+        """A leg that takes so many tokens is started on it; on probation it is a probe."""
         self.legs.add(leg)
         self.tokens += tokens
-        if self.record.standing is _PROBATION:
-            self.record.probe = leg
+        if self.trust.reputation is _PROBATION:
+            self.trust.probe = leg
 
     def give_back(self, leg: int, tokens: int) -> None:
         """A leg that was started on it is closed."""
@@ -189,19 +178,15 @@ class Worker:
         """The worker says that it is full: other routers have the rest, until its next report."""
         self.other_legs = max(self.other_legs, self.capacity - len(self.legs))
 
-    @property
-    def ejected(self) -> bool:
-        return self.record.standing is Standing.EJECTED
-
     def withheld(self) -> str:
         """Why it is given nothing new at present, for people; empty: it is."""
+        trust = self.trust
         if self.draining:
             return "it is draining"
-        if self.stalled:
+        if trust.stalled:
             return "its engine has work and makes no step"
-        if self.ejected:
-            failed, ended = self.record.failed, self.record.ended
-            return f"it is ejected: {failed} of the last {ended} legs failed there"
+        if trust.reputation is Standing.EJECTED:
+            return f"it is ejected: {trust.failed} of the last {trust.ended} legs failed there"
         return ""
 
     def defect(self) -> str:

@@ -13,7 +13,8 @@ from simulated.router_books import Books, LegBook, RequestBook, SequenceBook, Wo
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, QueueFullError
 from tandem_router.core import actions, events
-from tandem_router.core.canaries import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, MOST_OPEN
+from tandem_router.core.canaries import MOST_OPEN
+from tandem_router.core.trust import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from tandem_router.core.values import Bounds, Phase
 
 if TYPE_CHECKING:

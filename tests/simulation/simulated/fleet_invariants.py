@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tandem_router.core.fleet import Fleet
 from tandem_router.core.free import Kind
 from tandem_router.core.group import TAKING, Group, Side, traits_of
-from tandem_router.core.values import Fingerprint, Offer, Phase
+from tandem_router.core.values import Fingerprint, Offer, Phase, Standing
 from tandem_router.core.worker import Worker
 
 
@@ -75,12 +75,18 @@ def _twin_faults(group: Group, workers: list[Worker]) -> Iterator[str]:
 
 
 def _takes(worker: Worker) -> bool:
-    return worker.usable and worker.record.standing in TAKING
+    return _standing(worker) in TAKING
+
+
+def _standing(worker: Worker) -> Standing | None:
+    """The standing of a worker that may be given clients' legs; None: it may not, whatever else."""
+    proved = worker.trust.standing is not Standing.PROVING
+    return worker.trust.reputation if proved and worker.fit else None
 
 
 def _side_faults(side: Side, workers: list[Worker]) -> Iterator[str]:
     """`workers`: by address."""
-    standings = {each: each.record.standing if each.usable else None for each in workers}
+    standings = {each: _standing(each) for each in workers}
     if standings != {each: name for name, some in side.standings.items() for each in some.values()}:
         yield f"workers stand as {standings}, and are kept as {side.standings}"
     taking = [each for each, name in standings.items() if name in TAKING]
@@ -105,7 +111,7 @@ def _side_faults(side: Side, workers: list[Worker]) -> Iterator[str]:
 
 def _offers(offer: Offer, workers: list[Worker]) -> bool:
     """Whether it is what each can take of those that take work, if there are any."""
-    taking = [each.profile for each in workers if each.usable and each.record.standing in TAKING]
+    taking = [each.profile for each in workers if _takes(each)]
     if not taking:
         return True
     names = frozenset.intersection(*(each.logits_processors for each in taking))

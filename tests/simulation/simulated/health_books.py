@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from tandem.endings import Outcome
 from tandem.errors import WorkerError
 from tandem_router.core.events import LegClosed
-from tandem_router.core.health import FORGET_SECONDS, LONGEST_SECONDS, PROBES
-from tandem_router.core.record import SLOT_SECONDS
+from tandem_router.core.trust import FORGET_SECONDS, LONGEST_SECONDS, PROBES, SLOT_SECONDS
 from tandem_router.core.values import Bounds
 
 if TYPE_CHECKING:

@@ -94,7 +94,7 @@ def _canaries(state: State) -> Iterator[str]:
         yield "canaries are held for workers that run none, or not for those that do"
     for worker in state.fleet.workers.values():
         clients = [each for each in worker.legs if not state.legs[each].sequence.request.canary]
-        if worker.unproved and clients:
+        if worker.trust.unproved and clients:
             yield f"{worker.key} has yet to be proved and runs {clients}"
 
 

@@ -23,7 +23,7 @@ as all of them where nothing else had begun there.
 """
 
 
-def suspect(
+def count_death(
     state: State, worker: Worker, reason: str, *, unsent: Collection[int], told: bool
 ) -> tuple[list[Request], WorkerDied | None]:
     """Count a worker's death for what had begun there; None: no client's had, or it was counted.

@@ -14,28 +14,20 @@ from tandem.endings import Outcome
 from tandem.errors import KvTransferError, WorkerError
 from tandem_router.core.actions import WorkerEjected, WorkerReturned
 from tandem_router.core.events import LegClosed, WorkerDown
-from tandem_router.core.record import SLOT_SECONDS
 from tandem_router.core.sequences import Leg
 from tandem_router.core.state import State
 from tandem_router.core.timers import Timers
+from tandem_router.core.trust import FORGET_SECONDS, PROBES, SLOT_SECONDS
 from tandem_router.core.values import Phase, Standing
 from tandem_router.core.worker import Worker
 
-PROBES = 3
-"""Legs that must end well, one after the other, before a worker is whole again."""
-LONGEST_SECONDS = 600.0
-"""An ejection lasts no longer, unless the setting for the first one says so."""
-FORGET_SECONDS = 600.0
-"""A worker that was whole for so long begins at the first ejection again; of an address that was
-not connected for so long nothing is known.
-"""
 News = list[WorkerEjected | WorkerReturned]
-"""Workers whose standing has changed: the fleet is to be told of each."""
+"""Workers that are ejected, or whole again: the fleet is to be told of each."""
 _GOOD = (Outcome.FINISHED, Outcome.TERMINATED, Outcome.REGENERATE)
 
 
-class Health:
-    """Judges the records of a State's workers."""
+class Outliers:
+    """Compares what a State's workers have done."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -49,20 +41,18 @@ class Health:
         return self._ejected.first
 
     def expire(self, now: float) -> list[Worker]:
-        """What is due by now. Returns the connected workers whose standing has changed by that."""
+        """What is due by now. Returns the connected workers whose ejections are over."""
         if (slot := int(now // SLOT_SECONDS)) != self._slot:
             self._next_slot(slot - self._slot)
             self._slot = slot
         fleet, returning = self._state.fleet, []
         for key in self._ejected.due(now):
-            record = fleet.records.get(key)
-            if record and record.standing is Standing.EJECTED and record.until <= now:
-                record.try_again(now)
-                if key in fleet.workers:
-                    returning.append(fleet.workers[key])
+            trust = fleet.trusts.get(key)
+            if trust is not None and trust.time_over(now) and key in fleet.workers:
+                returning.append(fleet.workers[key])
         return returning
 
-    def ended(self, now: float, leg: Leg, closed: LegClosed) -> News:
+    def leg_ended(self, now: float, leg: Leg, closed: LegClosed) -> News:
         """A leg is about to be closed, by its worker."""
         good = None if _is_excused(leg) else _is_good(closed)
         news = self._count(now, leg, good)
@@ -79,19 +69,24 @@ class Health:
             news += self._count(now, leg, False if failed else None)
         return news
 
-    def fault(self, now: float, worker: Worker) -> News:
-        """Count output of the worker that a frontend or this router could not read."""
-        return self._failed(now, worker)
+    def failed(self, now: float, worker: Worker) -> News:
+        """Something failed by the doing of a worker, which may be gone: its output could not be
+        read, or it did not hand over.
+        """
+        trust = self._state.fleet.trusts.get(worker.key)
+        if trust is not None:
+            trust.count_failure()
+        return self.consider(now, worker)
 
     def consider(self, now: float, worker: Worker) -> News:
         """Eject the worker where it fails far more often than the sound workers of its group, and
         enough sound workers are left.
         """
-        bounds, record, fleet = self._state.bounds, worker.record, self._state.fleet
+        bounds, trust, fleet = self._state.bounds, worker.trust, self._state.fleet
         if fleet.workers.get(worker.key) is not worker:
             return []
-        fails = bounds.eject_after_failures and record.failed >= bounds.eject_after_failures
-        if not (fails and record.whole and record.ratio >= bounds.eject_ratio and worker.usable):
+        fails = bounds.eject_after_failures and trust.failed >= bounds.eject_after_failures
+        if not (fails and trust.ratio >= bounds.eject_ratio and worker.used_as is Standing.WHOLE):
             return []
         side = fleet.side(worker)
         if side is None:
@@ -100,27 +95,18 @@ class Health:
         out = 1 + len(side.standings[Standing.EJECTED]) + len(side.standings[Standing.PROBATION])
         if not whole or out > bounds.eject_most_share * (out + len(whole)):
             return []
-        if record.ratio - median(each.record.ratio for each in whole) < bounds.eject_ratio:
+        if trust.ratio - median(each.trust.ratio for each in whole) < bounds.eject_ratio:
             return []
         return [self._eject(now, worker)]
 
     def _count(self, now: float, leg: Leg, good: bool | None) -> News:
-        """`good`: None counts as nothing."""
-        worker, record = leg.worker, leg.worker.record
-        is_probe = record.probe == leg.number
-        if is_probe:
-            record.probe = 0
-        if good is None:
-            return []
-        if not good:
-            return self._failed(now, worker, again=is_probe)
-        record.count(good=True)
-        if is_probe:
-            record.passed += 1
-            if record.passed >= PROBES:
-                record.restore(now)
-                return [WorkerReturned(worker.key, f"{PROBES} requests in a row have ended well")]
-        return []
+        worker = leg.worker
+        follows = worker.trust.leg_ended(now, leg.number, good=good)
+        if follows is Standing.WHOLE:
+            return [WorkerReturned(worker.key, f"{PROBES} requests in a row have ended well")]
+        if follows is Standing.EJECTED:
+            return [self._eject(now, worker)]
+        return self.consider(now, worker) if good is False else []
 
     def _count_partner(self, now: float, leg: Leg) -> News:
         """The worker at the other end of a hand-over that failed."""
@@ -130,39 +116,34 @@ class Health:
         is_prefill = leg.phase is Phase.PREFILL
         other = sequence.decode if is_prefill else sequence.prefill
         if other is None:
-            return self._failed(now, sequence.pair.decode if is_prefill else sequence.pair.prefill)
+            return self.failed(now, sequence.pair.decode if is_prefill else sequence.pair.prefill)
         return self._count(now, other, False)  # it is about to be cancelled, and then excused
 
-    def _failed(self, now: float, worker: Worker, *, again: bool = False) -> News:
-        worker.record.count(good=False)
-        return [self._eject(now, worker)] if again else self.consider(now, worker)
-
     def _eject(self, now: float, worker: Worker) -> WorkerEjected:
-        record, first = worker.record, self._state.bounds.eject_first_seconds
-        if record.whole and now - record.since >= FORGET_SECONDS:
-            record.in_a_row = 0
-        seconds = min(first * 2.0 ** min(record.in_a_row, 32), max(first, LONGEST_SECONDS))
-        record.eject(now, now + seconds)
-        self._ejected.set(worker.key, record.until)
-        return WorkerEjected(worker.key, seconds, record.failed, record.ended)
+        trust = worker.trust
+        seconds = trust.eject(now, self._state.bounds.eject_first_seconds)
+        self._ejected.set(worker.key, trust.until)
+        return WorkerEjected(worker.key, seconds, trust.failed, trust.ended)
 
     def _next_slot(self, slots: int) -> None:
         fleet = self._state.fleet
-        for key, record in list(fleet.records.items()):
-            record.next_slot(slots)
-            record.absent = 0 if key in fleet.workers else record.absent + slots
-            if record.absent * SLOT_SECONDS > FORGET_SECONDS:
-                del fleet.records[key]
+        for key, trust in list(fleet.trusts.items()):
+            trust.next_slot(slots)
+            trust.absent = 0 if key in fleet.workers else trust.absent + slots
+            if trust.absent * SLOT_SECONDS > FORGET_SECONDS:
+                del fleet.trusts[key]
 
 
 def _is_excused(leg: Leg) -> bool:
     """However it ends: it was cancelled, its worker shuts down, or one of its pair is yet to be
     proved.
     """
-    pair = leg.sequence.pair
-    unproved = pair is not None and bool(pair.prefill.unproved or pair.decode.unproved)
-    cancelled = leg.settle_by is not None
-    return cancelled or unproved or (leg.worker.draining and not leg.worker.died)
+    worker, sequence = leg.worker, leg.sequence
+    if leg.settle_by is not None or (worker.draining and not worker.died):
+        return True
+    if not sequence.request.canary or sequence.pair is None:
+        return False  # no client's leg runs on a worker that is yet to be proved
+    return any(each.trust.standing is Standing.PROVING for each in sequence.pair)
 
 
 def _is_good(closed: LegClosed) -> bool | None:
