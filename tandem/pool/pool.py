@@ -48,7 +48,7 @@ class Limits:
     most_waiting: int
     """Orders that wait for a process, of all keys."""
     full: str
-    """What those are told for whom there is no place."""
+    """The words of a QueueFullError, where too many orders wait."""
     memory_bytes: int | None = None
     """What one order may take, beside what the process has before it; None: the process itself sees
     to that.
@@ -75,7 +75,7 @@ class Pool(Generic[Reply]):
         `environment`: variables for the processes beside this process's.
         """
         self._places = [
-            Place(program, encode, replies, limits, {**(environment or {}), **SMALL})
+            PooledProcess(program, encode, replies, limits, {**(environment or {}), **SMALL})
             for _ in range(processes)
         ]
         self._free = self._places[::-1]
@@ -83,7 +83,7 @@ class Pool(Generic[Reply]):
         self.turns = Turns(processes, most_waiting=limits.most_waiting, full=limits.full)
 
     @asynccontextmanager
-    async def process(self, turn: Turn) -> AsyncIterator[Place[Reply]]:
+    async def process(self, turn: Turn) -> AsyncIterator[PooledProcess[Reply]]:
         """A process, when it is this turn of `turns`. Raises QueueFullError."""
         try:
             async with asyncio.timeout(self._limits.wait_seconds):
@@ -102,7 +102,7 @@ class Pool(Generic[Reply]):
         await asyncio.gather(*(place.close() for place in self._places))
 
 
-class Place(Generic[Reply]):
+class PooledProcess(Generic[Reply]):
     """Where one process of a pool runs, again and again."""
 
     def __init__(

@@ -195,6 +195,17 @@ def test_a_binding_gives_the_role_of_a_component_to_the_account_of_its_pod(name:
         assert subject == {"kind": "ServiceAccount", "name": account, "namespace": NAMESPACE}
 
 
+def test_a_claim_for_compiled_kernels_is_its_worker_s_own() -> None:
+    caches = {each: {"compileCache": {"size": "9Gi"}} for each in WORKERS}
+    objects = of_each({**caches, "model": {"uri": "pvc://m"}})
+    claims = {
+        component: made["metadata"]["name"]
+        for (kind, component), made in objects.items()
+        if kind == "PersistentVolumeClaim"
+    }
+    assert claims == {each: f"tandem-{each}-compile-cache" for each in WORKERS}
+
+
 # --- who is let in and out ------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ from tandem.logits.forms.wire import (
 from tandem.logits.model import Model
 from tandem.logits.processor import LogitsProcessor
 from tandem.metrics import REQUEST_SECONDS
-from tandem.pool.pool import Limits, Place, Pool
+from tandem.pool.pool import Limits, Pool, PooledProcess
 from tandem.pool.process import LostError
 from tandem.pool.turns import Turn
 
@@ -253,7 +253,7 @@ class Workshop:
         except QueueFullError as error:  # another key's form has its place
             self._end(job, error)
 
-    async def _compile_by(self, process: Place[Answer], job: _Job) -> None:
+    async def _compile_by(self, process: PooledProcess[Answer], job: _Job) -> None:
         began = monotonic()
         try:
             answer = await process.ask(Order(job.form.kind, job.form.source), self._boot)

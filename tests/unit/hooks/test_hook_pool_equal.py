@@ -26,8 +26,9 @@ from tandem.hooks.runner.inline import InlineRunner
 from tandem.hooks.runner.processes.counters import PooledHook, ProcessCounters, counts_of
 from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.runner.processes.sequence import PoolGroup, PoolSequence
-from tandem.hooks.runner.processes.wire import Changed, Frames, WireError, frame
+from tandem.hooks.runner.processes.wire import MAX_MESSAGE_BYTES, Changed
 from tandem.hooks.settings import HookEntry, HookSettings
+from tandem.pool.frames import Frames, WireError, frame
 
 REQUESTS = 2000
 AT_ONCE = 200
@@ -232,7 +233,7 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
     payloads: list[bytes], cuts: list[int]
 ) -> None:
     stream = b"".join(map(frame, payloads))
-    frames = Frames()
+    frames = Frames(MAX_MESSAGE_BYTES)
     got: list[bytes] = []
     for size in [*cuts, len(stream) + 1]:
         got += frames.feed(stream[:size])
@@ -242,4 +243,4 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
 
 def test_a_frame_of_absurd_length_is_refused() -> None:
     with pytest.raises(WireError):
-        list(Frames().feed(b"\xff\xff\xff\xff"))
+        list(Frames(MAX_MESSAGE_BYTES).feed(b"\xff\xff\xff\xff"))

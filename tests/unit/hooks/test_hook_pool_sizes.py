@@ -17,6 +17,7 @@ from tandem.hooks.runner.processes import wire
 from tandem.hooks.runner.processes.link import PoolLink
 from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import MAX_TEXT_CHARS
+from tandem.pool.frames import Frames, WireError, frame
 
 MILLION = 1_000_000
 
@@ -68,7 +69,7 @@ async def test_long_texts_of_one_step_come_in_several_messages_and_are_delivered
             longest = max(longest, len(payload))
         heard(link, data)
 
-    heard, frames = PoolLink.data_received, wire.Frames()
+    heard, frames = PoolLink.data_received, Frames(wire.MAX_MESSAGE_BYTES)
     monkeypatch.setattr(PoolLink, "data_received", listen)
     async with _pool("Long") as (pool, rulings):
         rulings.open(*range(32), group="n")
@@ -113,13 +114,15 @@ async def test_a_chunk_that_is_longer_than_any_costs_its_own_sequence() -> None:
 
 def test_a_stream_is_cut_the_same_wherever_its_pieces_end() -> None:
     payloads = [b"", b"x", b"y" * 300, b"z" * 70_000]
-    stream = b"".join(map(wire.frame, payloads))
+    stream = b"".join(map(frame, payloads))
     for size in (1, 2, 3, 5, 299, 305, 65_536, len(stream)):
-        frames = wire.Frames()
+        frames = Frames(wire.MAX_MESSAGE_BYTES)
         pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
         assert [bytes(cut) for each in pieces for cut in frames.feed(each)] == payloads
-    with pytest.raises(wire.WireError, match="a message of"):
-        list(wire.Frames().feed((wire.MAX_MESSAGE_BYTES + 1).to_bytes(4, "little")))
+    with pytest.raises(WireError, match="a message of"):
+        list(
+            Frames(wire.MAX_MESSAGE_BYTES).feed((wire.MAX_MESSAGE_BYTES + 1).to_bytes(4, "little"))
+        )
 
 
 def test_the_longest_verdict_fits_into_a_message() -> None:

@@ -18,14 +18,15 @@ from tandem.hooks.runner.async_ import AsyncRunner
 from tandem.hooks.runner.inline import SLOW_SECONDS, InlineRunner
 from tandem.hooks.runner.processes.counters import counts_of
 from tandem.hooks.runner.processes.wire import (
+    MAX_MESSAGE_BYTES,
     REPLY_CHARS,
     Batch,
     Changed,
-    Frames,
     Reply,
     decode_batch,
     encode,
 )
+from tandem.pool.frames import Frames
 from tandem.usercode.call import place_of
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Child:
         self._stream = stream
         self._chain = chain
         self._runner = AsyncRunner(chain) if chain.is_async else InlineRunner(chain)
-        self._frames = Frames()
+        self._frames = Frames(MAX_MESSAGE_BYTES)
         self._traces: dict[int, str] = {}
         self._tokens: dict[int, int] = {}
         """How many tokens of each open sequence have come."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tandem.hooks.counters import HOOK_VERDICTS, CountedHook, HookCounters
-from tandem.hooks.runner.processes.wire import AllCounted, Counted, WireError
+from tandem.hooks.runner.processes.wire import AllCounted, Counted
 from tandem.hooks.settings import HookEntry
+from tandem.pool.frames import WireError
 
 
 class PooledHook:

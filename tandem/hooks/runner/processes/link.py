@@ -23,16 +23,15 @@ from tandem.hooks.runner.processes.counters import ProcessCounters
 from tandem.hooks.runner.processes.sequence import PoolSequence
 from tandem.hooks.runner.processes.spawner import KILL_SECONDS, Spawner
 from tandem.hooks.runner.processes.wire import (
+    MAX_MESSAGE_BYTES,
     Answer,
     Batch,
-    Frames,
     Reply,
     Started,
-    WireError,
     decode_answer,
     encode,
-    frame,
 )
+from tandem.pool.frames import Frames, WireError, frame
 
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
 """How much of earlier steps may wait beyond what the socket takes: more than the longest chunk. A
@@ -81,7 +80,7 @@ class PoolLink(asyncio.Protocol):
         self.exited = asyncio.Event()
         self._settled = asyncio.Event()
         self._load_error = ""
-        self._frames = Frames()
+        self._frames = Frames(MAX_MESSAGE_BYTES)
         self._up_at = self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._doubted = False

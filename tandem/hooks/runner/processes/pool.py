@@ -27,7 +27,7 @@ from tandem.hooks.runner.processes.keeper import Keeper, PoolLimits
 from tandem.hooks.runner.processes.link import PoolLink
 from tandem.hooks.runner.processes.sequence import PoolGroup, PoolSequence
 from tandem.hooks.runner.processes.spawner import Spawner
-from tandem.hooks.runner.processes.wire import Boot, Changed, Open, Reply
+from tandem.hooks.runner.processes.wire import ChainBoot, Changed, Open, Reply
 from tandem.hooks.runner.rulings import NextTurn, failed, over, patience
 from tandem.hooks.settings import MAX_TEXT_CHARS, HookSettings
 from tandem.logs import Format
@@ -291,7 +291,7 @@ class HookPool:
         return self._patience * max(groups.values(), default=1) + self._limits.margin
 
     def _boot(self, slot: int) -> bytes:
-        boot = Boot(
+        boot = ChainBoot(
             settings=self._settings,
             phase=self._phase,
             model=self._model,

@@ -20,11 +20,12 @@ from tandem import logs
 from tandem.errors import StartError
 from tandem.hooks.chain import Chain
 from tandem.hooks.runner.processes.child import Child
-from tandem.hooks.runner.processes.wire import Boot, Started, encode
+from tandem.hooks.runner.processes.wire import ChainBoot, Started, encode
 from tandem.orphans import die_with
+from tandem.pool.child import receive
 
 
-async def serve(stream: socket.socket, boot: Boot) -> int:
+async def serve(stream: socket.socket, boot: ChainBoot) -> int:
     """Build the chain, and run it until the end. Returns the exit status."""
     ours = os.getpid()
     try:
@@ -65,14 +66,13 @@ def _own_signals() -> None:
         signal.signal(number, lambda _number, _frame: None)
 
 
-def _read_boot(stream: socket.socket) -> Boot | None:
+def _read_boot(stream: socket.socket) -> ChainBoot | None:
     """None: the worker has gone."""
-    length = int.from_bytes(stream.recv(4, socket.MSG_WAITALL), "little")
-    payload = stream.recv(length, socket.MSG_WAITALL)
-    if not length or len(payload) < length:
+    payload = receive(stream)
+    if payload is None:
         return None
     boot = pickle.loads(payload)
-    assert isinstance(boot, Boot)
+    assert isinstance(boot, ChainBoot)
     return boot
 
 

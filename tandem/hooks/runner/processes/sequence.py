@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 from tandem.errors import HookError
 from tandem.hooks.deferred import Ruling, SequenceInfo, Work
 from tandem.hooks.piece import Piece
-from tandem.hooks.runner.processes.wire import Changed, WireError
+from tandem.hooks.runner.processes.wire import Changed
+from tandem.pool.frames import WireError
 
 Link = TypeVar("Link")
 

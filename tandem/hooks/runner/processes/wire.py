@@ -1,9 +1,9 @@
 """What a worker and a process of its hook pool say to each other, over one Unix stream socket.
 
-Each message is a length (4 bytes, little endian) and that many bytes of MessagePack. The worker
-speaks first: Boot, pickled because a hook's configuration may hold what YAML knows and MessagePack
-does not. Then it sends a Batch for each step, and Replies come back; the end of its stream means:
-end in order. The process says Started once, then Replies, and AllCounted about once a second.
+Each message is a frame of tandem/pool/frames.py with MessagePack in it. The worker speaks first:
+ChainBoot, pickled because a hook's configuration may hold what YAML knows and MessagePack does not.
+Then it sends a Batch for each step, and Replies come back; the end of its stream means: end in
+order. The process says Started once, then Replies, and AllCounted about once a second.
 
 Columns, not records: encoding and decoding a Batch of 32 tokens and its Reply takes 4.4 µs in all.
 A Reply names only what a hook changed, so that a chunk which passes costs its request_id. One that
@@ -12,7 +12,6 @@ would be long is cut, so that the worker never reads much at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,20 +20,16 @@ import msgspec
 from tandem.hooks.contract import Phase
 from tandem.hooks.settings import HookSettings
 from tandem.logs import Format
+from tandem.pool.frames import frame
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """More than the longest text of one verdict takes."""
 REPLY_CHARS: Final = 256 * 1024
 """A Reply that has so much text is sent; what follows goes into another one."""
-_LENGTH_BYTES: Final = 4
-
-
-class WireError(Exception):
-    """The other side does not speak as it should."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Boot:
+class ChainBoot:
     """All a process must know to run the chain."""
 
     settings: HookSettings
@@ -134,11 +129,6 @@ _batches = msgspec.msgpack.Decoder(Batch)
 _answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 
 
-def frame(payload: bytes) -> bytes:
-    """A payload as it travels."""
-    return len(payload).to_bytes(_LENGTH_BYTES, "little") + payload
-
-
 def encode(message: Batch | Answer) -> bytes:
     """The frame of a message."""
     return frame(_encoder.encode(message))
@@ -152,35 +142,3 @@ def decode_batch(payload: bytes | bytearray) -> Batch:
 def decode_answer(payload: bytes | bytearray) -> Answer:
     """Raises msgspec.DecodeError."""
     return _answers.decode(payload)
-
-
-class Frames:
-    """Cuts a stream into payloads."""
-
-    __slots__ = ("_needed", "_rest")
-
-    def __init__(self) -> None:
-        self._rest = bytearray()
-        self._needed = 0
-        """Bytes that complete the first message of the rest, as far as is known."""
-
-    def feed(self, data: bytes | bytearray) -> Iterator[bytes | bytearray]:
-        """The payloads that are complete with `data`. Raises WireError."""
-        if self._rest:
-            self._rest += data
-            data = self._rest
-        start, size = 0, len(data)
-        if size < self._needed:
-            return
-        self._needed = 0
-        while size - start >= _LENGTH_BYTES:
-            begin = start + _LENGTH_BYTES
-            end = begin + int.from_bytes(data[start:begin], "little")
-            if end - begin > MAX_MESSAGE_BYTES:
-                raise WireError(f"a message of {end - begin} bytes")
-            if end > size:
-                self._needed = end - start
-                break
-            yield data[begin:end]
-            start = end
-        self._rest = bytearray(data[start:])
