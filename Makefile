@@ -93,7 +93,7 @@ monitoring: lean ## generate the dashboards and rules of helm/tandem from the co
 settings: lean ## generate docs/configuration.md from the settings classes
 	$(BIN)/python scripts/generate_settings.py
 
-fields: lean ## generate the tables of all fields in docs/api.md from the rules in frontend/tandem_frontend/openai
+fields: lean ## generate the tables of all fields in docs/api.md from the rules by which bodies are read
 	$(BIN)/python scripts/generate_field_table.py
 
 chart: lean ## generate the schema, README table and manifests of helm/tandem
