@@ -78,8 +78,8 @@ async def borders(subject: Subject, texts: Sequence[str]) -> Check:
         if _differ(expected, result):
             one, other = contrast(expected, result)
             check.warnings.append(
-                f"the shown text depends on where chunks begin and end {known}: {one} {name}:"
-                f" {other}"
+                "the shown text depends on where chunks begin and end\n"
+                f"{known}: {one}\n{name}: {other}"
             )
             return check
     check.summary = f"{number} splits of {_count(len(first), 'answer')} show the same"
