@@ -92,7 +92,9 @@ class Trial:
 
 @dataclass(slots=True, eq=False)
 class Trust:
-    """Of one address, over all streams to it: numbers of legs, and times of the core's clock."""
+    """How far the worker of an address is trusted, over all streams to that address. Counts are of
+    legs, and times are of the core's clock, in seconds.
+    """
 
     reputation: Standing = _WHOLE
     """WHOLE, EJECTED or PROBATION: how the address stands, or will once its worker is proved."""

@@ -131,7 +131,7 @@ async def test_a_reply_of_the_longest_length_is_taken_and_a_longer_one_is_not() 
 
 async def test_memory_is_counted_for_each_order_and_given_time_anew() -> None:
     async with open_pool(memory_bytes=2**30) as pool:
-        with pytest.raises(LostError):
+        with pytest.raises(LostError, match="it has ended"):  # and not: it does not answer
             await ask(pool, "eat")
         assert await pid(pool) == await pid(pool)
 

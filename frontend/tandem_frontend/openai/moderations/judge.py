@@ -55,7 +55,7 @@ class JudgeLink:
 
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
-        """Of the classifiers, once it has started."""
+        """The names of the classifiers, once the process has started."""
         self._process = ChildProcess(
             max_message_bytes=MAX_MESSAGE_BYTES, on_message=self._take, on_lost=self._fail_all
         )
