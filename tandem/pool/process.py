@@ -97,8 +97,10 @@ class ChildProcess(asyncio.Protocol):
         try:
             # Shielded: a process that was started is known, whatever becomes of who asked for it.
             self._watch(await asyncio.shield(spawning))
+            if self.lost:  # the start was given up meanwhile
+                raise LostError("it is not needed any more")
             self._transport, _ = await loop.create_unix_connection(lambda: self, sock=ours)
-        except (OSError, asyncio.CancelledError) as error:
+        except (OSError, LostError, asyncio.CancelledError) as error:
             ours.close()
             await asyncio.shield(self._give_up(spawning))
             if isinstance(error, OSError):
@@ -159,8 +161,6 @@ class ChildProcess(asyncio.Protocol):
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
         self.exited.clear()
-        if self.lost:
-            process.kill()
         self._pidfd = os.pidfd_open(process.pid)
         asyncio.get_running_loop().add_reader(self._pidfd, self._on_exit)
 

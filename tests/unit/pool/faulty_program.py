@@ -73,9 +73,8 @@ def do(fault: str, stream: socket.socket) -> None:
         case "two answers":
             stream.sendall(2 * frame(encoder.encode([])))
         case "eat":
-            eaten = []
-            while True:
-                eaten.append(b"x" * 2**20)
+            _eaten = [b"x" * 2**20 for _ in range(1536)]
+            hang()
         case "close":
             stream.shutdown(socket.SHUT_RDWR)
             hang()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -139,8 +140,10 @@ async def test_memory_is_counted_for_each_order_and_given_time_anew() -> None:
 async def test_a_process_that_was_lost_while_it_had_nothing_to_do_fails_no_order() -> None:
     async with open_pool() as pool:
         first = await pid(pool)
+        ended = os.pidfd_open(first)
         os.kill(first, signal.SIGKILL)
-        await asyncio.to_thread(psutil.wait_procs, running(), WAIT_SECONDS)
+        await asyncio.to_thread(select.select, [ended], [], [], WAIT_SECONDS)
+        os.close(ended)
         assert await pid(pool) != first
 
 
@@ -229,7 +232,11 @@ async def test_an_order_that_cannot_travel_fails_alone() -> None:
         assert await pid(pool)
 
 
-async def test_nothing_is_left_of_a_start_that_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cancelled", [True, False])
+async def test_nothing_is_left_of_a_start_that_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, cancelled: bool
+) -> None:
+    """Whoever waits for the start gives up, or the pool is closed meanwhile, or both."""
     began, go_on = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     spawn = pool_process._spawn
@@ -243,11 +250,14 @@ async def test_nothing_is_left_of_a_start_that_is_given_up(monkeypatch: pytest.M
     async with open_pool() as pool:
         starting = asyncio.create_task(pid(pool))
         await began.wait()
-        starting.cancel()
+        if cancelled:
+            starting.cancel()
         closing = asyncio.create_task(pool.close())
+        await asyncio.sleep(0)  # the pool begins to close
         go_on.set()
         await asyncio.wait({starting, closing})
-        assert starting.cancelled()
+        assert starting.cancelled() or isinstance(starting.exception(), LostError)
+        assert starting.cancelled() == cancelled
 
 
 async def test_nothing_is_left_of_a_start_whose_socket_fails(
