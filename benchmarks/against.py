@@ -24,9 +24,13 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "scripts"))
+
 import machine
+from product_packages import import_path
 
 ROOT = Path(__file__).resolve().parent.parent
+
 RUN_SECONDS = 900
 """After so long a run is given up, and its round left out."""
 ALLOWED = 0.03
@@ -84,7 +88,7 @@ def run(tree: Path, streams: Sequence[int]) -> dict[str, float]:
         subprocess.run(
             [*command, "--json", str(out)],
             cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree)},
+            env={**os.environ, "PYTHONPATH": import_path(tree)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,

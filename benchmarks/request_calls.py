@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from against import ROOT, checkout
+from against import ROOT, checkout, import_path
 
 REQUESTS = 800
 STREAMS, TOKENS = 16, 2
@@ -65,7 +65,7 @@ def count(tree: Path, flags: tuple[str, ...]) -> dict[str, float]:
     with TemporaryDirectory() as folder:
         out = Path(folder)
         (out / "sitecustomize.py").write_text(PROFILER.format(out=folder))
-        os.environ["PYTHONPATH"] = os.pathsep.join((folder, str(tree)))
+        os.environ["PYTHONPATH"] = os.pathsep.join((folder, import_path(tree)))
         with token_cost.serving(step_ms=10, flags={"frontend": flags}) as stack:
             pids = {token_cost.part_of(each): each.pid for each in stack.components.values()}
             token_cost.generate(stack, streams=STREAMS, requests=64, tokens=TOKENS)
@@ -77,7 +77,7 @@ def count(tree: Path, flags: tuple[str, ...]) -> dict[str, float]:
 def counted(tree: Path, *flags: str) -> dict[str, float]:
     """The same, in a process of the tree's own."""
     command = [sys.executable, __file__, "--count", str(tree), *flags]
-    env = {**os.environ, "PYTHONPATH": str(tree)}
+    env = {**os.environ, "PYTHONPATH": import_path(tree)}
     done = subprocess.run(
         command, cwd=tree, env=env, stdout=subprocess.PIPE, text=True, timeout=600, check=True
     )

@@ -28,7 +28,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import machine
-from against import ROOT, checkout
+from against import ROOT, checkout, import_path
 
 OLD, NEW = "old", "new"
 STEP_MS = 10
@@ -59,7 +59,7 @@ def asked(tree: Path, engine: str) -> Iterator[Asked]:
     process = subprocess.Popen(
         [sys.executable, __file__, "--serve", str(tree), "--engine", engine],
         cwd=tree,
-        env={**os.environ, "PYTHONPATH": str(tree)},
+        env={**os.environ, "PYTHONPATH": import_path(tree)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

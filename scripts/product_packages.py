@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-_PROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-PACKAGES: Final[dict[str, Path]] = {
-    Path(each).name: ROOT / each
-    for each in _PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-}
-"""Each package's folder, by the name by which the package is imported."""
-PLACES: Final = tuple(sorted({str(each.parent) for each in PACKAGES.values()}))
-"""The folders in which Python finds the packages, for PYTHONPATH."""
+
+
+def packages(tree: Path) -> dict[str, Path]:
+    """The folder of each package of a checkout, by the name by which the package is imported."""
+    project = tomllib.loads((tree / "pyproject.toml").read_text(encoding="utf-8"))
+    paths = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    return {Path(each).name: tree / each for each in paths}
+
+
+def import_path(tree: Path) -> str:
+    """PYTHONPATH by which Python finds a checkout's packages, and not those of another checkout
+    that is installed.
+    """
+    return os.pathsep.join(sorted({str(each.parent) for each in packages(tree).values()}))
+
+
+PACKAGES: Final = packages(ROOT)
+"""This checkout's packages."""
 
 
 def folder(module: str) -> Path:

@@ -53,9 +53,7 @@ def settle() -> threading.Thread:
     hundreds of them, and who serves meanwhile waits for one at most.
     """
     gc.freeze()
-    moving = threading.Thread(
-        target=_into_huge_pages, name="memory was moved into huge pages", daemon=True
-    )
+    moving = threading.Thread(target=_into_huge_pages, name="huge pages", daemon=True)
     moving.start()
     return moving
 

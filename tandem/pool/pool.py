@@ -21,7 +21,7 @@ import msgspec
 
 from tandem.errors import QueueFullError
 from tandem.pool.boot import Boot, loads
-from tandem.pool.process import SMALL, ChildProcess, LostError
+from tandem.pool.process import ONE_THREAD, ChildProcess, LostError
 from tandem.pool.turns import Turn, Turns
 
 Reply = TypeVar("Reply")
@@ -75,7 +75,7 @@ class Pool(Generic[Reply]):
         `environment`: variables for the processes beside this process's.
         """
         self._places = [
-            PooledProcess(program, encode, replies, limits, {**(environment or {}), **SMALL})
+            PooledProcess(program, encode, replies, limits, {**(environment or {}), **ONE_THREAD})
             for _ in range(processes)
         ]
         self._free = self._places[::-1]

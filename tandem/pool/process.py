@@ -23,7 +23,7 @@ READ_SECONDS: Final = 0.2
 """For what an ended process has written to be read, also by an event loop that was held up."""
 _LOOK_SECONDS: Final = 0.05
 """Between looks at a process's memory."""
-SMALL: Final[Mapping[str, str]] = {
+ONE_THREAD: Final[Mapping[str, str]] = {
     # Threads of a library would reserve so much address space that its limit says nothing.
     "MALLOC_ARENA_MAX": "2",
     "TOKENIZERS_PARALLELISM": "false",

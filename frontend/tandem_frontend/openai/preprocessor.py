@@ -239,7 +239,7 @@ class Preprocessor:
             raise UnsupportedError("Choices are not ranked: `best_of` is `n`", param="best_of")
         if request.stream_options and request.stream_options.include_obfuscation:
             raise UnsupportedError(
-                "Prompts are not padded", param="stream_options.include_obfuscation"
+                "Events of a stream are not padded", param="stream_options.include_obfuscation"
             )
         if request.timeout is not None and request.timeout > config.request_timeout_seconds:
             raise InvalidRequestError(

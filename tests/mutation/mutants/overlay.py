@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from product_packages import PACKAGES, PLACES
+from product_packages import PACKAGES, import_path
 
 from mutants.table import ROOT, Mutant
 
@@ -36,8 +36,6 @@ class Overlay:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
-        places = (folder / Path(place).relative_to(ROOT) for place in PLACES)
-        self._places = os.pathsep.join(map(str, places))
         ignore = shutil.ignore_patterns("__pycache__")
         for entry in ROOT.iterdir():
             if entry.name in COPIED:
@@ -66,7 +64,11 @@ class Overlay:
         process = subprocess.Popen(
             [sys.executable, *command],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": self._places, "PYTHONDONTWRITEBYTECODE": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": import_path(self.root),
+                "PYTHONDONTWRITEBYTECODE": "1",
+            },
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,

@@ -14,7 +14,7 @@ import msgspec
 
 from tandem.errors import ClassifierError
 from tandem.ids import counter
-from tandem.pool.process import SMALL, ChildProcess, LostError
+from tandem.pool.process import ONE_THREAD, ChildProcess, LostError
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.moderations.wire import (
     MAX_MESSAGE_BYTES,
@@ -66,7 +66,7 @@ class JudgeLink:
     async def start(self, boot: JudgeBoot) -> None:
         """Until the process can judge. Raises LostError; then `close` is to be called."""
         process = self._process
-        await process.start(PROGRAM, SMALL)
+        await process.start(PROGRAM, ONE_THREAD)
         try:
             loaded = loads.decode(await process.ask(encoder.encode(boot), seconds=START_SECONDS))
         except msgspec.DecodeError as error:
