@@ -16,6 +16,7 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 from prometheus_client import CollectorRegistry
 from router_messages import told
+from simulated import submits
 from wire_extremes import extremes, fields
 
 from tandem.byte_budget import ByteBudget
@@ -35,7 +36,6 @@ from tandem_router import generate
 from tandem_router.conduct import Conduct
 from tandem_router.config import RouterConfig
 from tandem_router.connection import WorkerConnection
-from tandem_router.core import events
 from tandem_router.core.values import Phase
 from tandem_router.discovery import Listed
 from tandem_router.discovery.static import StaticDiscovery
@@ -212,9 +212,9 @@ class Router:
         for phase, number in ((Phase.PREFILL, 1), (Phase.DECODE, 2)):
             assert not await self.connect(phase, description(number))
         self.relay.handle(
-            events.Submit(
+            submits.submit(
+                7,
                 frontend=self.number,
-                first_sequence=7,
                 n=1,
                 model="m",
                 timeout_seconds=60.0,
