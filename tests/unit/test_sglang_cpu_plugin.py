@@ -17,8 +17,8 @@ import pytest
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
 
 # Prints one JSON object of what SGLang and NIXL do in that process, after `load_plugins` if asked.
-# The idle agent is made as SGLang makes it. Whether a thread of its process wants to run is looked at,
-# and not what CPU time it gets: that depends on what else the machine does.
+# The idle agent is made as SGLang makes it. Whether a thread of its process wants to run is looked
+# at, and not what CPU time it gets: that depends on what else the machine does.
 LOOK = """
 import inspect, json, os, sys, time
 from collections import Counter

@@ -451,21 +451,13 @@ class Frontend:
     def _ask(self, stack: ExitStack) -> RequestState:
         submission = Submission(
             id="a",
-            trace_id=TRACE,
-            model="m",
-            tokenizer_sha256="ours",
             prompts=[Prompt.of([1], max_tokens=9)],
-            n=1,
-            sampling=SAMPLING,
-            logits=None,
-            streaming=True,
-            want_token_ids=False,
-            want_report=True,
-            want_external_scores=False,
-            metadata={},
+            task=common_pb2.Task(
+                trace_id=TRACE, model="m", sampling=SAMPLING, streaming=True, want_report=True
+            ),
+            submit=router_pb2.Submit(n=1, tokenizer_sha256="ours"),
             withheld_reason="stop",
             timeout_seconds=60.0,
-            priority=0,
         )
         return stack.enter_context(self.demultiplexer.submit(submission, Client()))
 
