@@ -1640,7 +1640,7 @@ def test_the_check_names_every_broken_rule() -> None:
 
 def test_a_source_of_rooms_that_repeats_itself_is_an_error_not_a_hang() -> None:
     bench = Bench()
-    bench.core._lifecycle._new_room = lambda: 7
+    bench.core._lifecycle._legs._new_room = lambda: 7
     bench.submit(1)
     with pytest.raises(RuntimeError, match="repeats itself"):
         bench.submit(2)

@@ -20,6 +20,7 @@ from tandem.v1 import router_pb2
 from tandem_router.core.actions import CanaryFailed
 from tandem_router.core.events import Submit
 from tandem_router.core.free import FreeWorkers
+from tandem_router.core.legs import Legs
 from tandem_router.core.lifecycle import Lifecycle
 from tandem_router.core.picking import Pair
 from tandem_router.core.sequences import Leg, Request, Sequence, Stage
@@ -50,10 +51,11 @@ class Canaries:
     """Decides which worker is tried with which. At most one canary runs on a worker."""
 
     def __init__(
-        self, state: State, lifecycle: Lifecycle, task: Callable[[Profile], bytes]
+        self, state: State, legs: Legs, lifecycle: Lifecycle, task: Callable[[Profile], bytes]
     ) -> None:
         """`task` makes what a canary asks of workers of a profile."""
         self._state = state
+        self._legs = legs
         self._lifecycle = lifecycle
         self._task = task
         self._numbers = count(1)
@@ -80,7 +82,7 @@ class Canaries:
             return
         if not self._state.bounds.canary_seconds or leg.worker.aggregated:
             return
-        now = self._lifecycle.now
+        now = self._state.now
         for worker, other in (sequence.pair, sequence.pair[::-1]):
             if self._is_here(worker) and (trial := worker.trust.lost_kv(now, other.key)):
                 self._pauses.set(worker, trial.until)
@@ -92,9 +94,9 @@ class Canaries:
 
     def expire(self) -> None:
         """Workers whose pauses are over may be tried again."""
-        for worker in self._pauses.due(self._lifecycle.now):
+        for worker in self._pauses.due(self._state.now):
             self._line_up(worker)
-            self._lifecycle.may_start = True
+            self._state.may_start = True
 
     def stop(self) -> None:
         """End those that run: the router shuts down."""
@@ -104,14 +106,14 @@ class Canaries:
     @property
     def waiting(self) -> bool:
         """A canary has ended and nobody has acted on its end, or a canary is to be started."""
-        lifecycle = self._lifecycle
-        return bool(self._untried or lifecycle.ended_canaries or lifecycle.canary_legs_over)
+        state = self._state
+        return bool(self._untried or state.ended_canaries or state.canary_legs_over)
 
     def take_ended(self) -> list[Worker]:
         """Act on the ends of canaries. Returns the workers that are proved by them."""
-        lifecycle, proved = self._lifecycle, list[Worker]()
-        ended, lifecycle.ended_canaries = lifecycle.ended_canaries, []
-        over, lifecycle.canary_legs_over = lifecycle.canary_legs_over, []
+        state, proved = self._state, list[Worker]()
+        ended, state.ended_canaries = state.ended_canaries, []
+        over, state.canary_legs_over = state.canary_legs_over, []
         for sequence, error in ended:
             pair = sequence.pair
             assert pair is not None
@@ -168,7 +170,7 @@ class Canaries:
 
     def _begin(self, worker: Worker, partner: Worker) -> bool:
         """Start a canary on this pair. Returns whether there was memory for the canary."""
-        state, now = self._state, self._lifecycle.now
+        state, now = self._state, self._state.now
         pair = Pair(worker, partner)
         if worker.phase is Phase.DECODE:
             pair = Pair(partner, worker)
@@ -195,7 +197,7 @@ class Canaries:
         for each in pair:
             state.canaries[each] = sequence
             self._line_up(each)
-        self._lifecycle.start_canary(sequence, pair)
+        self._legs.start_canary(sequence, pair)
         for each in pair:
             if each.trust.trial is not None:
                 each.trust.trial.haste = sequence.room % _HASTES / _HASTES / 2
@@ -228,12 +230,12 @@ class Canaries:
         tried = not isinstance(error, QueueFullError | DrainingError)
         for worker, other in (pair, pair[::-1]):
             if self._is_here(worker) and (trial := worker.trust.trial) is not None:
-                trial.failed(self._lifecycle.now, other.key, reason if tried else "")
+                trial.failed(self._state.now, other.key, reason if tried else "")
                 self._pauses.set(worker, trial.until)
         self._state.fleet.rejected.clear()
         if tried:
             told = CanaryFailed(pair.prefill.key, pair.decode.key, reason)
-            self._lifecycle.actions.append(told)
+            self._state.actions.append(told)
 
     def _line_up(self, worker: Worker) -> None:
         """Put it among the untried of its kind, or take it out, as it is now."""
@@ -246,7 +248,7 @@ class Canaries:
         else:
             if trial.of is Standing.PROVING:
                 untried.proving.setdefault(worker)
-            if trial.until <= self._lifecycle.now:
+            if trial.until <= self._state.now:
                 untried.ready.setdefault(worker, trial)
         if untried.ready or untried.proving:
             self._untried[kind] = untried

@@ -32,7 +32,7 @@ class Submit(msgspec.Struct, frozen=True):
     prompt_blocks: Blocks = ()
     """What stands for its blocks: see tandem/prefix_blocks.py. Empty: they are not known."""
     needs: Needs = NOTHING
-    """What its task names."""
+    """Names in the task of what not all workers have; its tokens are not counted yet."""
     voucher: Voucher | None = None
     """The parked KV that decode alone goes on from."""
     first_span: int = 0

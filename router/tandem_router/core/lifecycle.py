@@ -1,4 +1,4 @@
-"""The lifecycle of a sequence after its admission: started as a pair of legs, ended exactly once.
+"""The lifecycle of a sequence after its admission: run by a pair of legs, ended exactly once.
 
 The pair is owned: whatever ends the sequence cancels the legs that are still open, at once.
 """
@@ -20,120 +20,64 @@ from tandem.errors import (
     WorkerError,
     WorkerLostError,
 )
-from tandem.prefix_blocks import Blocks
 from tandem_router.core import resuming
-from tandem_router.core.actions import (
-    Action,
-    CancelLeg,
-    EndSequence,
-    GiveVoucher,
-    QueueWait,
-    ReleaseLeg,
-    RequestEnded,
-    StartLeg,
-)
+from tandem_router.core.actions import EndSequence, GiveVoucher, RequestEnded
 from tandem_router.core.deaths import MOST_DEATHS, count_death
 from tandem_router.core.events import LegClosed, LegMade, LegParked
-from tandem_router.core.picking import Pair, Pick, Picked
+from tandem_router.core.legs import Legs
 from tandem_router.core.resuming import Made
 from tandem_router.core.sequences import Leg, Request, Sequence, Stage
 from tandem_router.core.state import State
 from tandem_router.core.stories import of_request
 from tandem_router.core.story import MomentName
-from tandem_router.core.values import MOST_MS, Phase, Voucher
+from tandem_router.core.values import Phase, Voucher
 from tandem_router.core.worker import Worker
 
-_ROOM_DRAWS = 16
 _CONDEMNED = "a worker was lost that may have died of this request; it is not tried again"
 
 
 class Lifecycle:
-    """Acts on a State and notes actions; `now` is the time of the event being handled."""
+    """Acts on a State, and notes there what is to be done."""
 
-    def __init__(
-        self, state: State, new_room: Callable[[], int], promptless: Callable[[bytes], bytes]
-    ) -> None:
+    def __init__(self, state: State, legs: Legs, promptless: Callable[[bytes], bytes]) -> None:
+        """`promptless` leaves of a task what is kept when its prompt is let go."""
         self._state = state
-        self._new_room = new_room
+        self._legs = legs
         self._promptless = promptless
-        self._last_leg = 0
-        self.now = 0.0
-        self.actions: list[Action] = []
-        self.ended_canaries: list[tuple[Sequence, TandemError | None]] = []
-        """What canaries.py has not taken in yet, as `canary_legs_over`."""
-        self.canary_legs_over: list[Worker] = []
-        """The workers of their legs that have closed, or are overdue."""
-        self.queued: list[Sequence] = []
-        """Sequences that have come into the queue since it was last looked at."""
-        self.may_start = False
-        """A worker that had no free slot has one, or something else is next in a queue."""
 
     def refuse(self, request: Request, error: TandemError) -> None:
         """End a request that is not admitted."""
         self._state.counts.requests[error.code] += 1
         request.open, request.outcome = 0, error.code
         for sequence in request.sequences:
-            sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, error.code, self.now
+            sequence.stage, sequence.outcome = Stage.ENDED, error.code
+            sequence.ended_at = self._state.now
             ended = EndSequence(request.frontend, sequence.number, error, refused=True)
-            self.actions.append(ended)
+            self._state.actions.append(ended)
             if request.first_span:
-                self.actions.append(sequence.traced(error))
-        story = of_request(request, self._state.fleet, self.now)
-        self.actions.append(RequestEnded(story, refused=True))
+                self._state.actions.append(sequence.traced(error))
+        story = of_request(request, self._state.fleet, self._state.now)
+        self._state.actions.append(RequestEnded(story, refused=True))
         request.sequences = []  # see _forget_request
 
     def enqueue(self, sequence: Sequence) -> None:
         """It waits for its turn, which may be at once."""
         self._state.waiting.add(sequence)
         sequence.queue_cause = ""
-        self.queued.append(sequence)
-        self.may_start = True
-
-    def start(self, sequence: Sequence, picked: Picked) -> None:
-        """Both legs at once, from the queue: decode asks prefill for the KV as soon as it can."""
-        self._begin(sequence, self._fresh_room())
-        prefill, decode, chosen, sequence.ahead, sequence.pace = picked
-        self._state.counts.ways[chosen.way, chosen.reason] += 1
-        sequence.note(
-            self.now, "pair_chosen", prefill=prefill.choice, decode=decode.choice, way=chosen.told
-        )
-        # What was to be said before its first output was said before it was resumed.
-        fresh = sequence.made is None or not sequence.made.used
-        request, submit = sequence.request, sequence.request.submit
-        waits = submit.want_report or submit.prompt_logprobs  # prefill has more to say
-        hold = prefill.worker.profile.has_hook or waits
-        if fresh and submit.resume and not request.half:
-            sequence.made = Made()
-        self._open_pair(sequence, Pair(prefill.worker, decode.worker), held=hold and fresh)
-
-    def start_canary(self, sequence: Sequence, pair: Pair) -> None:
-        """Both legs at once, beside the queue. Nobody judges them."""
-        self._run(sequence, self._fresh_room())
-        self._open_pair(sequence, pair, held=False)
-
-    def start_prefill(self, sequence: Sequence, picked: Pick) -> None:
-        """All of a context-only sequence, from the queue."""
-        self._begin(sequence, self._fresh_room())
-        sequence.note(self.now, "pair_chosen", prefill=picked.choice)
-        sequence.prefill = self._open(sequence, picked.worker, kv_peer="", held=False)
-
-    def start_decode(self, sequence: Sequence, picked: Pick, voucher: Voucher) -> None:
-        """All of a sequence whose KV is parked, from the queue. Prefill's hooks have judged it."""
-        self._begin(sequence, voucher.room)
-        sequence.note(self.now, "pair_chosen", decode=picked.choice)
-        sequence.decode = self._open(sequence, picked.worker, kv_peer=voucher.kv_peer, held=False)
+        self._state.queued.append(sequence)
+        self._state.may_start = True
 
     def started(self, leg: Leg) -> None:
         """Output follows, unless it is held. It may have been shown by the time that an attempt is
         given up: then there is no other.
         """
-        sequence = leg.sequence
+        sequence, now = leg.sequence, self._state.now
         if sequence.stage is Stage.PREFILLING:
-            sequence.note(self.now, "started", leg.phase)
+            sequence.note(now, "started", leg.phase)
         if leg.phase is Phase.DECODE and sequence.stage is Stage.PREFILLING:
             sequence.stage = Stage.DECODING
             if sequence.pace is not None and sequence.begun_at is not None:
-                sequence.pace.note(self.now, sequence.ahead, self.now - sequence.begun_at)
+                sequence.pace.note(now, sequence.ahead, now - sequence.begun_at)
             if sequence.made is not None and sequence.made.used:
                 sequence.made.forget(sequence.request.allotment)
             self._let_go(sequence.request)
@@ -171,7 +115,7 @@ class Lifecycle:
             self.end(sequence, stop_reason=reason, completion_tokens=completion_tokens)
             self.end_request(sequence.request, stop_reason=reason)
         else:
-            self._release(sequence)
+            self._legs.release(sequence)
 
     def made(self, leg: Leg, event: LegMade) -> None:
         """What a decode leg's engine has made is kept, as long as it may be of use."""
@@ -192,15 +136,15 @@ class Lifecycle:
             first_token_ids=event.token_ids,
             first_logprobs=event.logprobs,
         )
-        expires_at = self.now + event.lease_seconds
+        expires_at = self._state.now + event.lease_seconds
         sequence.left = GiveVoucher(request.frontend, sequence.number, voucher, expires_at)
 
     def close(self, leg: Leg, closed: LegClosed) -> None:
         """The leg's one terminal event, or the loss of its worker."""
         sequence = leg.sequence
         code = closed.outcome if closed.error is None else closed.error.code
-        sequence.note(self.now, "closed", leg.phase, code)
-        self._forget(leg, closed.outcome)
+        sequence.note(self._state.now, "closed", leg.phase, code)
+        self._legs.forget(leg, closed.outcome)
         if leg.phase is Phase.PREFILL:
             sequence.prefill_unsent = not closed.begun
         if closed.outcome is Outcome.TERMINATED:
@@ -250,7 +194,7 @@ class Lifecycle:
                 completion_tokens,
                 request.prompt_tokens,
             )
-            self.actions.append(ended)
+            self._state.actions.append(ended)
         self._ended(sequence, Outcome.TERMINATED if error is None else error.code, error)
 
     def settle_overdue(self, leg: Leg) -> None:
@@ -261,7 +205,7 @@ class Lifecycle:
         self._state.counts.settle_overdue += 1
         sequence = leg.sequence
         if sequence.request.canary:
-            self._canary_leg_over(leg)
+            self._legs.canary_leg_over(leg)
         if sequence.stage is Stage.RETRYING:
             self.end(sequence, error=sequence.failure)
 
@@ -273,7 +217,7 @@ class Lifecycle:
         """
         condemned, death = count_death(self._state, worker, reason, unsent=unsent, told=told)
         if death is not None:
-            self.actions.append(death)
+            self._state.actions.append(death)
         return condemned
 
     def condemn(self, request: Request) -> None:
@@ -292,7 +236,7 @@ class Lifecycle:
                 error = HookError("the prefill worker gave no verdict of its hook")
                 self._fail(sequence, error, retryable=False)
             else:
-                self._release(sequence)
+                self._legs.release(sequence)
         elif closed.outcome is Outcome.LOST and sequence.stage is Stage.DECODING and not held:
             return  # The KV has arrived and the verdict is in: prefill owes nothing more.
         else:
@@ -309,7 +253,7 @@ class Lifecycle:
             error = WorkerError("the prefill worker does not say what it parked")
             self._fail(sequence, error, retryable=False)
         else:
-            self.actions.append(sequence.left)
+            self._state.actions.append(sequence.left)
             self._ended(sequence, Outcome.FINISHED)
 
     def _decode_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
@@ -420,8 +364,8 @@ class Lifecycle:
 
     def _run_again(self, sequence: Sequence, code: str, moment: MomentName = "retry") -> None:
         sequence.stage = Stage.RETRYING
-        sequence.note(self.now, moment, "", code)
-        self._cancel_legs(sequence, code)
+        sequence.note(self._state.now, moment, "", code)
+        self._legs.cancel(sequence, code)
         self._retry_when_settled(sequence)
 
     def _regenerate(self, sequence: Sequence, overlay: bytes) -> None:
@@ -442,8 +386,8 @@ class Lifecycle:
         sequence.pair = sequence.avoided = None
         sequence.failure = NoPairError("no pair of workers takes the sequence a second time")
         sequence.stage = Stage.RETRYING
-        sequence.note(self.now, "regenerate")
-        self._cancel_legs(sequence, Outcome.REGENERATE.value)
+        sequence.note(self._state.now, "regenerate")
+        self._legs.cancel(sequence, Outcome.REGENERATE.value)
         self._retry_when_settled(sequence)
 
     def _retry_when_settled(self, sequence: Sequence) -> None:
@@ -452,8 +396,8 @@ class Lifecycle:
             return
         if len(self._state.waiting) < self._state.bounds.max_queue:
             sequence.stage = Stage.QUEUED
-            sequence.queued_at = self.now
-            sequence.note(self.now, "queued")
+            sequence.queued_at = self._state.now
+            sequence.note(self._state.now, "queued")
             self.enqueue(sequence)
         else:
             self.end(sequence, error=sequence.failure)
@@ -461,9 +405,9 @@ class Lifecycle:
     def _ended(self, sequence: Sequence, outcome: str, error: TandemError | None = None) -> None:
         if sequence.stage is Stage.QUEUED:
             self._state.waiting.remove(sequence)
-            self.may_start = True
-        sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, outcome, self.now
-        self._cancel_legs(sequence, outcome)
+            self._state.may_start = True
+        sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, outcome, self._state.now
+        self._legs.cancel(sequence, outcome)
         request = sequence.request
         if (made := sequence.made) is not None:
             made.forget(request.allotment)
@@ -474,7 +418,7 @@ class Lifecycle:
             return
         self._state.open_sequences -= 1
         if request.first_span:
-            self.actions.append(sequence.traced(error))
+            self._state.actions.append(sequence.traced(error))
         request.open -= 1
         if request.outcome == Outcome.FINISHED:
             request.outcome = outcome
@@ -484,12 +428,8 @@ class Lifecycle:
     def _canary_ended(self, sequence: Sequence, error: TandemError | None) -> None:
         sequence.request.open = 0
         self._forget_request(sequence.request)
-        self.ended_canaries.append((sequence, error))
-        self.may_start = True
-
-    def _canary_leg_over(self, leg: Leg) -> None:
-        self.canary_legs_over.append(leg.worker)
-        self.may_start = True
+        self._state.ended_canaries.append((sequence, error))
+        self._state.may_start = True
 
     def _let_go(self, request: Request) -> None:
         """Once nothing of a request is to be started any more, only its workers keep its prompt."""
@@ -502,14 +442,14 @@ class Lifecycle:
     def _request_ended(self, request: Request) -> None:
         submit = request.submit
         self._state.traces.remove(request)
-        story = of_request(request, self._state.fleet, self.now)
+        story = of_request(request, self._state.fleet, self._state.now)
         self._forget_request(request)
         self._forget_session(request)
         if requests := self._state.frontends.get(request.frontend):
             for number in range(submit.first_sequence, submit.first_sequence + submit.n):
                 requests.pop(number, None)
         self._state.counts.requests[request.outcome] += 1
-        self.actions.append(
+        self._state.actions.append(
             RequestEnded(story, request=request.number, workers=tuple(sorted(request.workers)))
         )
 
@@ -529,147 +469,6 @@ class Lifecycle:
         if request.submit.ends_session and session:
             prefixes.forget_session(session)
             self._state.lost_hits.forget(session)
-
-    def _begin(self, sequence: Sequence, room: int) -> None:
-        """It leaves the queue, and its legs are started."""
-        self._state.waiting.begin(sequence)
-        seconds, request = self.now - sequence.queued_at, sequence.request
-        self._state.counts.queue_seconds.observe(seconds)
-        if request.submit.want_report:
-            waited = QueueWait(request.frontend, sequence.number, seconds, sequence.queue_cause)
-            self.actions.append(waited)
-        self._run(sequence, room)
-
-    def _run(self, sequence: Sequence, room: int) -> None:
-        sequence.begun_at = self.now
-        sequence.stage = Stage.PREFILLING
-        sequence.room = room
-        sequence.judged = False
-        sequence.prefill_unsent = False
-        sequence.left = None
-        self._state.rooms.add(room)
-
-    def _open_pair(self, sequence: Sequence, pair: Pair, *, held: bool) -> None:
-        sequence.pair = pair
-        says = pair.decode.profile.judges_logprobs and not sequence.request.canary
-        sequence.prefill = self._open(
-            sequence, pair.prefill, kv_peer="", held=False, says_logprobs=says
-        )
-        endpoint = pair.prefill.profile.kv_endpoint
-        sequence.decode = self._open(
-            sequence, pair.decode, kv_peer=endpoint, held=held, says_logprobs=says
-        )
-
-    def _open(
-        self,
-        sequence: Sequence,
-        worker: Worker,
-        *,
-        kv_peer: str,
-        held: bool,
-        says_logprobs: bool = False,
-    ) -> Leg:
-        request, submit = sequence.request, sequence.request.submit
-        self._last_leg += 1
-        made = sequence.made if sequence.made is not None and sequence.made.used else None
-        says_made = worker.phase is Phase.DECODE and sequence.made is not None and made is None
-        prompt, is_prefill = sequence.request.prompt, worker.phase is Phase.PREFILL
-        tokens = worker.to_compute(prompt) if is_prefill else prompt.tokens
-        if is_prefill and not sequence.request.canary:
-            self._state.counts.prompt_tokens += prompt.tokens
-            self._state.counts.cached_tokens += prompt.tokens - tokens
-        expected = 0 if is_prefill else submit.expected_tokens
-        tokens += max(expected, made.tokens if made else 0)
-        sent: Blocks = self._state.fleet.prefixes.send(worker, prompt) if is_prefill else ()
-        leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, sent, held)
-        worker.take(leg.number, tokens)
-        self._state.fleet.place(worker)
-        self._state.legs[leg.number] = leg
-        sequence.request.legs += 1
-        if sequence.request.number:
-            sequence.request.workers.add(worker.key)
-        voucher = request.voucher
-        left_ms = int((request.deadline - self.now) * 1000)
-        self.actions.append(
-            StartLeg(
-                worker=worker.key,
-                leg=leg.number,
-                frontend=request.frontend,
-                sequence=sequence.number,
-                output_index=sequence.output_index,
-                room=sequence.room,
-                kv_peer=kv_peer,
-                timeout_ms=min(max(1, left_ms), MOST_MS),
-                task=request.task,
-                overlay=sequence.overlay,
-                request=sequence.request.number,
-                hold_output=held,
-                context_only=submit.context_only,
-                say_made=says_made,
-                say_logprobs=says_logprobs,
-                made=bytes(made.steps) if made else b"",
-                task_digest=b"" if voucher is None else voucher.task_digest,
-                parent_span=sequence.span,
-                canary=sequence.request.canary,
-                to_compute=tokens if is_prefill else None,
-                new_blocks=sent,
-            )
-        )
-        return leg
-
-    def _release(self, sequence: Sequence) -> None:
-        decode = sequence.decode
-        if decode is not None and decode.held:
-            decode.held = False
-            self.actions.append(ReleaseLeg(decode.worker.key, decode.number))
-
-    def _cancel_legs(self, sequence: Sequence, reason: str) -> None:
-        for leg in (sequence.prefill, sequence.decode):
-            if leg is None or leg.settle_by is not None:
-                continue
-            leg.settle_by = self.now + self._state.bounds.settle_seconds
-            self._state.settling.set(leg, leg.settle_by)
-            if not sequence.request.canary:
-                self._state.counts.cancels[reason] += 1
-            self.actions.append(CancelLeg(leg.worker.key, leg.number, reason))
-
-    def _forget(self, leg: Leg, outcome: Outcome) -> None:
-        """The leg is closed: its slot is free, and its room once the other leg is closed too."""
-        sequence, worker = leg.sequence, leg.worker
-        worker.give_back(leg.number, leg.tokens)
-        self._state.fleet.prefixes.settle(worker, leg.fresh, self.now)
-        del self._state.legs[leg.number]
-        request = sequence.request
-        request.legs -= 1
-        if request.canary:
-            self._canary_leg_over(leg)
-        if not request.open and not request.legs:
-            request.allotment.close()
-        if leg.settle_by is not None:
-            self._state.settling.clear(leg, leg.settle_by)
-        worker.overdue -= leg.overdue
-        if self._state.fleet.place(worker):
-            self.may_start = True
-        if leg.phase is Phase.PREFILL:
-            sequence.prefill = None
-        else:
-            sequence.decode = None
-        if sequence.prefill is None and sequence.decode is None:
-            assert sequence.begun_at is not None
-            self._state.rooms.discard(sequence.room)
-            sequence.room = 0
-            if not request.canary:
-                self._state.waiting.settle(sequence, self.now - sequence.begun_at)
-            self.may_start = True  # another key may be next
-        if not request.canary:
-            self._state.counts.legs[leg.phase, outcome] += 1
-
-    def _fresh_room(self) -> int:
-        for _ in range(_ROOM_DRAWS):
-            room = self._new_room()
-            if room and room not in self._state.rooms:
-                return room
-        raise RuntimeError("the source of room numbers repeats itself")
 
 
 def _error_of(closed: LegClosed) -> TandemError:

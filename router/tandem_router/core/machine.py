@@ -16,7 +16,6 @@ from tandem.errors import (
     CancelledError,
     DeadlineError,
     DrainingError,
-    NoPairError,
     QueueFullError,
     RouterLostError,
     TandemError,
@@ -26,15 +25,15 @@ from tandem.message_limits import MAX_OUTPUTS
 from tandem_router.core import actions, admission, events, rejections, snapshot, stories
 from tandem_router.core.actions import Action
 from tandem_router.core.canaries import Canaries
-from tandem_router.core.edition import EditionFleet
 from tandem_router.core.events import Event
 from tandem_router.core.fleet import Fleet
+from tandem_router.core.legs import Legs
 from tandem_router.core.lifecycle import Lifecycle
 from tandem_router.core.lost_hits import TURNS
 from tandem_router.core.outliers import News, Outliers
-from tandem_router.core.picking import Pair
 from tandem_router.core.prefixes import DEFAULT_BYTES
 from tandem_router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
+from tandem_router.core.starts import Starts
 from tandem_router.core.state import State
 from tandem_router.core.story import Story
 from tandem_router.core.values import (
@@ -42,13 +41,11 @@ from tandem_router.core.values import (
     Disaggregate,
     Edition,
     KvCache,
-    Offer,
     Phase,
     Profile,
     ServedModel,
     Standing,
 )
-from tandem_router.core.waiting import Queue
 from tandem_router.core.worker import Worker
 from tandem_router.policies import PolicyFactory
 
@@ -82,9 +79,11 @@ class Core:
         """
         fleet = Fleet(prefill_policy, decode_policy, disaggregate, prefix_bytes)
         self.state = State(bounds, fleet, budget or ByteBudget())
-        self._lifecycle = Lifecycle(self.state, new_room, promptless)
+        legs = Legs(self.state, new_room)
+        self._lifecycle = Lifecycle(self.state, legs, promptless)
         self._outliers = Outliers(self.state)
-        self._canaries = Canaries(self.state, self._lifecycle, canary_task)
+        self._canaries = Canaries(self.state, legs, self._lifecycle, canary_task)
+        self._starts = Starts(self.state, legs, self._lifecycle)
         self._arrivals = itertools.count()
         self._shared_tasks = itertools.count(1)
         self._served: tuple[ServedModel, ...] = ()
@@ -116,14 +115,14 @@ class Core:
 
         Whatever is due by `now` happens first, so a deadline holds at any event, not at ticks only.
         """
-        lifecycle = self._lifecycle
-        lifecycle.now, lifecycle.actions = now, []
+        state = self.state
+        state.now, state.actions = now, []
         self._expire()
         for event in batch:
             self._handlers[type(event)](event)
-            if lifecycle.may_start:
+            if state.may_start:
                 self._start_waiting()
-        return lifecycle.actions
+        return state.actions
 
     # --- what the shell may ask ------------------------------------------------------------------
 
@@ -132,7 +131,7 @@ class Core:
         """When time alone may have something to do next; what happens before may change that."""
         state = self.state
         if state.waiting:
-            return self._lifecycle.now  # it may be refused at any time
+            return self.state.now  # it may be refused at any time
         return min(
             state.deadlines.first,
             state.settling.first,
@@ -187,8 +186,8 @@ class Core:
 
     def stories(self, trace_id: str, now: float) -> list[Story]:
         """Those of the open requests with that trace id, the latest first, as of `now`."""
-        found = self.state.traces.last(trace_id)
-        return [stories.of_request(each, self.state.fleet, now) for each in found]
+        fleet, found = self.state.fleet, self.state.traces.last(trace_id)
+        return [stories.of_request(each, fleet, now) for each in found]
 
     def refusals(self) -> dict[str, str]:
         """Each connected worker that no pair uses now, and why, for people. Costs a pass over all
@@ -196,9 +195,8 @@ class Core:
         """
         fleet = self.state.fleet
         models = {each.model for each in fleet.editions}
-        found = (each for name in models for each in rejections.of_model(fleet, name))
         first: dict[str, str] = {}
-        for each in found:
+        for each in (found for name in models for found in rejections.of_model(fleet, name)):
             first.setdefault(each.worker, each.reason)
         return first
 
@@ -230,7 +228,7 @@ class Core:
         if not (fits and requests.keys().isdisjoint(numbers)):
             self._refuse_frontend(event)
             return
-        now = self._lifecycle.now
+        now = self.state.now
         allotment = self.state.budget.allotment()
         edition = admission.edition(self.state, event)
         deadline = now + submit.timeout_ms / 1000
@@ -261,13 +259,13 @@ class Core:
         if lost is not None:
             self.state.counts.lost_hit_tokens += lost.tokens
             if lost.turns == TURNS:
-                self._lifecycle.actions.append(actions.HitsLost(lost))
+                self.state.actions.append(actions.HitsLost(lost))
 
     def _refuse_frontend(self, event: events.Submit) -> None:
         self._frontend_down(events.FrontendDown(event.frontend))
-        first, n = event.message.first_sequence, event.message.n
-        reason = f"sequences {first} + {n} cannot be: in use, none or many"
-        self._lifecycle.actions.append(actions.RefuseFrontend(event.frontend, reason))
+        said = event.message
+        reason = f"sequences {said.first_sequence} + {said.n} cannot be: in use, none or many"
+        self.state.actions.append(actions.RefuseFrontend(event.frontend, reason))
 
     def _cancel(self, event: events.Cancel) -> None:
         request = self.state.frontends.get(event.frontend, {}).get(event.first_sequence)
@@ -287,15 +285,15 @@ class Core:
         fleet.workers[event.worker] = worker
         for name, (reason, pairs) in rejections.by_reason(fleet, worker).items():
             self.state.counts.pairs_rejected[name] += pairs
-            self._lifecycle.actions.append(actions.PairRejected(worker.key, reason, pairs))
-        self._lifecycle.actions += self._outliers.consider(self._lifecycle.now, worker)
+            self.state.actions.append(actions.PairRejected(worker.key, reason, pairs))
+        self.state.actions += self._outliers.consider(self.state.now, worker)
         self._fleet_changed(worker)
 
     def _worker_down(self, event: events.WorkerDown) -> None:
         worker = self.state.fleet.workers.pop(event.worker, None)
         if worker is None:
             return
-        self._lifecycle.actions += self._outliers.lost(self._lifecycle.now, worker, event)
+        self.state.actions += self._outliers.lost(self.state.now, worker, event)
         worker.trust = worker.trust.disconnected()
         condemned: list[Request] = []
         if event.died:  # while it knows its twin
@@ -318,10 +316,10 @@ class Core:
             used, total = event.kv_tokens_used, event.kv_tokens_total
             worker.report(event.open_legs, event.prompt_tokens, used, total)
             if event.cache is not None and worker.phase is Phase.PREFILL:
-                self.state.fleet.prefixes.report(worker, event.cache, self._lifecycle.now)
+                self.state.fleet.prefixes.report(worker, event.cache, self.state.now)
             proving = worker.trust.standing is Standing.PROVING
             if self.state.fleet.place(worker) or proving:
-                self._lifecycle.may_start = True
+                self.state.may_start = True
             if event.moved_kv and proving:
                 self._take_proved(self._canaries.prove(worker))
             self._take_step_age(worker, event.step_age)
@@ -333,48 +331,48 @@ class Core:
         bounds, trust = self.state.bounds, worker.trust
         if trust.silent(age, stalls_after=bounds.stall_seconds):
             told = actions.WorkerStalled(worker.key, trust.stalled, age or 0.0)
-            self._lifecycle.actions.append(told)
+            self.state.actions.append(told)
             self._fleet_changed(worker)
         patience = bounds.stall_failover_seconds
         if worker.legs and not trust.given_up and age is not None and age >= patience:
             trust.given_up = True
             reason = f"its engine has work and has made no step for {age:.0f} s"
-            self._lifecycle.actions.append(actions.GiveUpWorker(worker.key, reason))
+            self.state.actions.append(actions.GiveUpWorker(worker.key, reason))
 
     def _worker_fault(self, event: events.WorkerFault) -> None:
         worker = self.state.fleet.workers.get(event.worker)
         if worker is not None:
-            self._take_news(self._outliers.failed(self._lifecycle.now, worker))
+            self._take_news(self._outliers.failed(self.state.now, worker))
 
     def _take_news(self, news: News) -> None:
         if news:
             workers = self.state.fleet.workers
-            self._lifecycle.actions += news
+            self.state.actions += news
             self._fleet_changed(*[workers[each.worker] for each in news])
 
     def _fleet_changed(self, *workers: Worker) -> None:
         """Those take work where they did not, or the reverse."""
-        lifecycle, newly_paired = self._lifecycle, []
+        state, newly_paired = self.state, []
         for worker in workers:
-            forgiven, paired = self.state.fleet.update(worker, lifecycle.now)
+            forgiven, paired = state.fleet.update(worker, state.now)
             for each in forgiven:
                 reason = "no other worker of its group is left"
-                lifecycle.actions.append(actions.WorkerReturned(each.key, reason))
+                state.actions.append(actions.WorkerReturned(each.key, reason))
             newly_paired += [actions.WorkerPaired(each.key) for each in paired]
             self._canaries.update(worker)
-        lifecycle.may_start = True
+        state.may_start = True
         self._tell_served()
-        lifecycle.actions += newly_paired
+        state.actions += newly_paired
 
     def _tell_served(self) -> None:
         """Requests of an edition that is forgotten are refused from now on."""
         fleet, bounds = self.state.fleet, self.state.bounds
         memory, expected = bounds.pair_memory_seconds, bounds.expected_models
-        self._forgets_at = fleet.forget(self._lifecycle.now, memory, expected)
+        self._forgets_at = fleet.forget(self.state.now, memory, expected)
         served = fleet.served()
         if served != self._served:
             self._served = served
-            self._lifecycle.actions.append(actions.FleetChanged(served))
+            self.state.actions.append(actions.FleetChanged(served))
 
     # --- legs ------------------------------------------------------------------------------------
 
@@ -390,7 +388,7 @@ class Core:
     def _leg_verdict(self, event: events.LegVerdict) -> None:
         if leg := self._leg_of(event.worker, event.leg):
             code = "terminate" if event.terminate else ""
-            leg.sequence.note(self._lifecycle.now, "verdict", leg.phase, code)
+            leg.sequence.note(self.state.now, "verdict", leg.phase, code)
             self._lifecycle.judge(
                 leg,
                 terminate=event.terminate,
@@ -413,7 +411,7 @@ class Core:
             if event.worker_died:
                 condemned = self._lifecycle.died(leg.worker, "its engine died", told=True)
                 self._worker_draining(events.WorkerDraining(event.worker, True))
-            self._take_news(self._outliers.leg_ended(self._lifecycle.now, leg, event))
+            self._take_news(self._outliers.leg_ended(self.state.now, leg, event))
             if event.error is not None:
                 self._canaries.suspect(leg, event.error)
             self._lifecycle.close(leg, event)
@@ -434,139 +432,48 @@ class Core:
 
     def _tick(self, _: events.Tick) -> None:
         self._canaries.expire()
-        wait = self.state.bounds.pair_wait_seconds
-        for queue in (*self.state.waiting.of_decode(), *self.state.waiting.of_both()):
-            mine = self.state.fleet.editions[queue.edition]
-            if mine.pairless_since is None and mine.offered_since is None and not mine.proves:
-                continue
-            for sequence in queue.all():
-                since = self._pairless_since(mine, sequence)
-                if since is not None and self._lifecycle.now - since >= wait:
-                    none = NoPairError(f"no pair of workers has come within {wait:g} seconds")
-                    error = sequence.failure if sequence.avoided else none
-                    # Where nothing has run, another router may have a pair for it.
-                    refused = not sequence.request.started
-                    self._lifecycle.end(sequence, error=error, refused=refused)
-
-    def _pairless_since(self, mine: EditionFleet, sequence: Sequence) -> float | None:
-        """Since when a sequence waits and no pair for it takes work; None: one does."""
-        needs, avoided = sequence.request.needs, sequence.avoided
-        unmet = mine.unmet_since(needs)
-        if unmet is not None:
-            return max(unmet, sequence.queued_at)
-        if avoided and not self.state.fleet.has_pair(mine.edition, needs, other_than=avoided):
-            return sequence.queued_at
-        return None
+        self._starts.end_overdue()
 
     def _expire(self) -> None:
-        if self._lifecycle.now >= self._forgets_at:
+        if self.state.now >= self._forgets_at:
             self._tell_served()
-        if returning := self._outliers.expire(self._lifecycle.now):
+        if returning := self._outliers.expire(self.state.now):
             self._fleet_changed(*returning)
-        for request in self.state.deadlines.due(self._lifecycle.now):
+        for request in self.state.deadlines.due(self.state.now):
             seconds = request.submit.timeout_ms / 1000
             stage = min((each.stage for each in request.sequences), key=_PROGRESS.__getitem__)
             error = DeadlineError(f"{seconds:g} seconds were over while it was {stage.value}")
             self._lifecycle.end_request(request, error=error)
-        for leg in self.state.settling.due(self._lifecycle.now):
+        for leg in self.state.settling.due(self.state.now):
             self._lifecycle.settle_overdue(leg)
             trace_id = leg.sequence.request.submit.trace_id
             overdue = actions.SettleOverdue(leg.worker.key, leg.number, trace_id)
-            self._lifecycle.actions.append(overdue)
+            self.state.actions.append(overdue)
 
     def _start_waiting(self) -> None:
         """Start the heads of all queues as long as there are slots for them, after canaries."""
         if self._canaries.waiting:
-            self._run_canaries()
-        self._lifecycle.may_start = False
-        queued, self._lifecycle.queued = self._lifecycle.queued, []
-        waiting = self.state.waiting
-        if not waiting:
-            return
-        for queue in waiting.of_decode():
-            self._start_decodes(queue)
-        for queue in waiting.of_both():
-            self._start_pairs(queue)
+            if proved := self._canaries.take_ended():
+                self._take_proved(proved)
+            self._canaries.start()
+        self.state.may_start = False
+        queued, self.state.queued = self.state.queued, []
+        self._starts.start()
         stories.note_queue_causes(queued, self.state.fleet)
-
-    def _run_canaries(self) -> None:
-        if proved := self._canaries.take_ended():
-            self._take_proved(proved)
-        self._canaries.start()
 
     def _take_proved(self, proved: list[Worker]) -> None:
         for worker in proved:
-            self._lifecycle.actions += self._outliers.consider(self._lifecycle.now, worker)
+            self.state.actions += self._outliers.consider(self.state.now, worker)
         self._fleet_changed(*proved)
-
-    def _start_pairs(self, queue: Queue) -> None:
-        """What the free pairs cannot run, or only the one that it avoids, lets the others pass and
-        keeps its turn. Nobody passes what waits for prefill alone, which itself passes others only
-        while pairs are free.
-        """
-        fleet, edition = self.state.fleet, queue.edition
-        mine = fleet.editions[edition]
-        stuck: set[tuple[Pair | None, frozenset[Offer]]] = set()
-
-        def is_stuck(each: Sequence) -> bool:
-            request = each.request
-            alone = request.submit.context_only
-            return not alone and (each.avoided, mine.meeting(request.needs)) in stuck
-
-        while sequence := queue.head(is_stuck if stuck else None):
-            request, avoided = sequence.request, sequence.avoided
-            needs = request.needs
-            if request.submit.context_only:
-                passes = bool(stuck) and not fleet.free_pairs(edition)
-                if passes or not self._start_prefill(sequence, edition):
-                    break
-                stuck.clear()  # another may be next: what started counts as its key's share
-            elif picked := fleet.pick(
-                edition, needs, request.prompt, other_than=avoided, now=self._lifecycle.now
-            ):
-                self._lifecycle.start(sequence, picked)
-            elif avoided and not fleet.has_pair(edition, needs, other_than=avoided, proved=False):
-                # No other pair is left, nor to be proved.
-                self._lifecycle.end(sequence, error=sequence.failure)
-            elif fleet.free_pairs(edition):
-                stuck.add((avoided, mine.meeting(needs)))
-            else:
-                break
-
-    def _start_prefill(self, sequence: Sequence, edition: Edition) -> bool:
-        """Whether a context-only sequence has left the queue."""
-        fleet, full, needs = self.state.fleet, sequence.no_room_at, sequence.request.needs
-        prompt = sequence.request.prompt
-        if picked := fleet.pick_parker(edition, needs, prompt, other_than=full):
-            self._lifecycle.start_prefill(sequence, picked)
-        elif fleet.parkers(edition, needs, other_than=full):
-            return False
-        else:
-            no_parker = admission.parking_error(self.state, edition, needs)
-            self._lifecycle.end(sequence, error=sequence.failure if full else no_parker)
-        return True
-
-    def _start_decodes(self, queue: Queue) -> None:
-        """Those that go on from parked KV."""
-        while sequence := queue.head():
-            request, voucher = sequence.request, sequence.request.voucher
-            assert voucher is not None
-            if error := admission.voucher_error(self.state, request, voucher):
-                self._lifecycle.end(sequence, error=error)
-            elif picked := self.state.fleet.pick_decoder(voucher.kv_peer, request.prompt):
-                self._lifecycle.start_decode(sequence, picked, voucher)
-            else:
-                break
 
     # --- shutting down ---------------------------------------------------------------------------
 
-    def _drain(self, _: events.Drain) -> None:
+    def _drain(self, _: events.Drain | events.Abandon) -> None:
         self.state.draining = True
         self._canaries.stop()
 
-    def _abandon(self, _: events.Abandon) -> None:
-        self.state.draining = True
-        self._canaries.stop()
+    def _abandon(self, event: events.Abandon) -> None:
+        self._drain(event)
         refused = DrainingError("the router is shutting down")
         lost = RouterLostError("the router shut down before the request had finished")
         for requests in list(self.state.frontends.values()):

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tandem.byte_budget import ByteBudget
+from tandem.errors import TandemError
+from tandem_router.core.actions import Action
 from tandem_router.core.fleet import Fleet
 from tandem_router.core.lost_hits import LostHitsOfSessions
 from tandem_router.core.sequences import Leg, Request, Sequence
@@ -40,3 +42,15 @@ class State:
     lost_hits: LostHitsOfSessions = field(default_factory=LostHitsOfSessions)
     open_sequences: int = 0
     draining: bool = False
+    now: float = 0.0
+    """The time of the event that is being handled."""
+    actions: list[Action] = field(default_factory=list)
+    """Actions that the event has led to, so far."""
+    queued: list[Sequence] = field(default_factory=list)
+    """Sequences that have come into the queue since it was last looked at."""
+    may_start: bool = False
+    """A worker that had no free slot has one, or something else is next in a queue."""
+    ended_canaries: list[tuple[Sequence, TandemError | None]] = field(default_factory=list)
+    """Canaries that have ended, with their errors; canaries.py has not taken them in yet."""
+    canary_legs_over: list[Worker] = field(default_factory=list)
+    """Workers of canaries' legs that have closed, or are overdue, likewise."""

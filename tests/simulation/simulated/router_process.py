@@ -187,7 +187,7 @@ class RouterProcess:
 
             def feed() -> Iterator[Event]:
                 for event in batch:
-                    taken.append((event, len(self.core._lifecycle.actions)))
+                    taken.append((event, len(self.core.state.actions)))
                     yield event
 
             wakes_at, looks_by = self.core.wakes_at, self._looked + TICK_SECONDS
