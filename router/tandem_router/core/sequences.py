@@ -78,7 +78,7 @@ class Request:
     """As whoever asked says, or else the first worker whose hook ended an output; 0: not known."""
     frontend: int = field(init=False)
     submit: router_pb2.Submit = field(init=False)
-    """As the event has it: without its task."""
+    """The message of the event, which has no task."""
     task: bytes = field(init=False)
     """Without its prompt, once no worker is to run it any more."""
     let_go_bytes: int = 0

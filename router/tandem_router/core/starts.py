@@ -25,7 +25,7 @@ class Starts:
         self._lifecycle = lifecycle
 
     def start(self) -> None:
-        """Start the heads of all queues as long as there are slots for them."""
+        """Start the heads of all queues, until workers have no more free slots."""
         waiting = self._state.waiting
         if waiting:
             for queue in waiting.of_decode():
