@@ -76,6 +76,8 @@ NEXT: dict[Stage, set[Stage]] = {
     Stage.CLOSED: set(),
 }
 """What may follow each state."""
+OPEN = Stage.WAITING, Stage.RUNNING, Stage.RULING, Stage.ENDING
+"""States in which what is shown of a leg may yet change."""
 
 
 class Closing(Struct, frozen=True):

@@ -316,7 +316,7 @@ class WorkerProcess:
             return
         self._unsettled = False
         for call, number in self.links.items():
-            if call not in calls or call.over or number not in self.core._links:
+            if call not in calls or call.over or number not in self.core._state.links:
                 continue
             waits = self.core.outgoing(number)
             if waits.drafts or waits.events:

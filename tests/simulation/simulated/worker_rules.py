@@ -256,7 +256,7 @@ class WorkerRules:
 
     def _silence_ended(self, book: LegBook) -> None:
         """What waits in a parcel of a leg that was ended from outside is shown to nobody."""
-        silent = book.shown_most is not None or book.link not in self._core._links
+        silent = book.shown_most is not None or book.link not in self._core._state.links
         if book.over and not silent and not self._has_ended(book):
             book.shown_most = self._drafted(book)
 
@@ -266,7 +266,7 @@ class WorkerRules:
             self._fault(f"leg {command.leg} begins: draining or full")
         if command.parent_span or command.timeout_ms == 0:
             self._fault(f"leg {command.leg} begins as nobody asked")
-        link = self._core._open[action.request.request_id].link
+        link = self._core._state.open[action.request.request_id].link
         book = LegBook(
             link,
             command,
@@ -356,7 +356,7 @@ class WorkerRules:
 
     def _waiting(self) -> None:
         """Note what waits, before any of it leaves."""
-        for link, waits in self._core._links.items():
+        for link, waits in self._core._state.links.items():
             self._straight[link] = waits.backlog
             self._parcels[link] = [(parcel, self._held(parcel)) for parcel in waits.parcels]
 

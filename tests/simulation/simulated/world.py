@@ -22,6 +22,7 @@ import tandem.upstream.router_stream
 import tandem.worker.core.leg
 import tandem.worker.core.machine
 import tandem.worker.core.outgoing
+import tandem.worker.core.shows
 import tandem_router.conduct
 import tandem_router.connection
 import tandem_router.core.prefixes
@@ -59,6 +60,7 @@ SMALL = (
     (tandem.worker.core.outgoing, "FRAME_BYTES", 150),
     (tandem.worker.core.outgoing, "MAX_ROW_BYTES", 40),
     (tandem.worker.core.machine, "FRAME_BYTES", 150),
+    (tandem.worker.core.shows, "FRAME_BYTES", 150),
     (tandem.worker.core.leg, "MAX_ROW_BYTES", 40),
 )
 """Bounds that make many messages of what waits, and several rows of a token."""
@@ -610,7 +612,7 @@ class World:
         if self.fabric.held:
             raise BrokenRule(f"KV is left: {list(self.fabric.held)}")
         for worker in self.workers.values():
-            if not worker.process.dead and worker.core._groups:
+            if not worker.process.dead and worker.core._state.groups:
                 raise BrokenRule(f"{worker.name} keeps groups of legs that are closed")
             if not worker.process.dead and worker.hooks and worker.hooks.open_sequences:
                 raise BrokenRule(f"hooks of {worker.name} still wait for an end")

@@ -537,7 +537,7 @@ def test_what_classifiers_hold_counts_and_is_given_back_with_their_judgement(
 ) -> None:
     bench, _ = bench_of(tokenizer, hook=False, hold_back="all")
     bench.core.budget.limit = 10_000_000
-    monkeypatch.setattr("tandem.worker.core.machine.FRAME_BYTES", 1_000)
+    monkeypatch.setattr("tandem.worker.core.shows.FRAME_BYTES", 1_000)
     request = bench.start(1)
     tasks = bench.core.budget.held
     bench.step(delta(request, [20] * 100))

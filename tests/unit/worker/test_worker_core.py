@@ -289,7 +289,7 @@ def test_whatever_happens_every_leg_closes_once_and_nothing_stays(phase: str, ho
         assert world.judging == {} or not hooked
         assert max(world.closed.values(), default=1) == 1
         assert all(open_legs == {} for open_legs in world.links.values())
-        assert world.core._groups == world.core._numbers == {}
+        assert world.core._state.groups == world.core._state.numbers == {}
         for link in list(world.links):
             world.tell(events.LinkDown(link))
         assert world.budget.held == 0
@@ -306,6 +306,7 @@ def test_with_hardly_any_memory_every_leg_closes_once_and_all_of_it_comes_back(
     hooked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tandem.worker.core.machine.FRAME_BYTES", 30)
+    monkeypatch.setattr("tandem.worker.core.shows.FRAME_BYTES", 30)
     refused: Counter[str] = Counter()
     ended: Counter[str] = Counter()
     given_up = 0
@@ -338,4 +339,4 @@ def test_a_state_that_the_drawing_does_not_lead_to_is_refused() -> None:
     any_leg: Any = next(iter(world.core.legs))
     any_leg.stage = Stage.LEAVING
     with pytest.raises(AssertionError, match=r"leaving to running"):
-        world.core._move(any_leg, Stage.RUNNING)
+        world.core._ends.move(any_leg, Stage.RUNNING)

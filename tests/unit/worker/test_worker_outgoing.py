@@ -16,7 +16,7 @@ from tandem.hooks.contract import Chunk, emit, suppress, terminate
 from tandem.text.stop_strings import TokenLogprob
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core import machine, outgoing
+from tandem.worker.core import machine, outgoing, shows
 from tandem.worker.core.outgoing import FRAME_BYTES, MAX_ROW_BYTES, WaitingRow
 
 FIRST, TOKENS = 20, 400
@@ -171,7 +171,7 @@ def test_what_waits_of_a_sequence_that_failed_is_dropped(tokenizer: Tokenizer, e
 def test_what_waits_of_one_sequence_is_bounded_and_only_it_fails(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "MAX_PARCEL_BYTES", 2_000_000)
+    monkeypatch.setattr(shows, "MAX_PARCEL_BYTES", 2_000_000)
     bench = Bench(tokenizer, judge=lambda chunk: emit(_long(chunk)))
     request, other = bench.start(1), bench.start(2)
     for _ in range(2):
@@ -223,7 +223,7 @@ def test_large_scores_wait_their_turn(tokenizer: Tokenizer) -> None:
 def test_what_has_left_does_not_count_as_waiting(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "MAX_PARCEL_BYTES", 2_000_000)
+    monkeypatch.setattr(shows, "MAX_PARCEL_BYTES", 2_000_000)
     bench = Bench(tokenizer, judge=lambda chunk: emit(_long(chunk)))
     request = bench.start(1)
     for _ in range(3):

@@ -1,0 +1,34 @@
+"""Everything that the worker's core holds of its legs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tandem.byte_budget import ByteBudget
+from tandem.worker.core.actions import Action
+from tandem.worker.core.leg import Leg
+from tandem.worker.core.outgoing import Outgoing
+from tandem.worker.core.rules import PhaseRules
+
+
+@dataclass(slots=True, eq=False)
+class CoreState:
+    rules: PhaseRules
+    worker: str
+    """The worker's name, for reports."""
+    budget: ByteBudget
+    """All bytes that the worker holds."""
+    now: float = 0.0
+    """The time of the event that is being handled."""
+    actions: list[Action] = field(default_factory=list)
+    """Actions that the event has led to, so far."""
+    links: dict[int, Outgoing] = field(default_factory=dict)
+    """What waits for each router whose stream is open."""
+    open: dict[int, Leg] = field(default_factory=dict)
+    """Open legs by their request_id."""
+    numbers: dict[tuple[int, int], Leg] = field(default_factory=dict)
+    """Open legs by link and the router's number."""
+    groups: dict[tuple[int, int, int], list[Leg]] = field(default_factory=dict)
+    """Open legs of each request."""
+    too_large: list[Leg] = field(default_factory=list)
+    """Legs to be ended once the event is taken in: the engine may have let go of them in it."""
