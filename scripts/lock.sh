@@ -6,7 +6,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/uv_environment.sh
 
-compile() { .venv/bin/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" "$@"; }
+# Of what lies in this repository no version is written.
+mapfile -t OURS < <(sed -n 's/^name = "\(tandem-.*\)"$/--no-emit-package=\1/p' pyproject.toml kits/*/pyproject.toml)
+
+compile() { .venv/bin/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" "${OURS[@]}" "$@"; }
 for_image() { compile --generate-hashes --constraint constraints.txt --output-file "docker/requirements-$1.txt" "${@:2}"; }
 
 compile "$@" --python-version 3.11 \

@@ -26,7 +26,7 @@ main() {
 # What decides the content of .venv: its inputs, where they lie (editable installs hold paths), and the interpreter.
 inputs_key() {
     {
-        cat pyproject.toml constraints.txt scripts/requirements/*.txt kits/sglang-cpu/pyproject.toml scripts/set_up.sh
+        cat pyproject.toml constraints.txt scripts/requirements/*.txt kits/*/pyproject.toml scripts/set_up.sh
         pwd -P
         readlink -f "$VENV/bin/python" || true
     } | sha256sum | cut -d' ' -f1
