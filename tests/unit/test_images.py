@@ -221,7 +221,7 @@ def test_the_chart_names_the_images_of_this_version() -> None:
 def required(*extras: str, project: dict[str, Any] = PROJECT["project"]) -> list[Requirement]:
     """What these extras bring from elsewhere, through kits too."""
     ours = {each["name"]: each for each in map(project_of, (ROOT, *KITS))}
-    optional = project["optional-dependencies"]
+    optional = project.get("optional-dependencies", {})
     lines = project["dependencies"] + [line for each in extras for line in optional[each]]
     found = []
     for each in map(Requirement, lines):

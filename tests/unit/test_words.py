@@ -21,9 +21,9 @@ COMPONENTS = (
     ("tandem", "prefill_worker", "decode_worker", "aggregated_worker"),
     ("frontend", "tandem/upstream"),
     ("router",),
-    ("tandem/executor",),
+    ("kits/executor/tandem_executor",),
 )
-NOT_WORKERS = ("tandem/upstream/", "tandem/executor/")
+NOT_WORKERS = ("tandem/upstream/", "kits/executor/tandem_executor/")
 """Parts of `tandem` that no worker is made of."""
 GENERATED = "tandem/v1/"
 WORDS = ROOT / "docs" / "words.md"
