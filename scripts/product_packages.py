@@ -13,7 +13,7 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 
 def kits(tree: Path) -> list[Path]:
     """The folder of each kit of a checkout that belongs to the product; none in an old one."""
-    members = _tools(tree).get("uv", {}).get("workspace", {}).get("members", ())
+    members = _project(tree)["tool"].get("uv", {}).get("workspace", {}).get("members", ())
     return [tree / each for each in members]
 
 
@@ -22,13 +22,12 @@ def packages(tree: Path) -> dict[str, Path]:
     return {
         Path(each).name: folder / each
         for folder in (tree, *kits(tree))
-        for each in _tools(folder)["hatch"]["build"]["targets"]["wheel"]["packages"]
+        for each in _project(folder)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
     }
 
 
-def _tools(folder: Path) -> dict[str, Any]:
-    tools: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]
-    return tools
+def _project(folder: Path) -> dict[str, Any]:
+    return tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def import_path(tree: Path) -> str:
@@ -49,6 +48,12 @@ def folder(module: str) -> Path:
     """Where a package lies, or a package within: "tandem_router.core"."""
     name, _, rest = module.partition(".")
     return PACKAGES[name] / rest.replace(".", "/")
+
+
+def offered(group: str) -> list[str]:
+    """The names that kits offer as entry points of a group."""
+    points = (_project(kit)["project"].get("entry-points", {}) for kit in KITS)
+    return sorted(name for each in points for name in each.get(group, ()))
 
 
 def sources() -> Iterator[Path]:

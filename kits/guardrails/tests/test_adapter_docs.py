@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import sys
-import tomllib
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 from guardrail_server import Reply, serving
+from product_packages import offered
 
 from tandem.hooks.classifiers.classifier_set import ClassifierSet
 from tandem.hooks.classifiers.contract import ScoringContext
@@ -23,9 +23,6 @@ from tandem_guardrails.adapters.webhook import WebhookClassifier
 KIT = Path(__file__).resolve().parents[1]
 ADAPTERS = KIT / "docs" / "adapters.md"
 CLASSIFIERS = KIT.parents[1] / "docs" / "hooks" / "classifiers.md"
-READY = tomllib.loads((KIT / "pyproject.toml").read_text())["project"]["entry-points"][
-    "tandem.classifiers"
-]
 SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode()
 
 
@@ -88,7 +85,7 @@ async def test_the_adapters_page_shows_settings_that_load_every_adapter(
             )
             seen.append(entry.path)
             await made.shutdown()
-    assert set(seen) == READY.keys()
+    assert set(seen) == set(offered("tandem.classifiers"))
 
 
 async def test_the_receiver_on_the_adapters_page_tells_a_genuine_call_from_a_forged_one(
