@@ -20,7 +20,7 @@ from typing import NamedTuple
 import machine
 
 from tandem.upstream.submission import Prompt
-from tandem.v1 import common_pb2
+from tandem.v1 import common_pb2, router_pb2
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.asked import Asked, Parsing
 from tandem_frontend.openai.parsed import ParsedEvents
@@ -140,21 +140,11 @@ def _asked(how: Parsing | None) -> Asked:
     return Asked(
         parsing=how,
         id="0" * 32,
-        trace_id="0" * 32,
-        model="tandem-tiny",
-        tokenizer_sha256="",
         prompts=[Prompt.of([1], max_tokens=1)],
-        n=1,
-        sampling=common_pb2.SamplingParams(),
-        logits=None,
-        streaming=True,
-        want_token_ids=False,
-        want_report=False,
-        want_external_scores=False,
-        metadata={},
+        task=common_pb2.Task(trace_id="0" * 32, model="tandem-tiny", streaming=True),
+        submit=router_pb2.Submit(n=1),
         withheld_reason="stop",
         timeout_seconds=1.0,
-        priority=0,
     )
 
 

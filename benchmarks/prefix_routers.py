@@ -28,6 +28,7 @@ from tandem.endings import Outcome
 from tandem.engine.prefix_log import PrefixLog, PrefixReader
 from tandem.errors import QueueFullError
 from tandem.prefix_blocks import BLOCK_TOKENS
+from tandem.v1 import router_pb2
 from tandem.worker.reports import Reports
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
@@ -198,17 +199,16 @@ class World:
 
     def _submit(self, number: int) -> None:
         _, blocks, rest = self.blocks[number]
-        submit = events.Submit(
-            frontend=1,
+        message = router_pb2.Submit(
             first_sequence=number,
             n=1,
             model="tiny",
             tokenizer_sha256="sha",
-            timeout_seconds=1e6,
-            task=b"",
+            timeout_ms=10**9,
             prompt_tokens=len(blocks) * BLOCK_TOKENS + rest,
-            prompt_blocks=array("Q", blocks),
+            weight=1,
         )
+        submit = events.Submit(1, message, b"", array("Q", blocks))
         self._feed(number % len(self.cores), submit)
 
     def _feed(self, router: int, *batch: events.Event) -> None:

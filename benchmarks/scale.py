@@ -25,6 +25,7 @@ import machine
 
 from tandem.endings import Outcome
 from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
+from tandem.v1 import router_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
 from tandem_router.core.sequences import Leg, Sequence
@@ -79,18 +80,17 @@ def submit(
     prompt_blocks: Blocks = (),
 ) -> events.Submit:
     """A request of one sequence, of that number."""
-    return events.Submit(
-        frontend=1,
+    message = router_pb2.Submit(
         first_sequence=number,
         n=1,
         model="tiny",
         tokenizer_sha256="sha",
-        timeout_seconds=1e6,
-        task=task,
+        timeout_ms=10**9,
         prompt_tokens=prompt_tokens,
-        prompt_blocks=prompt_blocks,
         trace_id=f"{chance.getrandbits(128):032x}",
+        weight=1,
     )
+    return events.Submit(1, message, task, prompt_blocks)
 
 
 class Bench:

@@ -24,6 +24,7 @@ from tandem.sampling import TOP_K_OFF, check_ranges
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import columns
 from tandem_router.core import actions, events
+from tandem_router.core.values import MOST_MS
 from tandem_router.ingress import check_names
 from tandem_router.permissions import Permissions
 
@@ -46,29 +47,27 @@ def submit(
     n = request.n or 1
     if n > max_n:
         raise InvalidRequestError(f"n must be at most {max_n}", param="n")
-    timeout = request.timeout_ms / 1000 or default_timeout_seconds
-    if timeout > max_timeout_seconds:
-        limit = int(max_timeout_seconds * 1000)
+    timeout_ms = request.timeout_ms or min(int(default_timeout_seconds * 1000), MOST_MS)
+    limit = int(max_timeout_seconds * 1000)
+    if timeout_ms > limit:
         raise InvalidRequestError(f"timeout_ms must be at most {limit}", param="timeout_ms")
     task = _complete(request.task)
     data = task.SerializeToString()
     needs = permissions.check(data)
-    return events.Submit(
-        frontend=frontend,
+    message = router_pb2.Submit(
         first_sequence=FIRST_SEQUENCE,
         n=n,
         model=task.model,
-        timeout_seconds=timeout,
-        task=data,
+        timeout_ms=timeout_ms,
         prompt_tokens=len(task.prompt_token_ids),
         max_tokens=task.sampling.max_tokens,
-        logits_processors=needs.logits_processors,
-        lora_adapter=needs.lora_adapter,
         priority=request.priority,
         want_report=task.want_report,
         prompt_logprobs=task.sampling.HasField("prompt_logprobs"),
         trace_id=task.trace_id,
+        weight=1,
     )
+    return events.Submit(frontend, message, data, needs=needs)
 
 
 def _complete(given: common_pb2.Task) -> common_pb2.Task:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias
 
-from tandem import ids
+from tandem import ids, prefix_blocks
 from tandem.errors import InvalidRequestError, RequestError
+from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.v1 import router_pb2
-from tandem_router import translate
 from tandem_router.core import events
-from tandem_router.core.values import Voucher
+from tandem_router.core.values import NOTHING, Voucher
 from tandem_router.permissions import Permissions
 from tandem_router.vouchers import Vouchers, of_submit
 
@@ -40,11 +40,13 @@ def read_submit(
     tracing: bool,
 ) -> events.Submit:
     """A request as the core takes it: with the error that it is to be refused with, where it is at
-    fault. What is at fault itself is left out. `vouchers`: None where no phase runs alone.
+    fault. What is at fault itself is left out of the message, which is bounded in place.
+    `vouchers`: None where no phase runs alone. `tracing`: this router makes spans of the requests
+    that its frontends trace.
     """
     fault: RequestError | None = None
     voucher: Voucher | None = None
-    needs = translate.NOTHING
+    needs, task = NOTHING, message.task
     try:
         check_names(message.trace_id, message.model)
         if len(message.tokenizer_sha256) > MAX_TOKENIZER_CHARACTERS:
@@ -53,22 +55,24 @@ def read_submit(
             )
         if not message.timeout_ms:
             raise InvalidRequestError("a request needs a deadline", param="timeout_ms")
-        needs = permissions.check(message.task)
+        needs = permissions.check(task)
         voucher = of_submit(vouchers, message)
     except RequestError as error:
         fault = error
         message.trace_id = message.trace_id if ids.TRACE_ID.fullmatch(message.trace_id) else ""
         message.model = message.model[:MAX_NAME_CHARACTERS]
         message.tokenizer_sha256 = ""
-    return translate.submit(
-        frontend,
-        message,
-        max_timeout_seconds=max_timeout_seconds,
-        tracing=tracing,
-        needs=needs,
-        voucher=voucher,
-        fault=fault,
-    )
+    message.timeout_ms = min(message.timeout_ms, int(max_timeout_seconds * 1000))
+    message.expected_tokens = min(message.expected_tokens, message.max_tokens)
+    message.tenant = message.tenant[:MAX_NAME]
+    message.weight = min(max(1, message.weight), MAX_WEIGHT)
+    blocks = prefix_blocks.unpacked(message.prompt_blocks)
+    for taken in ("task", "prompt_blocks", "voucher"):
+        message.ClearField(taken)
+    own = router_pb2.Submit()  # else it would hold the memory of all that came beside it
+    own.CopyFrom(message)
+    first_span = ids.new_span_id() if tracing and own.parent_span else 0
+    return events.Submit(frontend, own, task, blocks, needs, voucher, first_span, fault)
 
 
 def slices(message: router_pb2.FrontendMessage) -> Iterator[Sequence[Item]]:

@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from tandem.errors import InvalidRequestError, UnsupportedError
 from tandem.v1 import common_pb2
-from tandem_router.core.values import Needs
+from tandem_router.core.values import NOTHING, Needs
 
 OF_FIELDS = frozenset(
     {"json_schema", "regex", "choice", "ebnf", "tagged", "min_new_tokens", "thinking_budget"}
@@ -19,7 +19,6 @@ OF_FIELDS = frozenset(
 `thinking_token_budget`: all clients may use them."""
 MOST_ADAPTER_CHARACTERS = 64
 """The longest name of a LoRA adapter that a worker has."""
-_NOTHING = Needs()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +61,6 @@ class Permissions:
             )
         names = asked.logits.processors
         if not (names or asked.lora_adapter):
-            return _NOTHING
+            return NOTHING
         known = frozenset([each.name for each in names])
         return Needs(logits_processors=known, lora_adapter=asked.lora_adapter)

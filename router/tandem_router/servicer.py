@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import grpc.aio
-import msgspec
 from google.protobuf.message import DecodeError
 
 from tandem.errors import InvalidRequestError, QueueFullError, TandemError, TooLargeError
@@ -138,24 +137,26 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         Raises QueueFullError where too many wait so, or there is no memory for it.
         """
         relay, clock = self._relay, asyncio.get_running_loop().time
-        if not relay.awaits_pair(submit.model):
+        message = submit.message
+        if not relay.awaits_pair(message.model):
             return submit
-        if relay.early + submit.n > self._config.max_queue:
+        if relay.early + message.n > self._config.max_queue:
             raise QueueFullError(f"{relay.early} sequences are waiting already; try again later")
         kept, since = relay.budget.allotment(), clock()
         kept.admit(len(submit.task))
-        relay.early += submit.n
+        relay.early += message.n
         try:
             with suppress(TimeoutError):
-                wait = min(self._config.pair_wait_seconds, submit.timeout_seconds)
+                wait = min(self._config.pair_wait_seconds, message.timeout_ms / 1000)
                 async with asyncio.timeout(wait):
-                    while relay.awaits_pair(submit.model):
+                    while relay.awaits_pair(message.model):
                         await answers.news()
         finally:
-            relay.early -= submit.n
+            relay.early -= message.n
             kept.close()
-        left = max(0.0, submit.timeout_seconds - (clock() - since))
-        return msgspec.structs.replace(submit, timeout_seconds=left)
+        waited_ms = int((clock() - since) * 1000)
+        message.timeout_ms = max(0, message.timeout_ms - waited_ms)
+        return submit
 
     async def Describe(
         self,

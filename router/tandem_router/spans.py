@@ -26,7 +26,7 @@ def of_sequence(traced: SequenceTraced) -> Span:
     return Span(
         name=NAME,
         trace_id=submit.trace_id,
-        span_id=submit.first_span + traced.output_index,
+        span_id=traced.span,
         parent_id=submit.parent_span,
         began=began,
         ended=traced.ended,

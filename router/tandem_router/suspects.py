@@ -9,8 +9,7 @@ import logging
 from google.protobuf.message import DecodeError
 
 from tandem.v1 import common_pb2
-from tandem_router.core.actions import WorkerDied
-from tandem_router.core.events import Submit
+from tandem_router.core.actions import Suspect, WorkerDied
 
 log = logging.getLogger(__name__)
 MOST_NAMED = 64
@@ -28,30 +27,30 @@ def log_death(died: WorkerDied) -> None:
         extra={"worker": died.worker, "reason": died.reason, "count": len(died.suspects)},
     )
     left = MOST_READ_BYTES
-    for submit in died.suspects[:MOST_NAMED]:
-        said = whole_size(submit)
-        if len(submit.task) <= left:
-            left -= len(submit.task)
-            said = sizes(submit)
-        fields = {"trace_id": submit.trace_id, "worker": died.worker, "sizes": said}
+    for suspect in died.suspects[:MOST_NAMED]:
+        said = whole_size(suspect)
+        if len(suspect.task) <= left:
+            left -= len(suspect.task)
+            said = sizes(suspect)
+        fields = {"trace_id": suspect.submit.trace_id, "worker": died.worker, "sizes": said}
         log.warning("the worker may have died of this request", extra=fields)
 
 
-def whole_size(submit: Submit) -> str:
+def whole_size(suspect: Suspect) -> str:
     """What is known without reading the task."""
-    return f"n={submit.n} bytes={len(submit.task) + submit.let_go_bytes}"
+    return f"n={suspect.submit.n} bytes={len(suspect.task) + suspect.let_go_bytes}"
 
 
-def sizes(submit: Submit) -> str:
+def sizes(suspect: Suspect) -> str:
     """Sizes of a request's parts, such as "n=1 bytes=48300 args_json[0]=48120"."""
     try:
-        task = common_pb2.Task.FromString(submit.task)
+        task = common_pb2.Task.FromString(suspect.task)
     except DecodeError:
-        return f"{whole_size(submit)} unreadable"
+        return f"{whole_size(suspect)} unreadable"
     sampling = task.sampling
-    let_go = 0 if submit.prompt_tokens else submit.let_go_bytes
+    let_go = 0 if suspect.submit.prompt_tokens else suspect.let_go_bytes
     found = {
-        "prompt_token_ids": len(task.prompt_token_ids) or submit.prompt_tokens,
+        "prompt_token_ids": len(task.prompt_token_ids) or suspect.submit.prompt_tokens,
         "prompt_text": len(task.prompt_text) or let_go,
         "max_tokens": sampling.max_tokens,
         "logprobs": sampling.logprobs,
@@ -65,4 +64,4 @@ def sizes(submit: Submit) -> str:
     for place, processor in enumerate(task.logits.processors):
         found[f"args_json[{place}]"] = len(processor.args_json)
     parts = [f"{name}={size}" for name, size in found.items() if size]
-    return " ".join([whole_size(submit), *parts])
+    return " ".join([whole_size(suspect), *parts])

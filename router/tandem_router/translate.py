@@ -9,27 +9,24 @@ from google.protobuf.message import DecodeError
 
 from tandem import canary, ids, prefix_blocks
 from tandem.endings import OUTCOME_FROM_WIRE, Outcome
-from tandem.errors import InternalError, RequestError, WorkerError, from_proto
-from tandem.keys import MAX_NAME, MAX_WEIGHT
+from tandem.errors import InternalError, WorkerError, from_proto
 from tandem.prefix_blocks import MOST_CHANGES
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.values import (
+    MOST_MS,
     Bounds,
     CacheReport,
     Fingerprint,
     KvCache,
-    Needs,
     Phase,
     Profile,
     ServedModel,
-    Voucher,
 )
 
 MOST_FIRST_TOKENS = 1
 """A context-only leg brings no more: prefill makes one, and a hook may hold it back."""
 DIGEST_BYTES = 32
-NOTHING = Needs()
 MAX_REASON_CHARACTERS = 16 * 1024
 """A worker's reason for an end; what is longer is cut. A request of many outputs tells each."""
 MAX_OBSTACLE_CHARACTERS = 200
@@ -38,7 +35,6 @@ MAX_DESCRIPTION_BYTES = 256 * 1024
 """A worker's description of itself: parts of it go to every frontend."""
 ANY_MODEL = ""
 """Among those that come: no worker that is listed has said yet what it serves."""
-_MOST_MS = 2**32 - 1
 _PHASES = {common_pb2.PHASE_PREFILL: Phase.PREFILL, common_pb2.PHASE_DECODE: Phase.DECODE}
 
 
@@ -109,50 +105,6 @@ def cache_report(changes: worker_pb2.CacheChanges) -> CacheReport:
     entered = prefix_blocks.unpacked(changes.entered, MOST_CHANGES)
     left = prefix_blocks.unpacked(changes.left, MOST_CHANGES)
     return CacheReport(changes.anew, entered, left, changes.keeps_none)
-
-
-def submit(
-    frontend: int,
-    message: router_pb2.Submit,
-    *,
-    max_timeout_seconds: float,
-    tracing: bool,
-    needs: Needs = NOTHING,
-    voucher: Voucher | None = None,
-    fault: RequestError | None = None,
-) -> events.Submit:
-    """`tracing`: this router makes spans of the requests that its frontends trace. `needs`: what
-    its task names. `voucher`: what it brings, checked. `fault`: why it is to be refused.
-    """
-    return events.Submit(
-        frontend=frontend,
-        first_sequence=message.first_sequence,
-        n=message.n,
-        model=message.model,
-        tokenizer_sha256=message.tokenizer_sha256,
-        timeout_seconds=min(message.timeout_ms / 1000, max_timeout_seconds),
-        task=message.task,
-        prompt_tokens=message.prompt_tokens,
-        prompt_blocks=prefix_blocks.unpacked(message.prompt_blocks),
-        session=message.session,
-        ends_session=message.ends_session,
-        max_tokens=message.max_tokens,
-        expected_tokens=min(message.expected_tokens, message.max_tokens),
-        logits_processors=needs.logits_processors,
-        lora_adapter=needs.lora_adapter,
-        priority=message.priority,
-        want_report=message.want_report,
-        resume=message.resume,
-        prompt_logprobs=message.prompt_logprobs,
-        trace_id=message.trace_id,
-        parent_span=message.parent_span,
-        first_span=ids.new_span_id() if tracing and message.parent_span else 0,
-        tenant=message.tenant[:MAX_NAME],
-        weight=min(max(1, message.weight), MAX_WEIGHT),
-        context_only=message.context_only,
-        voucher=voucher,
-        fault=fault,
-    )
 
 
 def leg_events(worker: str, messages: Iterable[worker_pb2.LegEvent]) -> list[events.Event]:
@@ -298,7 +250,7 @@ def fleet(models: Iterable[ServedModel], bounds: Bounds) -> router_pb2.Fleet:
     return router_pb2.Fleet(
         models=[_served(model) for model in models],
         expected=sorted(bounds.expected_models),
-        pair_wait_ms=min(int(bounds.pair_wait_seconds * 1000), _MOST_MS),
+        pair_wait_ms=min(int(bounds.pair_wait_seconds * 1000), MOST_MS),
     )
 
 

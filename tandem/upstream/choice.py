@@ -47,7 +47,7 @@ class Choice:
 
     def has_pair(self, streams: Sequence[RouterStream], submission: Submission) -> bool:
         """Whether some router, of those, says that it has a pair which can run a request."""
-        sha256 = submission.tokenizer_sha256
+        sha256 = submission.submit.tokenizer_sha256
         views = [each.view_of(self._model).edition(sha256) for each in streams]
         return any(each is not None and each.paired and each.can_run(submission) for each in views)
 
@@ -69,7 +69,7 @@ def _candidates(
     with a pair, then those with one that can run this request, then those that still say something:
     each as far as there are any.
     """
-    sha256 = submission.tokenizer_sha256
+    sha256 = submission.submit.tokenizer_sha256
     views = [(each, each.view_of(model).edition(sha256)) for each in streams]
     candidates = [Candidate(stream, edition) for stream, edition in views if edition is not None]
     candidates = [each for each in candidates if each.edition.takes] or candidates

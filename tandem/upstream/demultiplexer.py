@@ -141,7 +141,7 @@ class Demultiplexer:
         route = self._route_of(submission)
         common_task = submission.common_task()
         submission.check_size(common_task, most=self._max_request_bytes)
-        make = ResumableState if submission.resume else RequestState
+        make = ResumableState if submission.submit.resume else RequestState
         state = make(
             submission,
             client,
@@ -151,7 +151,7 @@ class Demultiplexer:
             parent_span=parent_span,
             backlog_limit=self._max_backlog_bytes,
             budget=self._budget,
-            inter_token=self._metrics.inter_token(submission.trace_id if parent_span else ""),
+            inter_token=self._metrics.inter_token(submission.task.trace_id if parent_span else ""),
             touched=self._touched,
             release=self._release,
         )
@@ -244,7 +244,7 @@ class Demultiplexer:
 
     def _route_of(self, submission: Submission) -> ModelRoute:
         """Raises NoPairError for a model that has been removed meanwhile."""
-        route = self._routes.get(submission.model) or self._routes.get("")
+        route = self._routes.get(submission.task.model) or self._routes.get("")
         if route is None:
             raise errors.NoPairError("No workers serve the model now; try again later")
         return route
@@ -265,7 +265,7 @@ class Demultiplexer:
 
     def _number(self, submission: Submission) -> int:
         """The first of a block of fresh numbers, one for each choice."""
-        if submission.want_token_ids:
+        if submission.task.want_token_ids:
             base = self._next_with_ids
             self._next_with_ids += submission.choices
         else:
@@ -324,7 +324,7 @@ class Demultiplexer:
         if stream.unsent(first) or not state.silent(first):
             return stream.unsent(first)
         begun = any(self._output.runs(each) for each in range(first, first + state.n))
-        return drained or not (begun or state.submission.context_only or state.lost_routers)
+        return drained or not (begun or state.submission.submit.context_only or state.lost_routers)
 
     def _runs(self, stream: RouterStream, state: RequestState, first: int) -> bool:
         """Whether a prompt went by the stream, and not all its choices have ended."""

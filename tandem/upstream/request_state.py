@@ -328,7 +328,7 @@ class RequestState:
         place = self._choices[choice].prompt_place
         end = part.place + len(part.token_id)
         most = self.submission.prompts[choice // self.n].tokens
-        if not self.submission.sampling.HasField("prompt_logprobs") or end > most:
+        if not self.submission.task.sampling.HasField("prompt_logprobs") or end > most:
             return False
         if part.place == place:
             self._choices[choice].prompt_place = end
@@ -343,7 +343,7 @@ class RequestState:
 
     def _has_prompt(self, choice: int) -> bool:
         """Whether the wanted log-probabilities of the choice's prompt have all come."""
-        wanted = self.submission.sampling.HasField("prompt_logprobs")
+        wanted = self.submission.task.sampling.HasField("prompt_logprobs")
         prompt = self.submission.prompts[choice // self.n]
         return not wanted or self._choices[choice].prompt_place == prompt.tokens
 
@@ -424,7 +424,7 @@ class RequestState:
 
     def leave(self, sequence: int, voucher: bytes) -> None:
         """A context-only request has what it asked for; another fails."""
-        if self.submission.context_only:
+        if self.submission.submit.context_only:
             self._end(Finish(sequence - self.base, "length", None, voucher=voucher))
         else:
             self.fail(WorkerError("The router ended the request with a voucher for another"))
@@ -500,7 +500,7 @@ class RequestState:
         they would keep.
         """
         rows, size = self._rows, 0
-        if not self.submission.streaming:
+        if not self.submission.task.streaming:
             rows[self._counted :] = _joined(rows[self._counted :])
         for place in range(self._counted, len(rows)):
             choice, text, token_ids, logprobs, tokens = rows[place]
@@ -541,7 +541,7 @@ class RequestState:
 
     def _end_for_room(self) -> None:
         """There is no memory for more output, and it holds the most of all."""
-        if self.submission.streaming:
+        if self.submission.task.streaming:
             self._give_up_client()
         else:
             self.fail(QueueFullError("Answers take all memory there is; try again later"))

@@ -43,7 +43,7 @@ class EditionView:
         return (
             submission.context_tokens <= self.longest_context
             and submission.processor_names <= self.processors
-            and submission.lora_adapter in self.adapters
+            and submission.task.lora_adapter in self.adapters
         )
 
     @property

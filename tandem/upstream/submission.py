@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Struct
@@ -61,63 +61,29 @@ class Prompt(Struct, kw_only=True):
 class Submission(Struct, frozen=True, kw_only=True):
     id: str
     """What the answer is called; it is ours, and never used twice."""
-    trace_id: str
-    model: str
-    lora_adapter: str = ""
-    """Which of the model's runs it; empty: the model alone."""
-    tokenizer_sha256: str
-    """Its prompts' token ids are of this tokenizer."""
     prompts: Sequence[Prompt]
-    n: int
-    sampling: common_pb2.SamplingParams
-    """Without max_tokens, which each prompt has for itself."""
-    logits: common_pb2.LogitsSpec | None
-    embedding_bias: common_pb2.EmbeddingBias | None = None
+    task: common_pb2.Task
+    """What the tasks of all prompts have in common: all but the prompt and `max_tokens`."""
+    submit: router_pb2.Submit
+    """What routers are told of each prompt, beside what its task says and what is the prompt's."""
     processor_fields: Sequence[str] = ()
-    """What the client calls each of `logits`; empty: as they are called here."""
-    streaming: bool
+    """What the client calls each logits processor; empty: as they are called here."""
     want_usage: bool = False
     """A stream ends with its usage."""
     want_running_usage: bool = False
     """Each event of a stream has the usage so far."""
-    shown_special_tokens: Sequence[int] = ()
-    """Special tokens that hooks, stop strings and the client see as their text."""
-    want_text: bool = True
-    """Whether the answer has its text. Hooks and stop strings read that text either way."""
-    want_token_ids: bool
-    """Whether the answer has the ids of its tokens, as hooks let them go."""
     want_prompt_logprobs: bool = False
     """The answer has those of the prompt by themselves."""
-    want_report: bool
-    want_external_scores: bool
-    metadata: Mapping[str, str]
-    """The client's own, for classifiers."""
-    extra_fields: str = ""
-    """A JSON object, likewise: tandem/extra_fields.py bounds it."""
     withheld_reason: WithheldReason
     """The finish_reason of a choice that a hook or a classifier ended."""
     timeout_seconds: float
-    priority: int
-    tenant: str = ""
-    """The name of the client's key; empty: no key was asked."""
-    weight: int = 1
-    """How much that key gets beside others."""
-    cache_salt: str = ""
-    """Prefix caches are shared with requests that have the same one."""
-    kv_hints: str = ""
-    """An envelope of hints for the engines' KV caches, as JSON: tandem/kv_hints.py bounds it."""
     session: str = ""
     """What the client calls what this is a part of: such requests go on from each other."""
-    ends_session: bool = False
-    """No request of that session follows."""
-    expected_tokens: int = 0
-    """What each output is likely to have, as the client expects it; 0: nothing is known."""
-    resume: bool = False
-    """Where a decode worker is lost, another pair may go on."""
-    context_only: bool = False
-    """Prefill alone is to run."""
-    voucher: bytes = b""
-    """What an earlier context-only one left, for decode alone to go on from."""
+
+    @property
+    def n(self) -> int:
+        """Outputs of each prompt."""
+        return self.submit.n
 
     @property
     def choices(self) -> int:
@@ -131,7 +97,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     @property
     def echoes_logprobs(self) -> bool:
         """Each choice's log-probabilities begin with those of the prompt that it shows again."""
-        return bool(self.echoes) and self.sampling.HasField("logprobs")
+        return bool(self.echoes) and self.task.sampling.HasField("logprobs")
 
     @property
     def shown_again(self) -> int:
@@ -161,17 +127,19 @@ class Submission(Struct, frozen=True, kw_only=True):
         """What stands for its session; 0: it has none."""
         if not self.session:
             return 0
-        return prefix_blocks.session_number(self.session, self.cache_salt, self.lora_adapter)
+        task = self.task
+        return prefix_blocks.session_number(self.session, task.cache_salt, task.lora_adapter)
 
     @property
     def full_model(self) -> str:
         """What runs it: the model, and the adapter after a colon."""
-        return f"{self.model}:{self.lora_adapter}" if self.lora_adapter else self.model
+        model, adapter = self.task.model, self.task.lora_adapter
+        return f"{model}:{adapter}" if adapter else model
 
     @property
     def processor_names(self) -> set[str]:
         """The logits processors that it asks for."""
-        return set() if self.logits is None else {each.name for each in self.logits.processors}
+        return {each.name for each in self.task.logits.processors}
 
     def client_param(self, param: str) -> str:
         """A request field as the client named it, from how a worker names it."""
@@ -196,25 +164,7 @@ class Submission(Struct, frozen=True, kw_only=True):
 
     def common_task(self) -> bytes:
         """What the tasks of all prompts have in common, serialised."""
-        return common_pb2.Task(
-            trace_id=self.trace_id,
-            model=self.model,
-            sampling=self.sampling,
-            logits=self.logits,
-            embedding_bias=self.embedding_bias,
-            streaming=self.streaming,
-            want_text=self.want_text,
-            want_token_ids=self.want_token_ids,
-            want_report=self.want_report,
-            want_external_scores=self.want_external_scores,
-            metadata=self.metadata or None,  # protobuf takes a mapping in Python, be it empty
-            extra_fields=self.extra_fields,
-            tenant=self.tenant,
-            cache_salt=self.cache_salt,
-            kv_hints=self.kv_hints,
-            shown_special_tokens=self.shown_special_tokens,
-            lora_adapter=self.lora_adapter,
-        ).SerializeToString()
+        return self.task.SerializeToString()
 
     def to_submit(
         self,
@@ -228,28 +178,22 @@ class Submission(Struct, frozen=True, kw_only=True):
         """One of `prompts`, by its position, for a router that has `seconds` for it. `common`: what
         `common_task` gave. `parent_span`: the request's; 0: it is not traced.
         """
-        chosen = self.prompts[prompt]
-        return router_pb2.Submit(
+        chosen, task = self.prompts[prompt], self.task
+        submit = router_pb2.Submit(
             first_sequence=first_sequence,
-            n=self.n,
-            trace_id=self.trace_id,
-            model=self.model,
-            tokenizer_sha256=self.tokenizer_sha256,
+            trace_id=task.trace_id,
+            model=task.model,
             prompt_tokens=chosen.tokens,
             prompt_blocks=chosen.blocks,
             session=self.session_number,
-            ends_session=self.ends_session,
             max_tokens=chosen.max_tokens,
-            expected_tokens=min(self.expected_tokens, chosen.max_tokens),
             timeout_ms=max(1, min(round(seconds * 1000), 2**32 - 1)),
-            priority=self.priority,
-            want_report=self.want_report,
-            resume=self.resume,
-            prompt_logprobs=self.sampling.HasField("prompt_logprobs"),
+            want_report=task.want_report,
+            prompt_logprobs=task.sampling.HasField("prompt_logprobs"),
             task=common + chosen.task,
             parent_span=parent_span,
-            tenant=self.tenant,
-            weight=self.weight,
-            context_only=self.context_only,
-            voucher=self.voucher,
+            tenant=task.tenant,
         )
+        submit.MergeFrom(self.submit)
+        submit.expected_tokens = min(submit.expected_tokens, chosen.max_tokens)
+        return submit

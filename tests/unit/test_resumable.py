@@ -13,7 +13,7 @@ from tandem.byte_budget import ByteBudget
 from tandem.errors import WorkerLostError
 from tandem.upstream.resumable import ResumableState
 from tandem.upstream.submission import Prompt, Submission
-from tandem.v1 import common_pb2
+from tandem.v1 import common_pb2, router_pb2
 
 pytestmark = pytest.mark.promise("S5-217", "S5-218")
 BASE = 7
@@ -36,22 +36,11 @@ class Piece:
 def state_of() -> ResumableState:
     submission = Submission(
         id="a",
-        trace_id="t",
-        model="m",
-        tokenizer_sha256="",
         prompts=[Prompt.of([1], max_tokens=100)],
-        n=1,
-        sampling=common_pb2.SamplingParams(),
-        logits=None,
-        streaming=False,
-        want_token_ids=True,
-        want_report=False,
-        want_external_scores=False,
-        metadata={},
+        task=common_pb2.Task(trace_id="t", model="m", want_token_ids=True),
+        submit=router_pb2.Submit(n=1, resume=True),
         withheld_reason="stop",
         timeout_seconds=1.0,
-        priority=0,
-        resume=True,
     )
     return ResumableState(
         submission,

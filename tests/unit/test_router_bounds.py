@@ -15,6 +15,7 @@ import pytest
 from one_case import one_case
 from prometheus_client import generate_latest
 from router_messages import messages, told
+from simulated import submits
 
 from tandem.byte_budget import ByteBudget
 from tandem.config import load
@@ -28,14 +29,14 @@ from tandem.errors import (
 from tandem.free_ports import FreePorts
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
-from tandem_router import metrics, translate
+from tandem_router import generate, metrics, translate
 from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
 from tandem_router.core.timers import Timers
 from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
 from tandem_router.discovery.static import StaticDiscovery
-from tandem_router.generate import Answers, submit
+from tandem_router.generate import Answers
 from tandem_router.links import MESSAGE_BYTES, FrontendLink, Patience, WorkerLink
 from tandem_router.permissions import Permissions
 from tandem_router.relay import Relay
@@ -457,7 +458,7 @@ def _generate(**fields: Any) -> events.Submit:
     timeout_ms, n = fields.pop("timeout_ms", 0), fields.pop("n", 0)
     task = common_pb2.Task(**{"model": "m", "prompt_text": "p", "sampling": sampling, **fields})
     request = router_pb2.GenerateRequest(task=task, n=n, timeout_ms=timeout_ms)
-    return submit(
+    return generate.submit(
         request,
         frontend=1,
         permissions=Permissions(),
@@ -469,7 +470,7 @@ def _generate(**fields: Any) -> events.Submit:
 
 def test_generate_fills_in_what_was_not_given() -> None:
     made = _generate(sampling={"temperature": 0.5})
-    assert (made.n, made.timeout_seconds, made.max_tokens) == (1, 60.0, 4)
+    assert (made.message.n, made.message.timeout_ms, made.message.max_tokens) == (1, 60_000, 4)
     sampling = common_pb2.Task.FromString(made.task).sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k) == (0.5, 1.0, -1)
     assert sampling.repetition_penalty == 1.0
@@ -595,8 +596,8 @@ async def test_log_probabilities_of_a_prompt_that_nobody_asked_for_are_left_out(
 
 
 def test_generate_holds_decodes_output_until_prefill_has_said_all() -> None:
-    assert _generate(sampling={"prompt_logprobs": 0}).prompt_logprobs
-    assert not _generate().prompt_logprobs
+    assert _generate(sampling={"prompt_logprobs": 0}).message.prompt_logprobs
+    assert not _generate().message.prompt_logprobs
 
 
 async def test_a_slow_generate_client_is_failed_at_its_bound() -> None:
@@ -679,9 +680,7 @@ def _request_with_nobody_to_relay_to(core: Core) -> None:
             name="w", phase=phase, fingerprint=fingerprint, max_sequences=1, context_length=9
         )
         batch.append(events.WorkerUp(worker=phase.value, listed_as=phase, profile=profile))
-    batch.append(
-        events.Submit(frontend=1, first_sequence=1, n=1, model="m", timeout_seconds=5.0, task=b"")
-    )
+    batch.append(submits.submit(1, n=1, model="m", timeout_seconds=5.0, task=b""))
     core.handle(0.0, batch)
 
 

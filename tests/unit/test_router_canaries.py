@@ -590,7 +590,7 @@ def test_a_worker_that_dies_blames_no_client_for_a_canary_and_no_canary_for_good
     assert {each.worker for each in fleet.of(actions.StartLeg)} == {"prefill-0", canary_at}
     fleet.feed(events.WorkerDown(canary_at, "crashed"))
     (died,) = fleet.of(actions.WorkerDied)
-    assert [each.trace_id for each in died.suspects] == ["client"]
+    assert [each.submit.trace_id for each in died.suspects] == ["client"]
     assert fleet.ends() == []
     alone = Fleet(0, 1)
     alone.new(Phase.PREFILL)

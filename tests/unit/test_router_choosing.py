@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from simulated import submits
 from test_router_policies import PROMPT, free, worker
 
 from tandem.errors import ConfigError, LoadError
@@ -71,9 +72,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def started(core: Core, prompt_tokens: int) -> str:
     """The prefill worker of a request with so long a prompt."""
-    submit = events.Submit(
-        frontend=1,
-        first_sequence=prompt_tokens,
+    submit = submits.submit(
+        prompt_tokens,
         n=1,
         model="tiny",
         tokenizer_sha256="sha",

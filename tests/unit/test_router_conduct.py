@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from one_case import one_case
 from router_messages import told
+from simulated import submits
 
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 from tandem_router.conduct import WITHIN_SECONDS, Conduct
 from tandem_router.config import RouterConfig
-from tandem_router.core import events
 from tandem_router.core.values import Fingerprint, Phase, Profile
 from tandem_router.inspection import MOST_SEQUENCES, SECONDS, Inspection
 from tandem_router.links import FrontendLink, WorkerLink
@@ -156,9 +156,7 @@ class Bench:
         self.decode = WorkerLink(Conduct("d", clock=self.clock))
         self._up("p", WorkerLink(), Phase.PREFILL)
         self._up("d", self.decode, Phase.DECODE)
-        submit = events.Submit(
-            frontend=self.number, first_sequence=41, n=1, model="m", timeout_seconds=9.0, task=b""
-        )
+        submit = submits.submit(41, frontend=self.number, model="m", task=b"")
         self.relay.handle(submit)
 
     def _up(self, address: str, link: WorkerLink, phase: Phase) -> None:

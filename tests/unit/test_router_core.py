@@ -8,6 +8,7 @@ import itertools
 from typing import Any, TypeVar
 
 import pytest
+from simulated import submits
 from simulated.router_invariants import InvariantError, check
 from simulated.router_rules import RouterRules
 
@@ -99,7 +100,7 @@ class Bench:
 
     def submit(self, first: int = 1, **fields: Any) -> list[Action]:
         given = {"n": 1, "model": "tiny", "timeout_seconds": 60.0, "task": b"t", **fields}
-        return self.feed(events.Submit(frontend=1, first_sequence=first, **given))
+        return self.feed(submits.submit(first, **given))
 
     def of(self, kind: type[A]) -> list[A]:
         return [action for action in self.done if isinstance(action, kind)]
@@ -367,11 +368,7 @@ def test_a_frontend_that_numbers_wrongly_is_dropped_with_all_it_asked_for(
     # Not through the ledger: its books cannot hold two sequences of one number.
     done = bench.core.handle(
         bench.now,
-        [
-            events.Submit(
-                frontend=1, first_sequence=first, n=n, model="tiny", timeout_seconds=1, task=b""
-            )
-        ],
+        [submits.submit(first, n=n, model="tiny", timeout_seconds=1, task=b"")],
     )
     assert [type(each) for each in done if not isinstance(each, actions.RequestEnded)] == [
         *[actions.CancelLeg] * 4,
@@ -1555,9 +1552,7 @@ def test_a_request_of_a_frontend_that_has_gone_is_not_run() -> None:
     bench = Bench()
     bench.feed(events.FrontendDown(1))
     # Not through the ledger, which would wait for its end.
-    late = events.Submit(
-        frontend=1, first_sequence=1, n=1, model="tiny", timeout_seconds=1, task=b""
-    )
+    late = submits.submit(1, model="tiny", timeout_seconds=1, task=b"")
     assert bench.core.handle(bench.now, [late]) == []
     assert bench.at_rest()
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from router_messages import told
+from simulated import submits
 
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
@@ -66,9 +67,9 @@ class Bench:
     def submit(self) -> None:
         self.relay.handle(
             *(
-                events.Submit(
+                submits.submit(
+                    first,
                     frontend=self.number,
-                    first_sequence=first,
                     n=1,
                     model="m",
                     timeout_seconds=5.0,
@@ -131,8 +132,7 @@ def test_what_was_told_of_a_sequence_that_cannot_be_started_is_cancelled(phase: 
     bench.break_action(actions.StartLeg, phase)
     relay = bench.relay
     relay.handle(
-        events.Submit(
-            frontend=bench.number, first_sequence=BROKEN, n=1, model="m", timeout_seconds=5.0,
+        submits.submit(BROKEN, frontend=bench.number, n=1, model="m", timeout_seconds=5.0,
             task=b"",
         )
     )  # fmt: skip

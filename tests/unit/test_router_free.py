@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from simulated import submits
 from simulated.fleet_invariants import fleet_faults
 from test_router_core import FINGERPRINT, Bench
 
@@ -367,7 +368,7 @@ class Fleetful:
 
     def submit(self, **fields: Any) -> events.Submit:
         given: dict[str, Any] = {"n": 1, "model": "tiny", "timeout_seconds": 60.0, "task": b"t"}
-        return events.Submit(frontend=1, first_sequence=next(self.first), **given | fields)
+        return submits.submit(next(self.first), **given | fields)
 
     def fill(self) -> None:
         """All slots are taken, and 50 sequences wait."""

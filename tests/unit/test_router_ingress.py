@@ -42,15 +42,19 @@ def _submit(**fields: Any) -> router_pb2.Submit:
     return router_pb2.Submit(first_sequence=1, **given | fields)
 
 
-def _code(submit: router_pb2.Submit, permissions: Permissions | None = None) -> str:
-    read = read_submit(
+def _read(submit: router_pb2.Submit, permissions: Permissions | None = None) -> events.Submit:
+    return read_submit(
         1,
         submit,
         permissions=permissions or Permissions(),
         max_timeout_seconds=60.0,
         tracing=True,
     )
-    return "" if read.fault is None else read.fault.code
+
+
+def _code(submit: router_pb2.Submit, permissions: Permissions | None = None) -> str:
+    fault = _read(submit, permissions).fault
+    return "" if fault is None else fault.code
 
 
 @pytest.mark.parametrize(
@@ -88,8 +92,10 @@ def test_what_can_be_is_let_in(fields: dict[str, Any]) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_alone_and_kept_nowhere(fields: dict[str, Any]) -> None:
-    submit = _submit(**fields)
-    assert _code(submit) == "invalid_request"
+    read = _read(_submit(**fields))
+    submit = read.message
+    assert read.fault is not None
+    assert read.fault.code == "invalid_request"
     assert len(submit.trace_id) <= len(TRACE)
     assert len(submit.model) <= MAX_NAME_CHARACTERS
     assert len(submit.tokenizer_sha256) <= MAX_TOKENIZER_CHARACTERS

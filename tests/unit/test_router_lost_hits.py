@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from simulated import submits
 from test_router_core import Bench
 
 from tandem.prefix_blocks import BLOCK_TOKENS, session_text
+from tandem.v1 import router_pb2
 from tandem_router import debug
 from tandem_router.core import events
 from tandem_router.core.actions import HitsLost, StartLeg
@@ -153,17 +155,7 @@ def test_what_is_kept_of_sessions_is_bounded() -> None:
         agent.turn(agent.fresh(MOST_COMPARED + 50, STABLE))
     assert agent.told[0].tokens == (MOST_COMPARED - len(STABLE)) * BLOCK_TOKENS
     for session, _ in itertools.product(numbers, range(3)):
-        submit = events.Submit(
-            frontend=1,
-            first_sequence=1,
-            n=1,
-            model="m",
-            timeout_seconds=1,
-            task=b"",
-            prompt_blocks=agent.fresh(2),
-            session=session,
-        )
-        lost_hits.note(submit, 0)
+        lost_hits.note(router_pb2.Submit(session=session), agent.fresh(2), 0)
     assert len(lost_hits) == MOST_SESSIONS
     assert [each.session for each in agent.told] == [*reversed(numbers)][:MOST_TOLD]
 
@@ -177,9 +169,8 @@ async def test_a_log_line_and_a_document_say_where_and_no_clients_name(
     for _ in range(2):
         agent.turn(agent.fresh(20, STABLE))
     blocks = agent.fresh(20, STABLE)
-    submit = events.Submit(
-        frontend=1,
-        first_sequence=99,
+    submit = submits.submit(
+        99,
         n=1,
         model="tiny",
         timeout_seconds=9,

@@ -82,7 +82,7 @@ def test_a_task_is_let_go_as_soon_as_decode_has_its_kv() -> None:
     bench.feed(events.LegStarted(prefill.worker, prefill.leg))
     assert bench.core.budget.held == 40, "it may be run again"
     bench.feed(events.LegStarted(decode.worker, decode.leg))
-    assert (bench.core.budget.held, _request(bench).submit.task) == (0, b"")
+    assert (bench.core.budget.held, _request(bench).task) == (0, b"")
     bench.close(prefill)
     bench.close(decode)
     assert bench.at_rest()

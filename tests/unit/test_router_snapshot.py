@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
+from simulated import submits
 
 import tandem_router
 from tandem.endings import Outcome
@@ -51,9 +52,7 @@ def _core() -> Core:
 
 
 def _submit(first: int, n: int = 1) -> events.Submit:
-    return events.Submit(
-        frontend=1, first_sequence=first, n=n, model="tiny", timeout_seconds=9.0, task=b""
-    )
+    return submits.submit(first, n=n, model="tiny", timeout_seconds=9.0, task=b"")
 
 
 def test_a_snapshot_tells_what_is_open_now() -> None:

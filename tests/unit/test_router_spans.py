@@ -6,16 +6,19 @@ import itertools
 from typing import Any
 
 import pytest
+from simulated import submits
 
 from tandem.endings import Outcome
 from tandem.errors import WorkerLostError
 from tandem.tracing.spans import Span
 from tandem.v1 import router_pb2
-from tandem_router import spans, translate
+from tandem_router import spans
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
 from tandem_router.core.sequences import MOST_MOMENTS
 from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
+from tandem_router.ingress import read_submit
+from tandem_router.permissions import Permissions
 from tandem_router.policies import RoundRobin
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
@@ -60,7 +63,7 @@ class Bench:
             "first_span": FIRST,
             **fields,
         }
-        self.feed(events.Submit(frontend=1, first_sequence=1, n=n, task=b"t", **given))
+        self.feed(submits.submit(1, n=n, task=b"t", **given))
 
     def legs(self) -> list[actions.StartLeg]:
         return [each for each in self.done if isinstance(each, actions.StartLeg)]
@@ -202,6 +205,8 @@ def test_spans_are_numbered_only_where_router_and_frontend_trace(
     parent: int, tracing: bool
 ) -> None:
     message = router_pb2.Submit(first_sequence=1, n=2, timeout_ms=1000, parent_span=parent)
-    submit = translate.submit(1, message, max_timeout_seconds=60, tracing=tracing)
-    assert submit.parent_span == parent
+    submit = read_submit(
+        1, message, permissions=Permissions(), max_timeout_seconds=60, tracing=tracing
+    )
+    assert submit.message.parent_span == parent
     assert bool(submit.first_span) is (parent != 0 and tracing)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from simulated import submits
 
 from tandem.endings import Outcome
 from tandem.errors import ConfigError, EngineError, WorkerLostError
@@ -71,7 +72,7 @@ class Bench:
 
     def submit(self, first: int = 1, n: int = 1, trace_id: str = TRACE, **fields: Any) -> None:
         given = {"timeout_seconds": 60.0, "model": "tiny", "task": PROMPT, **fields}
-        self.feed(events.Submit(frontend=1, first_sequence=first, n=n, trace_id=trace_id, **given))
+        self.feed(submits.submit(first, n=n, trace_id=trace_id, **given))
 
     def legs(self) -> list[actions.StartLeg]:
         return [each for each in self.done if isinstance(each, actions.StartLeg)]
@@ -475,9 +476,9 @@ class Asked:
 
     def submit(self, first: int = 1, n: int = 1, trace_id: str = TRACE) -> None:
         self.relay.handle(
-            events.Submit(
+            submits.submit(
+                first,
                 frontend=77,
-                first_sequence=first,
                 n=n,
                 model="tiny",
                 timeout_seconds=60.0,
@@ -575,9 +576,8 @@ def logging_relay(*, log_requests: bool) -> Relay:
 
 
 def end_one(relay: Relay) -> None:
-    submit = events.Submit(
-        frontend=1,
-        first_sequence=1,
+    submit = submits.submit(
+        1,
         n=1,
         model="another",
         timeout_seconds=1.0,

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import logging
 
-import msgspec
 import pytest
 
-from tandem.v1 import common_pb2
-from tandem_router.core import actions, events
+from tandem.v1 import common_pb2, router_pb2
+from tandem_router.core import actions
+from tandem_router.core.actions import Suspect
 from tandem_router.suspects import MOST_NAMED, MOST_READ_BYTES, log_death, sizes
 from tandem_router.translate import promptless
 
@@ -18,16 +18,9 @@ SECRET = "nobody may read this"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-def _submit(task: bytes) -> events.Submit:
-    return events.Submit(
-        frontend=1,
-        first_sequence=1,
-        n=3,
-        model=SECRET,
-        timeout_seconds=1.0,
-        task=task,
-        trace_id=TRACE,
-    )
+def _suspect(task: bytes, let_go_bytes: int = 0, prompt_tokens: int = 0) -> Suspect:
+    submit = router_pb2.Submit(n=3, model=SECRET, trace_id=TRACE, prompt_tokens=prompt_tokens)
+    return Suspect(submit, task, let_go_bytes)
 
 
 def _task() -> bytes:
@@ -43,7 +36,7 @@ def _task() -> bytes:
 @pytest.mark.promise("S6-156")
 def test_sizes_of_a_request_s_parts_say_nothing_of_their_content() -> None:
     task, length = _task(), len(SECRET)
-    assert sizes(_submit(task)) == (
+    assert sizes(_suspect(task)) == (
         f"n=3 bytes={len(task)} prompt_text={length} max_tokens=9 stop={2 * length} "
         f"metadata={2 * length} args_json[0]={2 * length}"
     )
@@ -54,20 +47,20 @@ def test_sizes_are_known_when_the_prompt_was_let_go() -> None:
     whole = common_pb2.Task.FromString(_task())
     whole.prompt_text = ""
     whole.prompt_token_ids[:] = range(1000)
-    submit = msgspec.structs.replace(_submit(whole.SerializeToString()), prompt_tokens=1000)
-    rest = promptless(submit.task)
-    size = len(submit.task) - len(rest)
+    suspect = _suspect(whole.SerializeToString(), prompt_tokens=1000)
+    rest = promptless(suspect.task)
+    size = len(suspect.task) - len(rest)
     assert size > 1000
-    let_go = msgspec.structs.replace(submit, task=rest, let_go_bytes=size)
-    assert sizes(let_go) == sizes(submit)
-    assert f"bytes={len(submit.task)} prompt_token_ids=1000" in sizes(let_go)
+    let_go = _suspect(rest, size, prompt_tokens=1000)
+    assert sizes(let_go) == sizes(suspect)
+    assert f"bytes={len(suspect.task)} prompt_token_ids=1000" in sizes(let_go)
 
 
 @pytest.mark.promise("S5-250", "S6-156")
 def test_the_size_of_a_text_that_was_let_go_is_that_of_its_field() -> None:
     rest = promptless(_task())
-    submit = msgspec.structs.replace(_submit(rest), let_go_bytes=len(_task()) - len(rest))
-    assert f"bytes={len(_task())} prompt_text={len(SECRET) + 2}" in sizes(submit)
+    suspect = _suspect(rest, len(_task()) - len(rest))
+    assert f"bytes={len(_task())} prompt_text={len(SECRET) + 2}" in sizes(suspect)
 
 
 @pytest.mark.promise("S5-250")
@@ -80,7 +73,7 @@ def test_without_its_prompt_a_task_is_what_it_was() -> None:
 
 @pytest.mark.parametrize("task", [b"", b"\xff\xff no task at all"])
 def test_sizes_of_what_is_no_task_are_said_too(task: bytes) -> None:
-    assert sizes(_submit(task)).startswith("n=3")
+    assert sizes(_suspect(task)).startswith("n=3")
 
 
 @pytest.mark.promise("S6-142")
@@ -88,7 +81,7 @@ def test_a_death_is_logged_with_its_suspects_and_bounded(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    log_death(actions.WorkerDied("w:1", "it crashed", (_submit(_task()),) * (MOST_NAMED + 9)))
+    log_death(actions.WorkerDied("w:1", "it crashed", (_suspect(_task()),) * (MOST_NAMED + 9)))
     first, *others = caplog.records
     assert (first.levelname, first.__dict__["count"]) == ("ERROR", MOST_NAMED + 9)
     assert len(others) == MOST_NAMED
@@ -98,7 +91,7 @@ def test_a_death_is_logged_with_its_suspects_and_bounded(
 
 def test_only_so_much_of_the_tasks_is_read(caplog: pytest.LogCaptureFixture) -> None:
     large = common_pb2.Task(prompt_text="x" * (MOST_READ_BYTES - 100)).SerializeToString()
-    log_death(actions.WorkerDied("w:1", "it crashed", tuple(map(_submit, (large, large, b"")))))
+    log_death(actions.WorkerDied("w:1", "it crashed", tuple(map(_suspect, (large, large, b"")))))
     said = [each.__dict__["sizes"] for each in caplog.records[1:]]
     assert said[0].startswith(f"n=3 bytes={len(large)} prompt_text=")
     assert said[1:] == [f"n=3 bytes={len(large)}", "n=3 bytes=0"]

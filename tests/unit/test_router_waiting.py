@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import pytest
+from simulated import submits
 
 from tandem.byte_budget import ByteBudget
 from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.v1 import router_pb2
-from tandem_router.core.events import Submit
 from tandem_router.core.sequences import Request, Sequence
 from tandem_router.core.values import Edition
 from tandem_router.core.waiting import MAX_DEBTS, Queue
-from tandem_router.translate import submit
+from tandem_router.ingress import read_submit
+from tandem_router.permissions import Permissions
 
 EDITION = Edition("tiny", "sha")
 
 
 def sequence(arrival: int, tenant: str, *, weight: int = 1, priority: int = 0) -> Sequence:
-    asked = Submit(
-        frontend=1,
-        first_sequence=arrival,
+    asked = submits.submit(
+        arrival,
         n=1,
         model="tiny",
         timeout_seconds=1.0,
@@ -121,8 +121,10 @@ def test_debts_are_remembered_but_not_any_number_of_them() -> None:
 @pytest.mark.promise("S6-166")
 def test_a_message_s_key_and_weight_are_bounded() -> None:
     def read(**fields: object) -> tuple[str, int]:
-        message = router_pb2.Submit(**fields)  # type: ignore[arg-type]
-        made = submit(1, message, max_timeout_seconds=1.0, tracing=False)
+        given = router_pb2.Submit(**fields)  # type: ignore[arg-type]
+        made = read_submit(
+            1, given, permissions=Permissions(), max_timeout_seconds=1.0, tracing=False
+        ).message
         return made.tenant, made.weight
 
     assert read() == ("", 1)

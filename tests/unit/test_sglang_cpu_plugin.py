@@ -17,9 +17,11 @@ import pytest
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
 
 # Prints one JSON object of what SGLang and NIXL do in that process, after `load_plugins` if asked.
-# The idle agent is made as SGLang makes it, and its process's CPU time measured over one second.
+# The idle agent is made as SGLang makes it. Whether a thread of its process wants to run is looked
+# at, and not what CPU time it gets: that depends on what else the machine does.
 LOOK = """
-import inspect, json, sys, time
+import inspect, json, os, sys, time
+from collections import Counter
 from types import SimpleNamespace
 import torch
 from nixl._api import nixl_agent, nixl_agent_config, nixl_thread_sync_t
@@ -83,21 +85,30 @@ def pinned():
             found.append("refused")
     return found
 
+def busy():
+    # The share of looks at which the busiest thread beside this one was running, or ready to run.
+    seen = Counter()
+    for _ in range(50):
+        time.sleep(0.02)
+        for task in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{task}/stat") as said:
+                seen[task] += said.read().rpartition(")")[2].split()[0] == "R"
+    del seen[str(os.getpid())]
+    return max(seen.values(), default=0) / 50
+
 def look():
     config = nixl_agent_config(
         backends=[], num_threads=0, sync_mode=nixl_thread_sync_t.NIXL_THREAD_SYNC_STRICT
     )
     agent = nixl_agent("idle", config)
     agent.create_backend("UCX", {})
-    started = time.process_time()
-    time.sleep(1)
-    idle = time.process_time() - started
+    idle = busy()
     asked = [nixl_agent_config(True, True), nixl_agent_config(enable_prog_thread=True)]
     return {
         "kinds": conn._normalize_kv_mem_kinds(None, 3),
         "parameters": list(inspect.signature(conn._normalize_kv_mem_kinds).parameters),
         "thread": config.enable_pthread,
-        "idle_cpu_seconds": idle,
+        "idle_busy": idle,
         "asked": [[each.enable_pthread, each.enable_listen] for each in asked],
         "prepared": [prepared(False, 1), prepared(False, 2), prepared(True, 1)],
         "pinned": pinned(),
@@ -157,12 +168,12 @@ def test_the_plugin_calls_host_memory_dram(shimmed: dict[str, Any]) -> None:
 
 def test_a_stock_nixl_agent_keeps_a_core_busy_while_idle(stock: dict[str, Any]) -> None:
     assert stock["thread"] is True
-    assert stock["idle_cpu_seconds"] > 0.15, "NIXL no longer spins: drop the shim"
+    assert stock["idle_busy"] > 0.9, "NIXL no longer spins: drop the shim"
 
 
 def test_the_plugin_makes_an_idle_agent_quiet(shimmed: dict[str, Any]) -> None:
     assert shimmed["thread"] is False
-    assert shimmed["idle_cpu_seconds"] < 0.1
+    assert shimmed["idle_busy"] < 0.5
 
 
 def test_the_progress_thread_is_off_also_where_the_caller_asks_for_it(

@@ -16,6 +16,7 @@ import pytest
 from google.protobuf.message import DecodeError, Message
 from prometheus_client import CollectorRegistry
 from router_messages import told
+from simulated import submits
 from wire_extremes import extremes, fields
 
 from tandem.byte_budget import ByteBudget
@@ -35,7 +36,6 @@ from tandem_router import generate
 from tandem_router.conduct import Conduct
 from tandem_router.config import RouterConfig
 from tandem_router.connection import WorkerConnection
-from tandem_router.core import events
 from tandem_router.core.values import Phase
 from tandem_router.discovery import Listed
 from tandem_router.discovery.static import StaticDiscovery
@@ -212,9 +212,9 @@ class Router:
         for phase, number in ((Phase.PREFILL, 1), (Phase.DECODE, 2)):
             assert not await self.connect(phase, description(number))
         self.relay.handle(
-            events.Submit(
+            submits.submit(
+                7,
                 frontend=self.number,
-                first_sequence=7,
                 n=1,
                 model="m",
                 timeout_seconds=60.0,
@@ -451,21 +451,13 @@ class Frontend:
     def _ask(self, stack: ExitStack) -> RequestState:
         submission = Submission(
             id="a",
-            trace_id=TRACE,
-            model="m",
-            tokenizer_sha256="ours",
             prompts=[Prompt.of([1], max_tokens=9)],
-            n=1,
-            sampling=SAMPLING,
-            logits=None,
-            streaming=True,
-            want_token_ids=False,
-            want_report=True,
-            want_external_scores=False,
-            metadata={},
+            task=common_pb2.Task(
+                trace_id=TRACE, model="m", sampling=SAMPLING, streaming=True, want_report=True
+            ),
+            submit=router_pb2.Submit(n=1, tokenizer_sha256="ours"),
             withheld_reason="stop",
             timeout_seconds=60.0,
-            priority=0,
         )
         return stack.enter_context(self.demultiplexer.submit(submission, Client()))
 

@@ -82,13 +82,13 @@ class Asked(Submission, frozen=True, kw_only=True):
     @property
     def shown_model(self) -> str:
         """The model as its answers name it."""
-        return self.alias or self.model
+        return self.alias or self.task.model
 
     @property
     def tier(self) -> AnsweredTier:
         """The class of the queue that the request was really in, by its priority there."""
-        if self.priority:
-            return "priority" if self.priority > 0 else "flex"
+        if priority := self.submit.priority:
+            return "priority" if priority > 0 else "flex"
         return "default"
 
     @property

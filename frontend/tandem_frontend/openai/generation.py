@@ -64,7 +64,7 @@ class Generation:
                 call.tenant.spend(time.monotonic(), prompt=submission.prompt_tokens)
             try:
                 writer: Events | Collector
-                if submission.streaming:
+                if submission.task.streaming:
                     writer = dialect.events(model.tokenizer, submission, state)
                     await self._stream(call, state, writer, arrived, dialect)
                 else:
@@ -236,14 +236,14 @@ def _trace_submission(span: CallSpan, dialect: Dialect, submission: Asked) -> No
     """The request was understood and goes to the router. Attributes are named as OpenTelemetry's
     conventions for generative AI name them.
     """
-    sampling = submission.sampling
+    sampling = submission.task.sampling
     span.add(
         {
             "gen_ai.operation.name": dialect.operation,
             "gen_ai.provider.name": PROVIDER,
             "gen_ai.request.model": submission.shown_model,
             "gen_ai.response.model": submission.full_model,
-            "gen_ai.request.stream": submission.streaming,
+            "gen_ai.request.stream": submission.task.streaming,
             "gen_ai.request.choice.count": submission.n,
             "gen_ai.request.max_tokens": max(each.max_tokens for each in submission.prompts),
             "gen_ai.request.temperature": round(sampling.temperature, 6),
@@ -272,7 +272,7 @@ def _usage(state: RequestState, parsed: Parsed) -> Usage:
     """Cached tokens would tell of the prompts of others, where others share the cache."""
     submission = state.submission
     prompt, completion = submission.prompt_tokens, state.completion_tokens
-    shared = bool(submission.tenant) and not submission.cache_salt
+    shared = bool(submission.task.tenant) and not submission.task.cache_salt
     cached = 0 if shared else sum(state.cached_tokens)
     usage = Usage(
         prompt_tokens=prompt,

@@ -302,44 +302,50 @@ class Preprocessor:
             fields=processors.fields,
         )
         options, hints = request.stream_options, request.nvext
+        tandem = request.tandem
+        task = common_pb2.Task(
+            trace_id=trace_id,
+            model=self._config.model_name,
+            sampling=sampling,
+            logits=processors.spec.to_proto() if processors.spec else None,
+            streaming=bool(request.stream),
+            want_text=request.detokenize is not False,
+            want_token_ids=shows_token_ids(request),
+            want_report=bool(tandem and tandem.report),
+            want_external_scores=bool(tandem and tandem.external_scores),
+            metadata=_metadata(request) or None,  # protobuf takes a mapping in Python, be it empty
+            tenant="" if grant is None else grant.name,
+            kv_hints=_kv_hints(request.kv_hints) if self._config.allow_kv_hints else "",
+            shown_special_tokens=self._markers if parsing else (),
+            **cache._asdict(),
+        )
+        submit = router_pb2.Submit(
+            n=request.n or 1,
+            tokenizer_sha256=self._tokenizer.sha256,
+            ends_session=hints is not None and hints.closes,
+            expected_tokens=hints.expected_tokens if hints else 0,
+            priority=self._priority(request, grant),
+            resume=self._config.resume if request.resume is None else request.resume,
+            weight=1 if grant is None else grant.weight,
+        )
         return Asked(
             parsing=parsing,
             passed_over=self._passed_over(request),
-            kv_hints=_kv_hints(request.kv_hints) if self._config.allow_kv_hints else "",
-            shown_special_tokens=self._markers if parsing else (),
             id=id,
-            trace_id=trace_id,
-            model=self._config.model_name,
             alias=request.model,
-            tokenizer_sha256=self._tokenizer.sha256,
             prompts=prompts,
-            n=request.n or 1,
-            sampling=sampling,
-            logits=processors.spec.to_proto() if processors.spec else None,
+            task=task,
+            submit=submit,
             processor_fields=processors.fields,
-            streaming=bool(request.stream),
             want_usage=bool(options and options.include_usage),
             want_running_usage=bool(
                 options and options.include_usage and options.continuous_usage_stats
             ),
-            want_text=request.detokenize is not False,
-            want_token_ids=shows_token_ids(request),
             want_prompt_logprobs=request.prompt_logprobs is not None,
-            want_report=bool(request.tandem and request.tandem.report),
-            want_external_scores=bool(request.tandem and request.tandem.external_scores),
-            metadata=_metadata(request),
             withheld_reason=self._config.withheld_finish_reason,
             timeout_seconds=request.timeout or self._config.request_timeout_seconds,
-            priority=self._priority(request, grant),
             says_tier=request.service_tier is not None,
-            resume=self._config.resume if request.resume is None else request.resume,
-            tenant="" if grant is None else grant.name,
-            weight=1 if grant is None else grant.weight,
-            cache_salt=cache.cache_salt,
-            lora_adapter=cache.lora_adapter,
             session=(hints and hints.session) or request.prompt_cache_key or request.user or "",
-            ends_session=hints is not None and hints.closes,
-            expected_tokens=hints.expected_tokens if hints else 0,
         )
 
 

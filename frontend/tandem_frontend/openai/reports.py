@@ -11,11 +11,11 @@ from tandem_frontend.openai.answers import PhaseReport, Report, Timeline
 
 def report(state: RequestState, arrived: float) -> Report | None:
     """The report of a request that has ended; None: it was not asked for."""
-    if not state.submission.want_report:
+    if not state.submission.task.want_report:
         return None
     phases = [_phase(each, state.base) for each in state.reports]
     return Report(
-        trace_id=state.submission.trace_id,
+        trace_id=state.submission.task.trace_id,
         ttft_seconds=state.first_at - arrived if state.first_at else None,
         request_seconds=time.monotonic() - arrived,
         timeline=[_timeline(state, choice, phases) for choice in range(len(state.sequences))],

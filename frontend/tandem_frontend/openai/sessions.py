@@ -35,12 +35,12 @@ class Sessions:
         for name in self._headers:
             if value := call.header(name):
                 session = value.decode("latin-1")
-                ends = (ends and _PARENT not in name) or (
-                    asked.ends_session and session == asked.session
+                asked.submit.ends_session = (ends and _PARENT not in name) or (
+                    asked.submit.ends_session and session == asked.session
                 )
-                return msgspec.structs.replace(asked, session=session, ends_session=ends)
-        if ends and not asked.ends_session:
-            return msgspec.structs.replace(asked, ends_session=True)
+                return msgspec.structs.replace(asked, session=session)
+        if ends:
+            asked.submit.ends_session = True
         return asked
 
 

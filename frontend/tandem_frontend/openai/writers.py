@@ -150,7 +150,7 @@ class EventWriter:
             (
                 self._starts[ending.choice],
                 last,
-                b',"token_ids":[]' if self._submission.want_token_ids else b"",
+                b',"token_ids":[]' if self._submission.task.want_token_ids else b"",
                 b',"logprobs":null,"finish_reason":',
                 _encode(reason),
                 b',"stop_reason":',
@@ -247,7 +247,7 @@ class BodyWriter:
         choice, text, token_ids, logprobs, _ = row
         self._texts[choice].append(text)
         self._ids[choice].extend(token_ids)
-        if self._submission.sampling.HasField("prompt_logprobs"):
+        if self._submission.task.sampling.HasField("prompt_logprobs"):
             logprobs = self._past_prompt(choice, logprobs)
         if logprobs:
             found = self._offsets.convert(choice, logprobs)
@@ -351,7 +351,7 @@ class BodyWriter:
             **self._of_prompt(choice, here=not self._shape.in_messages),
             finish_reason=self._reason(ending),
             stop_reason=_stop_reason(ending),
-            token_ids=self._ids[choice] if self._submission.want_token_ids else msgspec.UNSET,
+            token_ids=self._ids[choice] if self._submission.task.want_token_ids else msgspec.UNSET,
             external_scores=msgspec.Raw(ending.external_scores.encode())
             if ending.external_scores
             else msgspec.UNSET,

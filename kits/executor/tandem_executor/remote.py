@@ -200,11 +200,11 @@ class RemoteBackend:
             start.request_id, start.request, model, self._config, seconds=left
         )
         with (
-            self._live.held(start.request_id, submission.trace_id, start.request) as tapped,
+            self._live.held(start.request_id, submission.task.trace_id, start.request) as tapped,
             self._demultiplexer.submit(submission, _PROGRAM) as state,
         ):
             served = self._served[state] = _Served(start, state, tapped)
-            if submission.want_report:
+            if submission.task.want_report:
                 with self._lock:
                     self._core.measure(start.request_id, partial(timing.measure, state))
             try:

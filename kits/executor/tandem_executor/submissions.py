@@ -150,35 +150,40 @@ def _submission(
     contradictions.check(spec, max_tokens=request.max_tokens)
     salt = "" if request.cache_salt_id is None else str(request.cache_salt_id)
     adapter = _lora_adapter(request, served)
-    return Submission(
-        id=f"executor-{request_id}",
+    task = common_pb2.Task(
         trace_id=ids.new_trace_id(),
         model=served.name,
-        tokenizer_sha256=served.tokenizer_sha256,
-        prompts=[
-            Prompt.of(prompt, max_tokens=request.max_tokens, cache_salt=salt, lora_adapter=adapter)
-        ],
-        lora_adapter=adapter,
-        n=request.sampling_config.num_return_sequences or 1,
         sampling=params,
         logits=None if spec is None else spec.to_proto(),
         embedding_bias=_bias(request.embedding_bias, vocabulary),
         streaming=request.streaming,
-        want_text=False,
         want_token_ids=True,
         want_report=bool(request.output_config.return_perf_metrics),
         want_external_scores=bool(request.output_config.return_external_scores),
-        metadata=request.metadata or {},
+        metadata=request.metadata or None,  # protobuf takes a mapping in Python, be it empty
         extra_fields=_extra_fields(request),
-        withheld_reason=WITHHELD,
-        timeout_seconds=seconds,
-        priority=round((request.priority - 0.5) * _PRIORITIES),
         tenant=config.tenant,
-        weight=config.weight,
         cache_salt=salt,
+        lora_adapter=adapter,
+    )
+    submit = router_pb2.Submit(
+        n=request.sampling_config.num_return_sequences or 1,
+        tokenizer_sha256=served.tokenizer_sha256,
+        priority=round((request.priority - 0.5) * _PRIORITIES),
+        weight=config.weight,
         context_only=halves.is_context_only(request),
         voucher=halves.voucher_of(request),
         resume=config.resume,
+    )
+    return Submission(
+        id=f"executor-{request_id}",
+        prompts=[
+            Prompt.of(prompt, max_tokens=request.max_tokens, cache_salt=salt, lora_adapter=adapter)
+        ],
+        task=task,
+        submit=submit,
+        withheld_reason=WITHHELD,
+        timeout_seconds=seconds,
     )
 
 

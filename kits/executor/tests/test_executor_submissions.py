@@ -56,7 +56,7 @@ def test_a_model_whose_workers_have_gone_is_not_the_request_s_fault() -> None:
 @pytest.mark.promise("S5-410")
 def test_a_task_id_names_an_adapter_of_the_workers() -> None:
     plain, adapted = submission(), submission(lora_config=LoraConfig(7))
-    assert (plain.lora_adapter, adapted.lora_adapter) == ("", "7")
+    assert (plain.task.lora_adapter, adapted.task.lora_adapter) == ("", "7")
     task = common_pb2.Task.FromString(adapted.common_task() + adapted.prompts[0].task)
     assert task.lora_adapter == "7"
     long = [1] * 64
@@ -88,7 +88,7 @@ def test_a_program_s_own_weights_are_refused() -> None:
 
 
 def sampled(**config: Any) -> common_pb2.SamplingParams:
-    return submission(sampling_config=SamplingConfig(**config)).sampling
+    return submission(sampling_config=SamplingConfig(**config)).task.sampling
 
 
 @one_case(
@@ -117,22 +117,21 @@ def test_sampling_is_greedy_unless_something_says_otherwise(
 
 def test_what_is_not_asked_for_is_off() -> None:
     found = submission()
-    assert found.logits is None
-    assert not found.sampling.HasField("logprobs")
-    assert found.sampling.repetition_penalty == 1.0
-    assert (found.priority, found.cache_salt, found.n) == (0, "", 1)
-    assert (found.want_token_ids, found.want_report) == (True, False)
+    assert not found.task.HasField("logits")
+    assert not found.task.sampling.HasField("logprobs")
+    assert found.task.sampling.repetition_penalty == 1.0
+    assert (found.submit.priority, found.task.cache_salt, found.n) == (0, "", 1)
+    assert (found.task.want_token_ids, found.task.want_report) == (True, False)
 
 
 @pytest.mark.parametrize(("priority", "wire"), [(0.0, -1000), (0.5, 0), (1.0, 1000), (0.501, 2)])
 def test_a_priority_keeps_its_order(priority: float, wire: int) -> None:
-    assert submission(priority=priority).priority == wire
+    assert submission(priority=priority).submit.priority == wire
 
 
 def processors(found: Submission) -> list[tuple[str, Any]]:
     """Names and arguments, as they travel."""
-    assert found.logits is not None
-    return [(each.name, json.loads(each.args_json)) for each in found.logits.processors]
+    return [(each.name, json.loads(each.args_json)) for each in found.task.logits.processors]
 
 
 @pytest.mark.parametrize(
@@ -149,7 +148,7 @@ def test_a_guide_is_a_form_of_answers_which_ends_by_itself(
 ) -> None:
     found = submission(guided_decoding_params=GuidedDecodingParams(guide_type, guide))
     assert processors(found) == [(name, args)]
-    assert not found.sampling.ignore_eos
+    assert not found.task.sampling.ignore_eos
 
 
 def test_processors_come_in_the_order_in_which_they_apply() -> None:
@@ -187,11 +186,9 @@ def test_a_bias_and_a_prompt_may_be_arrays(make: Any) -> None:
     bias = [0.0] * VOCABULARY
     bias[3] = -2.5
     found = submission(input_token_ids=make([4, 5]), embedding_bias=make(bias))
-    assert found.embedding_bias is not None
-    assert array("I", found.embedding_bias.token_ids).tolist() == [3]
-    assert array("f", found.embedding_bias.values).tolist() == [-2.5]
     common = common_pb2.Task.FromString(found.common_task())
-    assert common.embedding_bias == found.embedding_bias
+    assert array("I", common.embedding_bias.token_ids).tolist() == [3]
+    assert array("f", common.embedding_bias.values).tolist() == [-2.5]
     (prompt,) = found.prompts
     assert common_pb2.Task.FromString(prompt.task).prompt_token_ids == [4, 5]
 
@@ -199,15 +196,14 @@ def test_a_bias_and_a_prompt_may_be_arrays(make: Any) -> None:
 def test_a_bias_that_is_out_of_range_means_always_and_never() -> None:
     largest = float(numpy.finfo(numpy.float32).max)
     bias = [0.0, largest, float("-inf"), -0.25, 10_000.5] + [0.0] * (VOCABULARY - 5)
-    found = submission(embedding_bias=bias).embedding_bias
-    assert found is not None
+    found = submission(embedding_bias=bias).task.embedding_bias
     assert array("f", found.values).tolist() == [10_000.0, -10_000.0, -0.25, 10_000.0]
     embedding_bias.check(found, VOCABULARY)
-    assert submission(embedding_bias=[0.0] * VOCABULARY).embedding_bias is None
+    assert not submission(embedding_bias=[0.0] * VOCABULARY).task.HasField("embedding_bias")
 
 
 def test_log_probabilities_are_asked_for_without_alternatives() -> None:
-    found = submission(output_config=OutputConfig(return_log_probs=True)).sampling
+    found = submission(output_config=OutputConfig(return_log_probs=True)).task.sampling
     assert found.HasField("logprobs")
     assert found.logprobs == 0
 

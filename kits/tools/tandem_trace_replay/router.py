@@ -10,6 +10,7 @@ from typing import Any
 
 from tandem.endings import Outcome
 from tandem.errors import QueueFullError, RouterLostError, TandemError
+from tandem.v1 import router_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
 from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile, Reason, Way
@@ -129,20 +130,17 @@ class Router:
         """A request has come from a frontend."""
         number = next(self._numbers)
         self._requests[number] = request
-        self.feed(
-            events.Submit(
-                frontend=_FRONTEND,
-                first_sequence=number,
-                n=1,
-                model=MODEL,
-                timeout_seconds=self._timeout_seconds,
-                task=b" ",
-                prompt_tokens=request.prompt_tokens,
-                prompt_blocks=request.blocks,
-                max_tokens=request.line.output_length,
-                trace_id=f"{number:032x}",
-            )
+        message = router_pb2.Submit(
+            first_sequence=number,
+            n=1,
+            model=MODEL,
+            timeout_ms=int(self._timeout_seconds * 1000),
+            prompt_tokens=request.prompt_tokens,
+            max_tokens=request.line.output_length,
+            trace_id=f"{number:032x}",
+            weight=1,
         )
+        self.feed(events.Submit(_FRONTEND, message, b" ", request.blocks))
 
     # --- what workers say ------------------------------------------------------------------------
 

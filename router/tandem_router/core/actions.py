@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
 
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
-from tandem_router.core.events import Submit
+from tandem.v1 import router_pb2
 from tandem_router.core.lost_hits import LostHits
 from tandem_router.core.story import Moment, Story
 from tandem_router.core.values import ServedModel, Voucher
@@ -113,7 +115,8 @@ class RequestEnded(msgspec.Struct, frozen=True):
 class SequenceTraced(msgspec.Struct, frozen=True, kw_only=True):
     """A traced sequence has ended; for its span."""
 
-    submit: Submit
+    submit: router_pb2.Submit
+    span: int
     output_index: int
     arrived: float
     ended: float
@@ -122,12 +125,21 @@ class SequenceTraced(msgspec.Struct, frozen=True, kw_only=True):
     moments: tuple[Moment, ...]
 
 
+class Suspect(NamedTuple):
+    """A request that a worker may have died of."""
+
+    submit: router_pb2.Submit
+    task: bytes
+    let_go_bytes: int
+    """What the prompt took that the task no longer has."""
+
+
 class WorkerDied(msgspec.Struct, frozen=True):
     """A worker may have died of one of the requests that had begun there; for logs."""
 
     worker: str
     reason: str
-    suspects: tuple[Submit, ...]
+    suspects: tuple[Suspect, ...]
 
 
 class WorkerStalled(msgspec.Struct, frozen=True):

@@ -23,25 +23,27 @@ from tandem_router.core.state import State
 from tandem_router.core.values import Edition, Needs, Offer, Voucher
 
 
-def refusal(state: State, request: Request) -> TandemError | None:
-    """Why the router refuses the request; None: the request is admitted, its task allotted."""
+def refusal(state: State, request: Request, fault: TandemError | None) -> TandemError | None:
+    """Why the router refuses the request; None: the request is admitted, its task allotted.
+    `fault`: the event's.
+    """
     submit = request.submit
     if state.draining:
         return DrainingError("the router is shutting down")
-    if submit.fault is not None:
-        return submit.fault
-    if too_large := _size_error(submit, state.bounds.max_fanout_bytes):
+    if fault is not None:
+        return fault
+    if too_large := _size_error(request, state.bounds.max_fanout_bytes):
         return too_large
     fleet = state.fleet
     mine = fleet.editions.get(request.edition)
     if mine is None and fleet.editions and not fleet.serves(submit.model):
         return UnknownModelError(f"no worker serves the model {submit.model!r}", param="model")
-    waits = mine is not None and mine.served.waits and not submit.half
+    waits = mine is not None and mine.served.waits and not request.half
     if mine is None or not (mine.served.ready_pairs or waits):
         return NoPairError("no matching prefill and decode workers are ready")
     if not mine.meeting(request.needs):
         return _unmet_error(mine.offers, request)
-    if submit.half and (error := _half_error(state, request)):
+    if request.half and (error := _half_error(state, request)):
         return error
     waiting = len(state.waiting)
     places = state.bounds.max_queue - waiting
@@ -53,16 +55,17 @@ def refusal(state: State, request: Request) -> TandemError | None:
     if too_many > 0 and too_many > _free_slots(state, request):
         return QueueFullError(f"{waiting} sequences are waiting already; try again later")
     try:
-        request.allotment.admit(len(submit.task))
+        request.allotment.admit(len(request.task))
     except QueueFullError as full:
         return full
     return None
 
 
-def edition(state: State, submit: Submit) -> Edition:
+def edition(state: State, asked: Submit) -> Edition:
     """What the request is of. Parked KV says it where the request does not."""
-    if submit.voucher is not None and not submit.tokenizer_sha256:
-        keeper = state.fleet.keeper(submit.voucher.kv_peer)
+    submit, voucher = asked.message, asked.voucher
+    if voucher is not None and not submit.tokenizer_sha256:
+        keeper = state.fleet.keeper(voucher.kv_peer)
         if keeper is not None and keeper.profile.fingerprint.model == submit.model:
             return keeper.profile.fingerprint.edition
     return state.fleet.edition(submit.model, submit.tokenizer_sha256)
@@ -99,25 +102,23 @@ def voucher_error(state: State, request: Request, voucher: Voucher) -> TandemErr
 
 
 def _half_error(state: State, request: Request) -> TandemError | None:
-    submit = request.submit
-    if submit.n != 1:
+    if request.submit.n != 1:
         return InvalidRequestError("a request whose phases run apart has one output", param="n")
-    if submit.voucher is None:
+    if request.voucher is None:
         return parking_error(state, request.edition, request.needs)
-    return voucher_error(state, request, submit.voucher)
+    return voucher_error(state, request, request.voucher)
 
 
 def _free_slots(state: State, request: Request) -> int:
     """How many sequences such as its could start now. Nobody passes one of one phase that is next,
     nor does such a one pass others.
     """
-    submit = request.submit
     head = state.waiting.queue(request).head()
-    if head is not None and (submit.half or head.request.submit.half):
+    if head is not None and (request.half or head.request.half):
         return 0
-    if submit.voucher is not None:
-        return state.fleet.decode_slots(submit.voucher.kv_peer)
-    if submit.context_only:
+    if request.voucher is not None:
+        return state.fleet.decode_slots(request.voucher.kv_peer)
+    if request.submit.context_only:
         return state.fleet.parking_slots(request.edition, request.needs)
     return state.fleet.free_pairs(request.edition, request.needs)
 
@@ -138,13 +139,13 @@ def _unmet_error(offers: Collection[Offer], request: Request) -> TandemError | N
     return context_error(submit.prompt_tokens, submit.max_tokens, context)
 
 
-def _size_error(submit: Submit, max_fanout_bytes: int) -> TooLargeError | None:
-    size = len(submit.task)
+def _size_error(request: Request, max_fanout_bytes: int) -> TooLargeError | None:
+    size, n = len(request.task), request.submit.n
     if size > MAX_TASK_BYTES:
         return TooLargeError(f"a request of {size} bytes is more than {MAX_TASK_BYTES}")
-    if size * submit.n > max_fanout_bytes:
+    if size * n > max_fanout_bytes:
         return TooLargeError(
-            f"{submit.n} outputs of a request of {size} bytes are more than {max_fanout_bytes}",
+            f"{n} outputs of a request of {size} bytes are more than {max_fanout_bytes}",
             param="n",
         )
     return None

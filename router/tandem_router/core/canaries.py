@@ -16,6 +16,7 @@ from itertools import count, islice
 
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, KvTransferError, QueueFullError, TandemError
+from tandem.v1 import router_pb2
 from tandem_router.core.actions import CanaryFailed
 from tandem_router.core.events import Submit
 from tandem_router.core.free import FreeWorkers
@@ -25,7 +26,7 @@ from tandem_router.core.sequences import Leg, Request, Sequence, Stage
 from tandem_router.core.state import State
 from tandem_router.core.timers import Timers
 from tandem_router.core.trust import Trial
-from tandem_router.core.values import Fingerprint, Phase, Profile, Standing
+from tandem_router.core.values import MOST_MS, Fingerprint, Phase, Profile, Standing
 from tandem_router.core.worker import Worker
 
 MOST_OPEN = 32
@@ -172,22 +173,21 @@ class Canaries:
         if worker.phase is Phase.DECODE:
             pair = Pair(partner, worker)
         fingerprint, seconds = worker.profile.fingerprint, state.bounds.canary_seconds
-        submit = Submit(
-            frontend=_NO_FRONTEND,
+        submit = router_pb2.Submit(
             first_sequence=next(self._numbers),
             n=1,
             model=fingerprint.model,
             tokenizer_sha256=fingerprint.tokenizer_sha256,
-            timeout_seconds=seconds,
-            task=self._task(worker.profile),
+            timeout_ms=min(int(seconds * 1000), MOST_MS),
         )
+        asked = Submit(_NO_FRONTEND, submit, self._task(worker.profile))
         allotment = state.budget.allotment()
         try:
-            allotment.admit(len(submit.task))
+            allotment.admit(len(asked.task))
         except QueueFullError:
             return False
         edition = fingerprint.edition
-        request = Request(submit, edition, now, now + seconds, 1, allotment, canary=True)
+        request = Request(asked, edition, now, now + seconds, 1, allotment, canary=True)
         sequence = Sequence(request, submit.first_sequence, 0, (0, 0), now)
         request.sequences.append(sequence)
         self._open += 1

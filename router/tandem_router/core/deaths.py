@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tandem_router.core.actions import WorkerDied
+from tandem_router.core.actions import Suspect, WorkerDied
 from tandem_router.core.sequences import Leg, Request
 from tandem_router.core.state import State
 from tandem_router.core.values import Phase
@@ -50,10 +50,11 @@ def count_death(
     alone = len({_whose(each) for each in begun}) == 1 and not worker.other_legs
     for request in suspects:
         request.deaths += MOST_DEATHS if alone else 1
-    submits = sorted((each.submit for each in clients), key=lambda each: each.first_sequence)
+    clients.sort(key=lambda each: each.submit.first_sequence)
+    found = [Suspect(each.submit, each.task, each.let_go_bytes) for each in clients]
     condemned = [each for each in suspects if each.deaths >= MOST_DEATHS]
-    condemned.sort(key=lambda each: (each.submit.frontend, each.submit.first_sequence))
-    return condemned, WorkerDied(worker.key, reason, tuple(submits))
+    condemned.sort(key=lambda each: (each.frontend, each.submit.first_sequence))
+    return condemned, WorkerDied(worker.key, reason, tuple(found))
 
 
 def _half_sent(leg: Leg) -> bool:
@@ -63,7 +64,7 @@ def _half_sent(leg: Leg) -> bool:
 
 def _whose(request: Request) -> tuple[int, str | int]:
     submit = request.submit
-    return submit.frontend, submit.trace_id or submit.first_sequence
+    return request.frontend, submit.trace_id or submit.first_sequence
 
 
 def _one_with(state: State, request: Request) -> set[Request]:

@@ -9,8 +9,8 @@ import msgspec
 from tandem.endings import Outcome
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
-from tandem_router.core.values import CacheReport, Needs, Phase, Profile, Voucher
-from tandem_router.policies import Prompt
+from tandem.v1 import router_pb2
+from tandem_router.core.values import NOTHING, CacheReport, Needs, Phase, Profile, Voucher
 
 
 class FrontendUp(msgspec.Struct, frozen=True):
@@ -22,79 +22,23 @@ class FrontendDown(msgspec.Struct, frozen=True):
     frontend: int
 
 
-class Submit(msgspec.Struct, frozen=True, kw_only=True):
-    """A request of n sequences, numbered first_sequence .. first_sequence + n - 1."""
+class Submit(msgspec.Struct, frozen=True):
+    """A frontend's request, and what the router has read in it."""
 
     frontend: int
-    first_sequence: int
-    n: int
-    model: str
-    tokenizer_sha256: str = ""
-    """Its prompt's token ids are of this tokenizer; empty: of the workers', whichever it is."""
-    timeout_seconds: float
+    message: router_pb2.Submit
+    """Within bounds, and without its task, its blocks and its voucher, which follow."""
     task: bytes
-    """Without its prompt, once no worker is to run it any more."""
-    let_go_bytes: int = 0
-    """What the prompt took that the task no longer has."""
-    prompt_tokens: int = 0
-    """0: not known."""
     prompt_blocks: Blocks = ()
     """What stands for its blocks: see tandem/prefix_blocks.py. Empty: they are not known."""
-    session: int = 0
-    """Requests with the same one are likely to go on from each other; 0: nothing is known."""
-    ends_session: bool = False
-    """No request of the session follows."""
-    max_tokens: int = 0
-    expected_tokens: int = 0
-    """What each output is likely to have, as the client expects it, at most max_tokens; 0: nothing
-    is known.
-    """
-    logits_processors: frozenset[str] = frozenset()
-    """Logits processors that the task names."""
-    lora_adapter: str = ""
-    """The LoRA adapter that the task names."""
-    priority: int = 0
-    want_report: bool = False
-    resume: bool = False
-    """Where a decode worker is lost, another pair may go on."""
-    prompt_logprobs: bool = False
-    """Prefill has something for the client that comes before all output."""
-    trace_id: str = ""
-    parent_span: int = 0
-    """The frontend's; 0: the request is not traced."""
-    first_span: int = 0
-    """The router's own spans: sequence i's is first_span + i; 0: the router makes none."""
-    tenant: str = ""
-    """The name of the client's key; empty: none was asked."""
-    weight: int = 1
-    """How much the tenant gets beside others; at least 1."""
-    context_only: bool = False
-    """Prefill alone runs, and parks its KV."""
+    needs: Needs = NOTHING
+    """What its task names."""
     voucher: Voucher | None = None
     """The parked KV that decode alone goes on from."""
+    first_span: int = 0
+    """The router's own spans: sequence i's is first_span + i; 0: the router makes none."""
     fault: TandemError | None = None
     """Why it is to be refused, whatever the fleet; None: nothing is wrong with it."""
-
-    @property
-    def needs(self) -> Needs:
-        tokens = self.prompt_tokens + (self.max_tokens or 1) if self.prompt_tokens else 0
-        return Needs(tokens, self.logits_processors, self.lora_adapter)
-
-    @property
-    def prompt(self) -> Prompt:
-        """What policies know of it. A token is at least a byte, so a text counts as its task's."""
-        tokens = self.prompt_tokens or len(self.task)
-        return Prompt(tokens, self.tenant, self.prompt_blocks, self.session)
-
-    @property
-    def held(self) -> bool:
-        """Whether decode's output waits until prefill has said all that it has to say."""
-        return self.want_report or self.prompt_logprobs
-
-    @property
-    def half(self) -> bool:
-        """Whether one phase of it runs alone."""
-        return self.context_only or self.voucher is not None
 
 
 class Cancel(msgspec.Struct, frozen=True):

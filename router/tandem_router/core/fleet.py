@@ -16,6 +16,7 @@ from tandem_router.core.prefixes import DEFAULT_BYTES, Prefixes
 from tandem_router.core.story import Rejection
 from tandem_router.core.trust import Trust
 from tandem_router.core.values import (
+    NOTHING,
     Disaggregate,
     Edition,
     Fingerprint,
@@ -26,8 +27,6 @@ from tandem_router.core.values import (
 )
 from tandem_router.core.worker import Worker, defect_text, difference_text
 from tandem_router.policies import PolicyFactory, Prompt
-
-NOTHING = Needs()
 
 
 class Changes(NamedTuple):

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-import msgspec
-
 from tandem.endings import Outcome
 from tandem.errors import (
     DrainingError,
@@ -42,12 +40,11 @@ from tandem_router.core.sequences import Leg, Request, Sequence, Stage
 from tandem_router.core.state import State
 from tandem_router.core.stories import of_request
 from tandem_router.core.story import MomentName
-from tandem_router.core.values import Phase, Voucher
+from tandem_router.core.values import MOST_MS, Phase, Voucher
 from tandem_router.core.worker import Worker
 
 _ROOM_DRAWS = 16
 _CONDEMNED = "a worker was lost that may have died of this request; it is not tried again"
-_MAX_TIMEOUT_MS = 2**32 - 1
 
 
 class Lifecycle:
@@ -77,9 +74,9 @@ class Lifecycle:
         request.open, request.outcome = 0, error.code
         for sequence in request.sequences:
             sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, error.code, self.now
-            ended = EndSequence(request.submit.frontend, sequence.number, error, refused=True)
+            ended = EndSequence(request.frontend, sequence.number, error, refused=True)
             self.actions.append(ended)
-            if request.submit.first_span:
+            if request.first_span:
                 self.actions.append(sequence.traced(error))
         story = of_request(request, self._state.fleet, self.now)
         self.actions.append(RequestEnded(story, refused=True))
@@ -102,8 +99,10 @@ class Lifecycle:
         )
         # What was to be said before its first output was said before it was resumed.
         fresh = sequence.made is None or not sequence.made.used
-        hold = prefill.worker.profile.has_hook or sequence.request.submit.held
-        if fresh and resuming.asked(sequence.request.submit):
+        request, submit = sequence.request, sequence.request.submit
+        waits = submit.want_report or submit.prompt_logprobs  # prefill has more to say
+        hold = prefill.worker.profile.has_hook or waits
+        if fresh and submit.resume and not request.half:
             sequence.made = Made()
         self._open_pair(sequence, Pair(prefill.worker, decode.worker), held=hold and fresh)
 
@@ -184,17 +183,17 @@ class Lifecycle:
 
     def parked(self, leg: Leg, event: LegParked) -> None:
         """What a context-only sequence is to leave, once its leg has closed."""
-        sequence, submit = leg.sequence, leg.sequence.request.submit
+        sequence, request = leg.sequence, leg.sequence.request
         voucher = Voucher(
             room=sequence.room,
             kv_peer=leg.worker.profile.kv_endpoint,
-            model=submit.model,
+            model=request.submit.model,
             task_digest=event.task_digest,
             first_token_ids=event.token_ids,
             first_logprobs=event.logprobs,
         )
         expires_at = self.now + event.lease_seconds
-        sequence.left = GiveVoucher(submit.frontend, sequence.number, voucher, expires_at)
+        sequence.left = GiveVoucher(request.frontend, sequence.number, voucher, expires_at)
 
     def close(self, leg: Leg, closed: LegClosed) -> None:
         """The leg's one terminal event, or the loss of its worker."""
@@ -240,16 +239,16 @@ class Lifecycle:
         """End with an error, or by a hook's terminate where there is none. `refused` and
         `completion_tokens`: see EndSequence.
         """
-        submit = sequence.request.submit
-        if submit.frontend in self._state.frontends:
+        request = sequence.request
+        if request.frontend in self._state.frontends:
             ended = EndSequence(
-                submit.frontend,
+                request.frontend,
                 sequence.number,
                 error,
                 stop_reason,
                 refused,
                 completion_tokens,
-                sequence.request.prompt_tokens,
+                request.prompt_tokens,
             )
             self.actions.append(ended)
         self._ended(sequence, Outcome.TERMINATED if error is None else error.code, error)
@@ -314,8 +313,8 @@ class Lifecycle:
             self._ended(sequence, Outcome.FINISHED)
 
     def _decode_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
-        submit = sequence.request.submit
-        once = submit.voucher is not None or submit.let_go_bytes or sequence.request.canary
+        request = sequence.request
+        once = request.voucher is not None or request.let_go_bytes or request.canary
         if closed.outcome is Outcome.REGENERATE and once:
             error: TandemError = WorkerError("a decode worker asks for a run that cannot be")
             self._fail(sequence, error, retryable=False)
@@ -402,7 +401,7 @@ class Lifecycle:
             self._run_again(sequence, error.code)
         elif (
             repeatable
-            and not request.submit.half
+            and not request.half
             and sequence.retries < self._state.bounds.max_retries
             and self._state.fleet.has_pair(
                 request.edition, request.needs, other_than=sequence.pair, proved=False
@@ -474,7 +473,7 @@ class Lifecycle:
             self._canary_ended(sequence, error)
             return
         self._state.open_sequences -= 1
-        if request.submit.first_span:
+        if request.first_span:
             self.actions.append(sequence.traced(error))
         request.open -= 1
         if request.outcome == Outcome.FINISHED:
@@ -494,12 +493,11 @@ class Lifecycle:
 
     def _let_go(self, request: Request) -> None:
         """Once nothing of a request is to be started any more, only its workers keep its prompt."""
-        submit = request.submit
         if not request.may_run:
-            rest = self._promptless(submit.task)
-            size = len(submit.task) - len(rest)
-            request.submit = msgspec.structs.replace(submit, task=rest, let_go_bytes=size)
-            request.allotment.give_back(size)
+            rest = self._promptless(request.task)
+            request.let_go_bytes = len(request.task) - len(rest)
+            request.task = rest
+            request.allotment.give_back(request.let_go_bytes)
 
     def _request_ended(self, request: Request) -> None:
         submit = request.submit
@@ -507,7 +505,7 @@ class Lifecycle:
         story = of_request(request, self._state.fleet, self.now)
         self._forget_request(request)
         self._forget_session(request)
-        if requests := self._state.frontends.get(submit.frontend):
+        if requests := self._state.frontends.get(request.frontend):
             for number in range(submit.first_sequence, submit.first_sequence + submit.n):
                 requests.pop(number, None)
         self._state.counts.requests[request.outcome] += 1
@@ -535,10 +533,10 @@ class Lifecycle:
     def _begin(self, sequence: Sequence, room: int) -> None:
         """It leaves the queue, and its legs are started."""
         self._state.waiting.begin(sequence)
-        seconds, submit = self.now - sequence.queued_at, sequence.request.submit
+        seconds, request = self.now - sequence.queued_at, sequence.request
         self._state.counts.queue_seconds.observe(seconds)
-        if submit.want_report:
-            waited = QueueWait(submit.frontend, sequence.number, seconds, sequence.queue_cause)
+        if request.submit.want_report:
+            waited = QueueWait(request.frontend, sequence.number, seconds, sequence.queue_cause)
             self.actions.append(waited)
         self._run(sequence, room)
 
@@ -571,7 +569,7 @@ class Lifecycle:
         held: bool,
         says_logprobs: bool = False,
     ) -> Leg:
-        submit = sequence.request.submit
+        request, submit = sequence.request, sequence.request.submit
         self._last_leg += 1
         made = sequence.made if sequence.made is not None and sequence.made.used else None
         says_made = worker.phase is Phase.DECODE and sequence.made is not None and made is None
@@ -590,19 +588,19 @@ class Lifecycle:
         sequence.request.legs += 1
         if sequence.request.number:
             sequence.request.workers.add(worker.key)
-        voucher = submit.voucher
-        left_ms = int((sequence.request.deadline - self.now) * 1000)
+        voucher = request.voucher
+        left_ms = int((request.deadline - self.now) * 1000)
         self.actions.append(
             StartLeg(
                 worker=worker.key,
                 leg=leg.number,
-                frontend=submit.frontend,
+                frontend=request.frontend,
                 sequence=sequence.number,
                 output_index=sequence.output_index,
                 room=sequence.room,
                 kv_peer=kv_peer,
-                timeout_ms=min(max(1, left_ms), _MAX_TIMEOUT_MS),
-                task=submit.task,
+                timeout_ms=min(max(1, left_ms), MOST_MS),
+                task=request.task,
                 overlay=sequence.overlay,
                 request=sequence.request.number,
                 hold_output=held,

@@ -11,7 +11,7 @@ from collections import OrderedDict, deque
 from typing import NamedTuple
 
 from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
-from tandem_router.core.events import Submit
+from tandem.v1 import router_pb2
 
 MOST_SESSIONS = 2_048
 """Whose last prompts are kept; the one that came longest ago is forgotten."""
@@ -77,11 +77,11 @@ class LostHitsOfSessions:
         """Let go of a session's prompts: it is over. What was noticed of it is told on."""
         self._turns.pop(session, None)
 
-    def note(self, submit: Submit, held: int) -> LostHits | None:
+    def note(self, submit: router_pb2.Submit, blocks: Blocks, held: int) -> LostHits | None:
         """Take in a prompt of a session, of which caches hold the first `held` blocks. Returns what
         it has lost; None: nothing that is told.
         """
-        blocks = submit.prompt_blocks[:MOST_COMPARED]
+        blocks = blocks[:MOST_COMPARED]
         if not (submit.session and blocks):
             return None
         turns = self._turns.pop(submit.session, None)
@@ -94,7 +94,7 @@ class LostHitsOfSessions:
         turns.append(turn)
         return self._tell(submit, turn, lost) if turn.turns >= TURNS else None
 
-    def _tell(self, submit: Submit, turn: _Turn, lost: int) -> LostHits:
+    def _tell(self, submit: router_pb2.Submit, turn: _Turn, lost: int) -> LostHits:
         tokens = lost * BLOCK_TOKENS
         before = self._told.pop(submit.session, None)
         found = self._told[submit.session] = LostHits(

@@ -220,52 +220,54 @@ class Core:
         for request in requests.values():
             self._lifecycle.end_request(request, error=CancelledError("the frontend went away"))
 
-    def _submit(self, submit: events.Submit) -> None:
-        requests = self.state.frontends.get(submit.frontend)
+    def _submit(self, event: events.Submit) -> None:
+        requests, submit = self.state.frontends.get(event.frontend), event.message
         if requests is None:
             return
-        numbers = range(submit.first_sequence, submit.first_sequence + submit.n)
-        fits = 1 <= submit.n <= MAX_OUTPUTS and numbers.stop <= _NUMBERS
+        n = submit.n
+        numbers = range(submit.first_sequence, submit.first_sequence + n)
+        fits = 1 <= n <= MAX_OUTPUTS and numbers.stop <= _NUMBERS
         if not (fits and requests.keys().isdisjoint(numbers)):
-            self._refuse_frontend(submit)
+            self._refuse_frontend(event)
             return
         now = self._lifecycle.now
         allotment = self.state.budget.allotment()
-        edition = admission.edition(self.state, submit)
-        deadline = now + submit.timeout_seconds
-        shared = next(self._shared_tasks) if submit.n > 1 else 0
-        request = Request(submit, edition, now, deadline, submit.n, allotment, number=shared)
+        edition = admission.edition(self.state, event)
+        deadline = now + submit.timeout_ms / 1000
+        shared = next(self._shared_tasks) if n > 1 else 0
+        request = Request(event, edition, now, deadline, n, allotment, number=shared)
         for index, number in enumerate(numbers):
             rank = (-submit.priority, next(self._arrivals))
             sequence = Sequence(request, number, index, rank, now)
-            sequence.moments = [QUEUED] if index < MOST_TOLD or submit.first_span else None
+            sequence.moments = [QUEUED] if index < MOST_TOLD or event.first_span else None
             request.sequences.append(sequence)
-        if error := admission.refusal(self.state, request):
+        if error := admission.refusal(self.state, request, event.fault):
             self._lifecycle.refuse(request, error)
             return
         requests.update(dict.fromkeys(numbers, request))
         self.state.traces.add(request)
-        self.state.open_sequences += submit.n
+        self.state.open_sequences += n
         self.state.deadlines.set(request, request.deadline)
-        if submit.session and submit.voucher is None:
-            self._note_lost_hits(submit)
+        if submit.session and event.voucher is None:
+            self._note_lost_hits(event)
         for sequence in request.sequences:
             self._lifecycle.enqueue(sequence)
 
-    def _note_lost_hits(self, submit: events.Submit) -> None:
+    def _note_lost_hits(self, event: events.Submit) -> None:
         """Where no worker has a cache, no hit is missed."""
-        prefixes, blocks = self.state.fleet.prefixes, submit.prompt_blocks
+        prefixes, blocks = self.state.fleet.prefixes, event.prompt_blocks
         held = prefixes.depth(blocks) if prefixes.count else len(blocks)
-        lost = self.state.lost_hits.note(submit, held)
+        lost = self.state.lost_hits.note(event.message, blocks, held)
         if lost is not None:
             self.state.counts.lost_hit_tokens += lost.tokens
             if lost.turns == TURNS:
                 self._lifecycle.actions.append(actions.HitsLost(lost))
 
-    def _refuse_frontend(self, submit: events.Submit) -> None:
-        self._frontend_down(events.FrontendDown(submit.frontend))
-        reason = f"sequences {submit.first_sequence} + {submit.n} cannot be: in use, none or many"
-        self._lifecycle.actions.append(actions.RefuseFrontend(submit.frontend, reason))
+    def _refuse_frontend(self, event: events.Submit) -> None:
+        self._frontend_down(events.FrontendDown(event.frontend))
+        first, n = event.message.first_sequence, event.message.n
+        reason = f"sequences {first} + {n} cannot be: in use, none or many"
+        self._lifecycle.actions.append(actions.RefuseFrontend(event.frontend, reason))
 
     def _cancel(self, event: events.Cancel) -> None:
         request = self.state.frontends.get(event.frontend, {}).get(event.first_sequence)
@@ -462,7 +464,7 @@ class Core:
         if returning := self._outliers.expire(self._lifecycle.now):
             self._fleet_changed(*returning)
         for request in self.state.deadlines.due(self._lifecycle.now):
-            seconds = request.submit.timeout_seconds
+            seconds = request.submit.timeout_ms / 1000
             stage = min((each.stage for each in request.sequences), key=_PROGRESS.__getitem__)
             error = DeadlineError(f"{seconds:g} seconds were over while it was {stage.value}")
             self._lifecycle.end_request(request, error=error)
@@ -547,7 +549,7 @@ class Core:
     def _start_decodes(self, queue: Queue) -> None:
         """Those that go on from parked KV."""
         while sequence := queue.head():
-            request, voucher = sequence.request, sequence.request.submit.voucher
+            request, voucher = sequence.request, sequence.request.voucher
             assert voucher is not None
             if error := admission.voucher_error(self.state, request, voucher):
                 self._lifecycle.end(sequence, error=error)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tandem.byte_budget import Allotment
 from tandem.errors import QueueFullError, TandemError, WorkerLostError
 from tandem.message_limits import MAX_MADE_BYTES
-from tandem_router.core.events import LegMade, Submit
+from tandem_router.core.events import LegMade
 
 _NOT_RESUMED = "; not resumed: "
 NOT_SAID = "its worker does not say what it makes"
@@ -62,11 +62,6 @@ class Made:
         """Nothing is kept any more."""
         allotment.give_back(len(self.steps))
         self.steps, self.tokens = bytearray(), 0
-
-
-def asked(submit: Submit) -> bool:
-    """Whether a request is to be resumed, and is one that can be."""
-    return submit.resume and not submit.half
 
 
 def unresumed(error: TandemError, obstacle: str) -> TandemError:

@@ -12,20 +12,21 @@ sequence lives on only as long as one of its legs does.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 import msgspec
 
 from tandem.byte_budget import Allotment
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
+from tandem.v1 import router_pb2
 from tandem_router.core.actions import GiveVoucher, SequenceTraced
 from tandem_router.core.events import Submit
 from tandem_router.core.pace import Pace
 from tandem_router.core.picking import Pair
 from tandem_router.core.resuming import Made
 from tandem_router.core.story import Choice, Moment, MomentName, WayTaken
-from tandem_router.core.values import Edition, Needs, Phase
+from tandem_router.core.values import Edition, Needs, Phase, Voucher
 from tandem_router.core.worker import Worker
 from tandem_router.policies import Prompt
 
@@ -50,7 +51,7 @@ class Stage(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Request:
-    submit: Submit
+    asked: InitVar[Submit]
     edition: Edition
     arrived: float
     deadline: float
@@ -75,14 +76,32 @@ class Request:
     """Workers that may have died of it: see deaths.py."""
     prompt_tokens: int = field(init=False)
     """As whoever asked says, or else the first worker whose hook ended an output; 0: not known."""
+    frontend: int = field(init=False)
+    submit: router_pb2.Submit = field(init=False)
+    """As the event has it: without its task."""
+    task: bytes = field(init=False)
+    """Without its prompt, once no worker is to run it any more."""
+    let_go_bytes: int = 0
+    """What the prompt took that the task no longer has."""
+    voucher: Voucher | None = field(init=False)
+    first_span: int = field(init=False)
     needs: Needs = field(init=False)
     prompt: Prompt = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.prompt_tokens = self.submit.prompt_tokens
-        self.needs, self.prompt = self.submit.needs, self.submit.prompt
-        if self.number:
-            self.prompt = self.prompt._replace(request=self.number)
+    def __post_init__(self, asked: Submit) -> None:
+        self.frontend, self.submit, self.task = asked.frontend, asked.message, asked.task
+        self.voucher, self.first_span = asked.voucher, asked.first_span
+        self.prompt_tokens = known = self.submit.prompt_tokens
+        tokens = known + (self.submit.max_tokens or 1) if known else 0
+        self.needs = asked.needs._replace(tokens=tokens)
+        self.prompt = Prompt.of(
+            asked.message, len(self.task), asked.prompt_blocks, request=self.number
+        )
+
+    @property
+    def half(self) -> bool:
+        """Whether one phase of it runs alone."""
+        return self.submit.context_only or self.voucher is not None
 
     @property
     def may_run(self) -> bool:
@@ -152,7 +171,7 @@ class Sequence:
             return self.stage is not Stage.ENDED
         if self.made is not None and self.made.may_serve:
             return True
-        if self.decode is None or self.request.submit.voucher is not None:
+        if self.decode is None or self.request.voucher is not None:
             return False
         profile = self.decode.worker.profile
         return profile.has_classifiers or profile.may_judge
@@ -160,8 +179,8 @@ class Sequence:
     @property
     def span(self) -> int:
         """The one that its legs' spans belong to; 0: they are not traced."""
-        submit = self.request.submit
-        return submit.first_span + self.output_index if submit.first_span else submit.parent_span
+        first, parent = self.request.first_span, self.request.submit.parent_span
+        return first + self.output_index if first else parent
 
     def note(
         self,
@@ -190,6 +209,7 @@ class Sequence:
         """The moments, times and outcome of an ended sequence, for its span."""
         return SequenceTraced(
             submit=self.request.submit,
+            span=self.span,
             output_index=self.output_index,
             arrived=self.request.arrived,
             ended=self.ended_at,

@@ -56,7 +56,7 @@ def of_request(request: Request, fleet: Fleet, now: float) -> Story:
         submit.priority,
         submit.prompt_tokens,
         submit.max_tokens,
-        submit.timeout_seconds,
+        submit.timeout_ms / 1000,
         round(now - request.arrived, 6),
         "" if request.open else request.outcome,
         tuple([_of_sequence(each, request.arrived) for each in sequences[:MOST_TOLD]]),
@@ -83,7 +83,7 @@ def _queue_cause(sequence: Sequence, fleet: Fleet) -> str:
     if submit.context_only:
         free = fleet.parking_slots(request.edition, request.needs)
         return _OTHERS if free else "no slot is free on a prefill worker that parks KV"
-    kv_peer = "" if submit.voucher is None else submit.voucher.kv_peer
+    kv_peer = "" if request.voucher is None else request.voucher.kv_peer
     groups = fleet.groups_for(request.edition, request.needs, kv_peer)
     full = []
     for phase in (Phase.DECODE,) if kv_peer else Phase:

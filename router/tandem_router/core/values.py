@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from tandem.endings import Outcome
 from tandem.histogram import Histogram
@@ -177,6 +177,11 @@ class Needs(NamedTuple):
     logits_processors: frozenset[str] = frozenset()
     lora_adapter: str = ""
     """Empty: the model alone."""
+
+
+NOTHING: Final = Needs()
+MOST_MS: Final = 2**32 - 1
+"""The longest time that a message can say, in milliseconds."""
 
 
 class Offer(NamedTuple):

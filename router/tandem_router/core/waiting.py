@@ -157,7 +157,7 @@ class Waiting:
 
     def queue(self, request: Request) -> Queue:
         """Where the sequences of a request wait."""
-        queues = self._of_both if request.submit.voucher is None else self._of_decode
+        queues = self._of_both if request.voucher is None else self._of_decode
         queue = queues.get(request.edition)
         if queue is None:
             queue = queues[request.edition] = Queue(request.edition)

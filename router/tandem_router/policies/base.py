@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from random import random
 from typing import NamedTuple, Protocol, TypeVar
 
+from tandem.v1 import router_pb2
+
 
 class Prompt(NamedTuple):
     """What is known of the request that a worker is chosen for."""
@@ -22,6 +24,16 @@ class Prompt(NamedTuple):
     """Requests with the same one are likely to go on from each other; 0: nothing is known."""
     request: int = 0
     """The number of its request, where that has several sequences of this prompt; else 0."""
+
+    @classmethod
+    def of(
+        cls, submit: router_pb2.Submit, task_bytes: int, blocks: Sequence[int], *, request: int
+    ) -> Prompt:
+        """What a frontend's message says of it. A token is at least a byte, so a text counts as
+        its task's bytes.
+        """
+        tokens = submit.prompt_tokens or task_bytes
+        return cls(tokens, submit.tenant, blocks, submit.session, request)
 
 
 class Candidate(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from simulated import submits
 from simulated.router_books import Books, LegBook, RequestBook, SequenceBook, WorkerBook, make_of
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, QueueFullError
@@ -154,9 +155,9 @@ class CanaryRules:
         self._numbers.add(action.sequence)
         make = make_of(worker.profile)
         seconds = self._bounds.canary_seconds
-        submit = events.Submit(
+        submit = submits.submit(
+            action.sequence,
             frontend=0,
-            first_sequence=action.sequence,
             n=1,
             model=make[0],
             timeout_seconds=seconds,

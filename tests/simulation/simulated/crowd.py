@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from simulated import submits
 from tandem.endings import Outcome
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
@@ -100,9 +101,8 @@ class Crowd:
     def _arrive(self, at: float, hold: float, key: str, demand: Demand) -> None:
         number = len(self._keys) + 1
         self._keys[number], self._came[number], self._hold[number] = key, at, hold
-        submit = events.Submit(
-            frontend=1,
-            first_sequence=number,
+        submit = submits.submit(
+            number,
             n=1,
             model="tiny",
             timeout_seconds=1e6,

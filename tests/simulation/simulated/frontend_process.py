@@ -27,7 +27,7 @@ from tandem.upstream.metrics import Missing, UpstreamMetrics
 from tandem.upstream.request_state import Finish, RequestState, Row
 from tandem.upstream.routers import Routers
 from tandem.upstream.submission import Prompt, Submission
-from tandem.v1 import common_pb2
+from tandem.v1 import common_pb2, router_pb2
 
 WAIT_SECONDS = 4.0
 """For a router with a pair."""
@@ -236,11 +236,17 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
     if request.stop_at is not None:
         stop = [text_of(request.token(*each, request.stop_at)) for each in runs]
     words = [common_pb2.StopWord(token_id=word) for each in runs if (word := request.word(*each))]
+    sampling = common_pb2.SamplingParams(
+        temperature=1.0,
+        top_p=1.0,
+        top_k=-1,
+        repetition_penalty=1.0,
+        seed=SEED,
+        stop=stop,
+        stop_words=words,
+    )
     return Submission(
         id=f"answer-{request.number}",
-        trace_id=trace_id(request.number, half.place if half is not None else 0),
-        model=request.model,
-        tokenizer_sha256=tokenizer_hash(request.model, tokenizer),
         prompts=[
             replace(
                 Prompt.of(
@@ -250,33 +256,30 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
             )
             for prompt in range(request.prompts)
         ],
-        n=request.n,
-        sampling=common_pb2.SamplingParams(
-            temperature=1.0,
-            top_p=1.0,
-            top_k=-1,
-            repetition_penalty=1.0,
-            seed=SEED,
-            stop=stop,
-            stop_words=words,
+        task=common_pb2.Task(
+            trace_id=trace_id(request.number, half.place if half is not None else 0),
+            model=request.model,
+            sampling=sampling,
+            streaming=request.streaming,
+            want_text=not request.want_ids,
+            want_token_ids=request.want_ids,
+            want_report=request.want_report,
+            want_external_scores=request.want_report,
+            tenant=request.tenant,
+            cache_salt="another" if half is not None and half.spoilt == "task" else "",
         ),
-        logits=None,
-        streaming=request.streaming,
-        want_text=not request.want_ids,
-        want_token_ids=request.want_ids,
-        want_report=request.want_report,
-        want_external_scores=request.want_report,
-        metadata={},
+        submit=router_pb2.Submit(
+            n=request.n,
+            tokenizer_sha256=tokenizer_hash(request.model, tokenizer),
+            priority=request.priority,
+            weight=request.weight,
+            resume=request.resume,
+            ends_session=request.number % 9 == 0,
+            expected_tokens=request.max_tokens if request.number % 4 == 1 else 0,
+            context_only=bool(request.seconds) and half is None,
+            voucher=voucher,
+        ),
         withheld_reason="content_filter",
         timeout_seconds=request.timeout,
-        priority=request.priority,
-        tenant=request.tenant,
-        weight=request.weight,
-        resume=request.resume,
-        cache_salt="another" if half is not None and half.spoilt == "task" else "",
         session=session_of(request.number),
-        ends_session=request.number % 9 == 0,
-        expected_tokens=request.max_tokens if request.number % 4 == 1 else 0,
-        context_only=bool(request.seconds) and half is None,
-        voucher=voucher,
     )

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from simulated.health_books import HealthBooks, Past
 from simulated.prefixes import CacheBook
 from tandem.errors import TandemError
+from tandem.v1 import router_pb2
 from tandem_router.core.events import LegParked, Submit
-from tandem_router.core.values import Bounds, Phase, Profile
+from tandem_router.core.values import Bounds, Phase, Profile, Voucher
 
 Key = tuple[int, int]
 """A frontend and its number of a sequence."""
@@ -159,7 +160,7 @@ class MadeBook:
 
 @dataclass(slots=True, eq=False)
 class RequestBook:
-    submit: Submit
+    asked: Submit
     make: Make
     arrived: float
     deadline: float
@@ -171,26 +172,47 @@ class RequestBook:
     """All of it runs, and none of it may be started again: its task is no longer held."""
 
     @property
+    def submit(self) -> router_pb2.Submit:
+        return self.asked.message
+
+    @property
+    def frontend(self) -> int:
+        return self.asked.frontend
+
+    @property
+    def task(self) -> bytes:
+        return self.asked.task
+
+    @property
+    def voucher(self) -> Voucher | None:
+        return self.asked.voucher
+
+    @property
+    def half(self) -> bool:
+        """One phase of it runs alone."""
+        return self.submit.context_only or self.voucher is not None
+
+    @property
     def client(self) -> tuple[int, str | int]:
         """The same for all prompts of one client's request."""
         submit = self.submit
-        return submit.frontend, submit.trace_id or submit.first_sequence
+        return self.frontend, submit.trace_id or submit.first_sequence
 
     @property
     def wanted(self) -> OfferBook:
         """What its workers must be able to do. Where nobody knows its prompt, of any length."""
-        submit = self.submit
+        submit, named = self.submit, self.asked.needs
         tokens = submit.prompt_tokens + submit.max_tokens if submit.prompt_tokens else 0
-        adapters = {submit.lora_adapter} if submit.lora_adapter else ()
-        return tokens, submit.logits_processors, frozenset(adapters)
+        adapters = {named.lora_adapter} if named.lora_adapter else ()
+        return tokens, named.logits_processors, frozenset(adapters)
 
     @property
     def tokens(self) -> int:
-        return self.submit.prompt_tokens or len(self.submit.task)
+        return self.submit.prompt_tokens or len(self.task)
 
     @property
     def line(self) -> Line:
-        return self.make, self.submit.voucher is not None
+        return self.make, self.voucher is not None
 
     @property
     def open(self) -> list[SequenceBook]:
@@ -204,7 +226,7 @@ class RequestBook:
     def kept(self) -> int:
         """Bytes that its task takes, and what is kept to go on from."""
         made = sum(len(each.made.steps) for each in self.sequences if each.made is not None)
-        return made + (0 if self.let_go else len(self.submit.task))
+        return made + (0 if self.let_go else len(self.task))
 
 
 @dataclass(slots=True, eq=False)
@@ -254,7 +276,7 @@ class SequenceBook:
             if self.made is not None and self.made.serves:
                 return True
             again = self.decode.worker.profile.has_classifiers
-            return again and self.request.submit.voucher is None
+            return again and self.request.voucher is None
         return self.stage != "ended"
 
 
@@ -294,12 +316,13 @@ class Books:
         self.draining = False
         self.arrivals = 0
 
-    def make(self, submit: Submit) -> Make:
+    def make(self, asked: Submit) -> Make:
         """What a request is of: what it says, else what its parked KV is of, else what most pairs
         of its model are of.
         """
+        submit, voucher = asked.message, asked.voucher
         if not submit.tokenizer_sha256:
-            keeper = submit.voucher and self.keeper(submit.voucher.kv_peer)
+            keeper = voucher and self.keeper(voucher.kv_peer)
             if keeper and keeper.profile.fingerprint.model == submit.model:
                 return make_of(keeper.profile)
             mine = [each for each in self.makes if each[0] == submit.model]

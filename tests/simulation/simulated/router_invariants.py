@@ -152,7 +152,7 @@ def _memory(state: State) -> Iterator[str]:
 
 def _kept(request: Request) -> int:
     made = (len(each.made.steps) for each in request.sequences if each.made is not None)
-    return len(request.submit.task) + sum(made)
+    return len(request.task) + sum(made)
 
 
 def _timers(state: State) -> Iterator[str]:

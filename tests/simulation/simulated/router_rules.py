@@ -218,30 +218,31 @@ class RouterRules:
     def _frontend_down(self, event: events.FrontendDown) -> None:
         self.books.frontends.discard(event.frontend)
         for request in list(self.books.requests.values()):
-            if request.submit.frontend == event.frontend:
+            if request.frontend == event.frontend:
                 for sequence in request.open:
                     self._ended(sequence)
 
-    def _submit(self, submit: events.Submit) -> None:
-        if submit.frontend not in self.books.frontends:
+    def _submit(self, asked: events.Submit) -> None:
+        frontend, submit = asked.frontend, asked.message
+        if frontend not in self.books.frontends:
             return
         numbers = range(submit.first_sequence, submit.first_sequence + submit.n)
-        used = any((submit.frontend, number) in self._numbers() for number in numbers[:1000])
+        used = any((frontend, number) in self._numbers() for number in numbers[:1000])
         if used or not 1 <= submit.n <= MAX_OUTPUTS or numbers.stop > 2**64:
-            self._refused_frontend = submit.frontend
-            self._frontend_down(events.FrontendDown(submit.frontend))
+            self._refused_frontend = frontend
+            self._frontend_down(events.FrontendDown(frontend))
             return
-        deadline = self.now + submit.timeout_seconds
-        request = RequestBook(submit, self.books.make(submit), self.now, deadline)
+        deadline = self.now + submit.timeout_ms / 1000
+        request = RequestBook(asked, self.books.make(asked), self.now, deadline)
         code = self._refusal(request)
         if code is not None:
-            self._refused = {(submit.frontend, number): code for number in numbers}
+            self._refused = {(frontend, number): code for number in numbers}
             self._refused_request = submit.trace_id, code
             return
-        self.books.requests[submit.frontend, submit.first_sequence] = request
+        self.books.requests[frontend, submit.first_sequence] = request
         for index, number in enumerate(numbers):
             self.books.arrivals += 1
-            key = submit.frontend, number
+            key = frontend, number
             sequence = SequenceBook(request, key, index, self.books.arrivals, self.now)
             self.shares.waits(sequence)
             request.sequences.append(sequence)
@@ -255,21 +256,21 @@ class RouterRules:
         books, submit = self.books, request.submit
         if books.draining:
             return DrainingError.code
-        if submit.fault is not None:
-            return submit.fault.code
-        size = len(submit.task)
+        if request.asked.fault is not None:
+            return request.asked.fault.code
+        size = len(request.task)
         if size > MAX_TASK_BYTES or size * submit.n > self.bounds.max_fanout_bytes:
             return TooLargeError.code
         if books.makes and submit.model not in {model for model, _ in books.makes}:
             return UnknownModelError.code
-        waits = request.make in books.offers and not submit.half
+        waits = request.make in books.offers and not request.half
         if not (books.pairs(request.make) or waits):
             return NoPairError.code
         if code := self._unmet_refusal(request):
             return code
-        if submit.half and submit.n != 1:
+        if request.half and submit.n != 1:
             return InvalidRequestError.code
-        if submit.half and (code := self._half_refusal(request)):
+        if request.half and (code := self._half_refusal(request)):
             return code
         starts = self._starts_at_once(request)
         waiting = [each.request.submit.tenant for each in books.waiting()]
@@ -292,7 +293,7 @@ class RouterRules:
 
     def _half_refusal(self, request: RequestBook) -> str | None:
         """Why a request of one phase cannot run, as the fleet is."""
-        books, voucher = self.books, request.submit.voucher
+        books, voucher = self.books, request.voucher
         if voucher is None:
             return None if books.parkers(request) else UnsupportedError.code
         rooms = {leg.room for leg in books.legs.values()}
@@ -316,16 +317,15 @@ class RouterRules:
 
     def _starts_at_once(self, request: RequestBook) -> int:
         waiting = self.books.waiting(request.line)
-        half = request.submit.half
-        if waiting and (half or min(waiting, key=self.shares.turn).request.submit.half):
+        half = request.half
+        if waiting and (half or min(waiting, key=self.shares.turn).request.half):
             return 0
         return self._free_slots(request)
 
     def _free_slots(self, request: RequestBook) -> int:
-        submit = request.submit
-        if submit.voucher is not None:
-            return sum(each.free for each in self.books.decoders(submit.voucher.kv_peer))
-        if submit.context_only:
+        if request.voucher is not None:
+            return sum(each.free for each in self.books.decoders(request.voucher.kv_peer))
+        if request.submit.context_only:
             return sum(each.free for each in self.books.parkers(request))
         return self.books.free_pairs(request)
 
@@ -653,7 +653,7 @@ class RouterRules:
         self, sequence: SequenceBook, leg: LegBook, closed: events.LegClosed
     ) -> None:
         request = sequence.request
-        once = request.submit.voucher is not None or request.let_go
+        once = request.voucher is not None or request.let_go
         if closed.outcome is Outcome.REGENERATE and once:
             self._end(sequence, WorkerError.code)
         elif closed.outcome is Outcome.REGENERATE:
@@ -722,7 +722,7 @@ class RouterRules:
             self._again(sequence)
         elif (
             repeatable
-            and not sequence.request.submit.half
+            and not sequence.request.half
             and sequence.retries < self.bounds.max_retries
             and self.books.expects_pair(sequence.request, sequence.pair)
         ):
@@ -816,7 +816,7 @@ class RouterRules:
         self._due.pop(sequence.key, None)
         request = sequence.request
         if not request.open:
-            del self.books.requests[request.submit.frontend, request.submit.first_sequence]
+            del self.books.requests[request.frontend, request.submit.first_sequence]
             self._closed_requests.append(request)
 
     # --- what the core did -----------------------------------------------------------------------
@@ -837,7 +837,7 @@ class RouterRules:
             self.fault(f"sequence {key} is ended twice, or never was")
             return
         expected = self._due.get(key)
-        if expected is None and sequence.stage == "waiting" and sequence.request.submit.half:
+        if expected is None and sequence.stage == "waiting" and sequence.request.half:
             refusal = self._half_end(sequence)
             expected = None if refusal is None else (refusal, "", 0)
         if expected is None and self._hopeless(sequence):
@@ -878,7 +878,7 @@ class RouterRules:
             booked = action.to_compute
             tokens = worker.cache.start(
                 action.leg,
-                sequence.request.submit.prompt_blocks,
+                sequence.request.asked.prompt_blocks,
                 tokens,
                 None if booked is None else booked - gone_on,
                 self.fault,
@@ -889,7 +889,7 @@ class RouterRules:
         tokens += max(gone_on, expected)
         leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output, tokens)
         self._start_rules(action, leg)
-        if sequence.request.submit.half:
+        if sequence.request.half:
             self._half_rules(action, sequence, leg)
         elif phase is Phase.PREFILL:
             preferred = self._preferred_prefill(sequence)
@@ -925,7 +925,7 @@ class RouterRules:
         left = min(max(1, int((sequence.request.deadline - self.now) * 1000)), 2**32 - 1)
         if action.timeout_ms != left:
             self.fault(f"leg {leg.number} has {action.timeout_ms} ms, not the {left} that are left")
-        if (action.task, action.overlay) != (submit.task, sequence.overlay):
+        if (action.task, action.overlay) != (sequence.request.task, sequence.overlay):
             self.fault(f"leg {leg.number} gets another task than its request has")
         if bool(action.request) != (submit.n > 1):
             self.fault(
@@ -942,7 +942,7 @@ class RouterRules:
         submit = sequence.request.submit
         used = sequence.made is not None and sequence.made.used
         if not used and phase is Phase.PREFILL:
-            wanted = submit.resume and not submit.half
+            wanted = submit.resume and not sequence.request.half
             sequence.made = MadeBook() if wanted else None
         made = sequence.made
         expected = b"" if made is None or not made.used else made.steps
@@ -953,7 +953,7 @@ class RouterRules:
     def _half_rules(self, action: actions.StartLeg, sequence: SequenceBook, leg: LegBook) -> None:
         """What must be true of a leg that is all of its sequence, and of whose turn it is."""
         submit, worker, books = sequence.request.submit, leg.worker, self.books
-        voucher = submit.voucher
+        voucher = sequence.request.voucher
         kv_peer, digest, room = "", b"", leg.room
         if voucher is None:
             may = self._may_park(sequence)
@@ -1030,7 +1030,7 @@ class RouterRules:
     def _keeps_its_turn(self, sequence: SequenceBook) -> bool:
         """Whether what may start without a pair waits for it: unless pairs are free, none its."""
         request, books = sequence.request, self.books
-        if request.submit.half or books.startable(request.make, NOTHING, None) is None:
+        if request.half or books.startable(request.make, NOTHING, None) is None:
             return True
         return books.startable(request.make, request.wanted, sequence.avoided) is not None
 
@@ -1122,7 +1122,7 @@ class RouterRules:
             self.fault(f"{action} is said, {self._rejected} was to be")
 
     def _judge_worker_died(self, action: actions.WorkerDied) -> None:
-        told = action.worker, sorted(each.trace_id for each in action.suspects)
+        told = action.worker, sorted(each.submit.trace_id for each in action.suspects)
         if told != self._worker_died:
             self.fault(f"{told} is said to have died, {self._worker_died} was to be")
         self._worker_died = None
@@ -1220,7 +1220,7 @@ class RouterRules:
         lines = {each.request.line for each in self.books.waiting()}
         for line in lines:
             for place, each in enumerate(sorted(self.books.waiting(line), key=self.shares.turn)):
-                if each.request.submit.half:
+                if each.request.half:
                     if place == 0 and (self._half_end(each) or self._half_starts(each)):
                         self.fault(f"{each.key} waits, and could start or never will")
                     break

@@ -6,31 +6,30 @@ from collections.abc import Callable
 from typing import Any
 
 from tandem.upstream.submission import Prompt
-from tandem.v1 import common_pb2
+from tandem.v1 import common_pb2, router_pb2
 from tandem_frontend.openai.asked import Asked
 
 
 def submission(**changes: Any) -> Asked:
-    """A request with one prompt of three tokens."""
+    """A request with one prompt of three tokens. `changes`: of its task, of what routers are told,
+    or of what the frontend alone knows.
+    """
+    task = {name: changes.pop(name) for name in _TASK & changes.keys()}
+    submit = {name: changes.pop(name) for name in _SUBMIT & changes.keys()}
+    streaming = {"trace_id": "0" * 32, "model": "tandem-tiny", "streaming": True, "want_text": True}
     fields: dict[str, Any] = {
         "id": "answer-1",
-        "trace_id": "0" * 32,
-        "model": "tandem-tiny",
-        "tokenizer_sha256": "ours",
         "prompts": [Prompt.of([1, 2, 3], max_tokens=16)],
-        "n": 1,
-        "sampling": common_pb2.SamplingParams(),
-        "logits": None,
-        "streaming": True,
-        "want_token_ids": False,
-        "want_report": False,
-        "want_external_scores": False,
-        "metadata": {},
+        "task": common_pb2.Task(**streaming | task),
+        "submit": router_pb2.Submit(**{"n": 1, "tokenizer_sha256": "ours", "weight": 1} | submit),
         "withheld_reason": "stop",
         "timeout_seconds": 60.0,
-        "priority": 0,
     }
     return Asked(**fields | changes)
+
+
+_TASK = set(common_pb2.Task.DESCRIPTOR.fields_by_name)
+_SUBMIT = set(router_pb2.Submit.DESCRIPTOR.fields_by_name) - _TASK - {"session"}
 
 
 class FakeClient:

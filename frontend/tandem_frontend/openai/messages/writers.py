@@ -118,7 +118,7 @@ class MessageEvents:
 
     def __init__(self, asked: Asked) -> None:
         self._answer = _Answer(asked, None)  # nothing is said again of what was said
-        self._trace_id = asked.trace_id
+        self._trace_id = asked.task.trace_id
 
     @property
     def parsed(self) -> Parsed:

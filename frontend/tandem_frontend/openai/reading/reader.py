@@ -125,11 +125,11 @@ class Reader:
             raise
         if not (request.repeated or request.extra_fields or request.ignored or asked.passed_over):
             return asked
+        asked.task.extra_fields = request.extra_fields
         hints = map(request.dialect.name_of, asked.passed_over)
         return msgspec.structs.replace(
             asked,
             repeated=request.repeated,
-            extra_fields=request.extra_fields,
             passed_over=tuple(dict.fromkeys((*request.ignored, *hints))),
         )
 
