@@ -25,10 +25,10 @@ from unittest import mock
 
 from against import ROOT
 
-from tandem.executor import AsyncExecutor, Executor, Request, Response
 from tandem.upstream import router_link
 from tandem.upstream.rows import WITH_TOKEN_IDS
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem_executor import AsyncExecutor, Executor, Request, Response
 
 STREAMS, MESSAGES, WARM = 8, 50, 5
 WORKER = 7

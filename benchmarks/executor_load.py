@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 import uvloop
 
-from tandem.executor import AsyncExecutor, Executor, Request, Response
+from tandem_executor import AsyncExecutor, Executor, Request, Response
 
 PROMPT_TOKENS = 60
 """About as many as those of load.py's requests."""

@@ -20,14 +20,14 @@ from pathlib import Path
 
 import machine
 
-from tandem.guardrails.banned_phrases import BannedPhrases
-from tandem.guardrails.json_only import JsonOnly
-from tandem.guardrails.max_output import MaxOutput
-from tandem.guardrails.patterns import Patterns
-from tandem.guardrails.pii import Pii
-from tandem.guardrails.secrets import Secrets
 from tandem.hooks.contract import Chunk, Verdict
 from tandem.hooks.window import Window, WindowHook
+from tandem_guardrails.banned_phrases import BannedPhrases
+from tandem_guardrails.json_only import JsonOnly
+from tandem_guardrails.max_output import MaxOutput
+from tandem_guardrails.patterns import Patterns
+from tandem_guardrails.pii import Pii
+from tandem_guardrails.secrets import Secrets
 
 WORDS = re.findall(
     r"\w+",

@@ -8,10 +8,13 @@ Nothing of SGLang is imported: the builder has no GPU.
 
 import site
 import sys
+from collections.abc import Collection
 from importlib import metadata
 from pathlib import Path
 
 DISTRIBUTION = "tandem-serving"
+KIT = "tandem-"
+"""How the names of its kits begin, whose requirements count too."""
 LEFT_TO_THE_IMAGE = frozenset({"nixl"})
 """Any version of these will do: SGLang was tried with its own."""
 
@@ -22,13 +25,15 @@ def path_file() -> str:
     return f"import site; {added}\n"
 
 
-def problems(extras: list[str]) -> list[str]:
-    """Which requirements of the distribution, with these extras, are not met here."""
+def problems(distribution: str, extras: Collection[str]) -> list[str]:
+    """Which requirements of a distribution with these extras are not met here, and of the kits
+    among them.
+    """
     # In the image it is one of SGLang's packages.
     from packaging.requirements import Requirement
 
     found = []
-    for line in metadata.requires(DISTRIBUTION) or ():
+    for line in metadata.requires(distribution) or ():
         requirement = Requirement(line)
         wanted = [{"extra": extra} for extra in ("", *extras)]
         if requirement.marker and not any(map(requirement.marker.evaluate, wanted)):
@@ -42,6 +47,8 @@ def problems(extras: list[str]) -> list[str]:
         fits = requirement.specifier.contains(version, prereleases=True)
         if not fits and requirement.name not in LEFT_TO_THE_IMAGE:
             found.append(f"{requirement.name} is {version}, and has to be {requirement.specifier}")
+        if requirement.name.startswith(KIT):
+            found += problems(requirement.name, requirement.extras)
     return found
 
 
@@ -50,7 +57,7 @@ def main(action: str, *arguments: str) -> str | None:
     if action == "path":
         Path(arguments[0]).write_text(path_file(), encoding="utf-8")
         return None
-    return "\n".join(problems(list(arguments))) or None
+    return "\n".join(problems(DISTRIBUTION, arguments)) or None
 
 
 if __name__ == "__main__":

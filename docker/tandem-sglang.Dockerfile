@@ -39,9 +39,9 @@ COPY decode_worker decode_worker
 COPY aggregated_worker aggregated_worker
 COPY kits kits
 COPY tandem tandem
-RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /dist . \
-    && python -m pip --python /opt/venv/bin/python install --no-deps --no-compile --no-index --find-links /dist \
-        tandem-serving \
+RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /dist \
+        . ./kits/executor ./kits/guardrails \
+    && python -m pip --python /opt/venv/bin/python install --no-deps --no-compile --no-index /dist/*.whl \
     && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
 
 # --- the image ------------------------------------------------------------------------------------------------------

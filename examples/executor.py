@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from tandem.executor import Executor, FinishReason, Request, SamplingConfig
+from tandem_executor import Executor, FinishReason, Request, SamplingConfig
 
 
 def main(router: str, model_path: str, text: str) -> None:

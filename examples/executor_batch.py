@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tandem.executor import Executor, OutputConfig, Request, Response
+from tandem_executor import Executor, OutputConfig, Request, Response
 
 AT_ONCE = 1000
 MAX_TOKENS = 16

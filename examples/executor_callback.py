@@ -18,8 +18,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from tandem.executor import Executor, OutputConfig, Request
 from tandem.logits.callbacks import callback
+from tandem_executor import Executor, OutputConfig, Request
 
 REQUESTS = 64
 MAX_TOKENS = 16

@@ -19,14 +19,13 @@ from typing import Any, Literal
 
 import msgspec
 import yaml
+from product_packages import offered
 
 from tandem import ranges
 from tandem.engine.sglang.options import Options as SglangOptions
 from tandem.engine.sim.faults import Faults
 from tandem.engine.sim.options import SimOptions
-from tandem.hooks import loader as hooks
 from tandem.hooks import settings as hook_settings
-from tandem.hooks.classifiers import loader as classifiers
 from tandem.hooks.classifiers.settings import ClassifierSettings
 from tandem.logits.settings import Clients
 from tandem.worker.config import WorkerConfig
@@ -276,13 +275,13 @@ def section_schema(name: str) -> dict[str, Any]:
             },
         }
         return {"additionalProperties": {"anyOf": [{"type": "string", "minLength": 1}, one]}}
-    struct, entries, ready = {
-        "hooks": (hook_settings.Section, "chain", hooks.READY),
-        "classifiers": (ClassifierSettings, "entries", classifiers.READY),
+    struct, entries = {
+        "hooks": (hook_settings.Section, "chain"),
+        "classifiers": (ClassifierSettings, "entries"),
     }[name]
     made = msgspec.json.schema(struct)
     found: dict[str, Any] = _inlined(made, made["$defs"])
-    path = {"type": "string", "pattern": rf"^({'|'.join(sorted(ready))})$|^\S+[.:]\S+$"}
+    path = {"type": "string", "pattern": rf"^({'|'.join(offered(f'tandem.{name}'))})$|^\S+[.:]\S+$"}
     (entry,) = (
         each
         for each in (

@@ -1,4 +1,4 @@
-"""Say which measured tables of docs/ are older than the code that they measured.
+"""Say which measured tables of the pages are older than the code that they measured.
 
 A page names, in a line by itself above its tables, what it measured:
 
@@ -45,6 +45,11 @@ class Measured(NamedTuple):
         return textwrap.fill(line, _COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
+def pages(root: Path) -> list[Path]:
+    """Those of docs/ and of the kits."""
+    return sorted([*root.glob("docs/**/*.md"), *root.glob("kits/**/*.md")])
+
+
 def lines(text: str) -> Iterator[Measured]:
     return map(_measured, LINE.finditer(text))
 
@@ -64,7 +69,7 @@ def changed(measured: Measured, *, root: Path) -> bool | None:
 
 def main(*, write: bool, root: Path = ROOT) -> int:
     wrong = 0
-    for page in sorted((root / "docs").rglob("*.md")):
+    for page in pages(root):
         text = page.read_text(encoding="utf-8")
         name = page.relative_to(root)
         right = LINE.sub(partial(_right, page=name, root=root), text)

@@ -6,17 +6,17 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/uv_environment.sh
 
-compile() { .venv/bin/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" "$@"; }
+# Of what lies in this repository no version is written.
+mapfile -t OURS < <(sed -n 's/^name = "\(tandem-.*\)"$/--no-emit-package=\1/p' pyproject.toml kits/*/pyproject.toml)
+
+compile() { .venv/bin/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" "${OURS[@]}" "$@"; }
 for_image() { compile --generate-hashes --constraint constraints.txt --output-file "docker/requirements-$1.txt" "${@:2}"; }
 
-compile "$@" --python-version 3.11 \
-    --extra frontend --extra router --extra worker --extra tracing --extra hub --extra bucket --extra certificates --extra sglang --extra dev \
-    --override scripts/requirements/overrides-full.txt \
-    pyproject.toml --output-file constraints.txt
+compile "$@" --python-version 3.11 --extra stack --extra sglang --extra dev \
+    --override scripts/requirements/overrides-full.txt pyproject.toml --output-file constraints.txt
 echo "constraints.txt: $(grep -c == constraints.txt) packages"
 
-for_image tandem --python-version 3.11 --override scripts/requirements/overrides-lean.txt \
-    --extra frontend --extra router --extra worker --extra tracing --extra hub --extra bucket --extra certificates pyproject.toml
+for_image tandem --python-version 3.11 --override scripts/requirements/overrides-lean.txt --extra stack pyproject.toml
 # Beside what SGLang's image brings: docs/images.md.
 for_image sglang --python-version 3.12 --extra tracing pyproject.toml - <<<$'dill\ngoogle-re2'
 for_image build --python-version 3.11 - <<<hatchling

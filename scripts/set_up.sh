@@ -26,7 +26,7 @@ main() {
 # What decides the content of .venv: its inputs, where they lie (editable installs hold paths), and the interpreter.
 inputs_key() {
     {
-        cat pyproject.toml constraints.txt scripts/requirements/*.txt kits/sglang-cpu/pyproject.toml scripts/set_up.sh
+        cat pyproject.toml constraints.txt scripts/requirements/*.txt kits/*/pyproject.toml scripts/set_up.sh
         pwd -P
         readlink -f "$VENV/bin/python" || true
     } | sha256sum | cut -d' ' -f1
@@ -80,7 +80,7 @@ install_uv() {
 
 install_lean() {
     echo "==> Installing the components and development tools (about 300 MB to download the first time)"
-    uv_install --override scripts/requirements/overrides-lean.txt --editable '.[frontend,router,worker,tracing,hub,bucket,certificates,dev]'
+    uv_install --override scripts/requirements/overrides-lean.txt --editable '.[stack,dev]'
 }
 
 install_full() {
@@ -91,7 +91,7 @@ install_full() {
         fail "less than 7 GB are free in $(pwd). Free some space, or use what needs no SGLang: make demo ENGINE=sim"
     fi
     uv_install --override scripts/requirements/overrides-full.txt \
-        --editable '.[frontend,router,worker,tracing,hub,bucket,certificates,sglang,dev]' --editable kits/sglang-cpu
+        --editable '.[stack,sglang,dev]' --editable kits/sglang-cpu
 }
 
 uv_install() {

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-TESTS = Path(__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = ("tests", "kits/*/tests")
 
 
 @dataclass(frozen=True)
@@ -2605,12 +2606,12 @@ def gaps() -> dict[str, str]:
     return {promise.id: reason for promise in PROMISES if (reason := GAPS.get(promise.id))}
 
 
-def proofs(tests: Path = TESTS) -> dict[str, set[str]]:
+def proofs(root: Path = ROOT) -> dict[str, set[str]]:
     """Promise id -> the tests that name it, as "file::function"."""
     found: dict[str, set[str]] = {}
-    for path in sorted(tests.rglob("test_*.py")):
+    for path in sorted(path for each in FOLDERS for path in root.glob(f"{each}/**/test_*.py")):
         for promise, where in _marks(ast.parse(path.read_text(encoding="utf-8"))):
-            found.setdefault(promise, set()).add(f"{path.relative_to(tests)}::{where}")
+            found.setdefault(promise, set()).add(f"{path.relative_to(root)}::{where}")
     return found
 
 
@@ -2663,9 +2664,7 @@ def show(wanted: Sequence[str]) -> int:
     for promise in PROMISES:
         if promise.id in wanted or promise.seed in wanted:
             sys.stdout.write(f"{promise.id} {promise.sentence}\n")
-            sys.stdout.writelines(
-                f"    tests/{test}\n" for test in sorted(held.get(promise.id, ()))
-            )
+            sys.stdout.writelines(f"    {test}\n" for test in sorted(held.get(promise.id, ())))
     for name in sorted(unknown):
         sys.stdout.write(f"{name}: no such promise\n")
     return 1 if unknown else 0

@@ -14,27 +14,20 @@ from tandem.hooks.counters import HookCounters
 from tandem.hooks.settings import HookEntry
 from tandem.usercode import lifecycle
 from tandem.usercode.call import Caller, Failed
-from tandem.usercode.loader import check_takes_one, is_async, load_object
+from tandem.usercode.loader import check_takes_one, is_async, load_named
 
 log = logging.getLogger(__name__)
-READY: dict[str, str] = {
-    "banned_phrases": "tandem.guardrails.banned_phrases:BannedPhrases",
-    "json_only": "tandem.guardrails.json_only:JsonOnly",
-    "max_output": "tandem.guardrails.max_output:MaxOutput",
-    "patterns": "tandem.guardrails.patterns:Patterns",
-    "pii": "tandem.guardrails.pii:Pii",
-    "secrets": "tandem.guardrails.secrets:Secrets",
-}
-"""Short names of the ready-made hooks -> import path."""
+GROUP = "tandem.hooks"
+"""The entry-point group of packages that offer hooks by a short name."""
 
 
 def load_hook(path: str, config: Mapping[str, Any] | None = None) -> Hook:
     """One instance of the hook class at `path`, made with `config` as keyword arguments, without
-    any as a rule (S0-001, S0-002, S0-003). A path without dots names a ready-made hook.
+    any as a rule (S0-001, S0-002, S0-003). A path of one word is the name of an entry point.
 
     Raises LoadError, which names the path and what is wrong with it.
     """
-    hook_class = load_object(READY.get(path, path))
+    hook_class = load_named(GROUP, path)
     if not isinstance(hook_class, type):
         raise LoadError(f"hook {path!r} is a {type(hook_class).__name__}, not a class")
     instance = lifecycle.build(f"hook {path!r}", hook_class, config or {})

@@ -4,7 +4,7 @@ hooks:
   workers: 0                # processes that run the chain; 0: in the worker itself
   memory_mb: 0              # of each such process; one that needs more is replaced; 0: any
   chain:                    # in order: each hook sees what those before it let through
-    - path: my_pkg.guard:Guard      # or the name of a ready-made hook: banned_phrases
+    - path: my_pkg.guard:Guard      # or a name that a package offers: banned_phrases
       name: guard                   # in metrics and logs; default: the path
       config: {phrases: [x]}        # keyword arguments of the class
       timeout_ms: 1000
@@ -43,7 +43,7 @@ class HookEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One hook of the chain."""
 
     path: Name
-    """Import path of the class, or the name of a ready-made hook (tandem.hooks.loader)."""
+    """Import path of the class, or a name that an installed package offers (GROUP in loader.py)."""
     name: str = ""
     """In metrics and logs."""
     config: dict[str, Any] = {}

@@ -49,6 +49,14 @@ def load_object(path: str) -> Any:
     return found
 
 
+def load_named(group: str, path: str) -> Any:
+    """What `path` names: an entry point of `group`, by its name, or else by an import path.
+
+    Raises LoadError as load_entry_point and load_object.
+    """
+    return load_entry_point(group, path) if path.isidentifier() else load_object(path)
+
+
 def load_entry_point(group: str, name: str) -> Any:
     """What an installed package offers as entry point `name` of `group`.
 

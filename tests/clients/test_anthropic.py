@@ -7,6 +7,7 @@ from typing import Any
 import anthropic
 import pytest
 from anthropic import Anthropic
+
 from conftest import GREETING, Server
 
 USER: dict[str, Any] = {"role": "user", "content": "Hello"}

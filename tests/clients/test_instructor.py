@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import instructor
 import pytest
-from conftest import Server
 from openai import OpenAI
 from pydantic import BaseModel
+
+from conftest import Server
 
 
 class Place(BaseModel):

@@ -6,8 +6,9 @@ from typing import Any
 
 import litellm
 import pytest
-from conftest import GREETING, Server
 from pydantic import BaseModel
+
+from conftest import GREETING, Server
 
 USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 TOOLS: list[Any] = [

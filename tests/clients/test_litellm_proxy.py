@@ -15,9 +15,10 @@ from typing import IO, Any
 
 import openai
 import pytest
-from conftest import GREETING, Server
 from openai import OpenAI
 from pydantic import BaseModel
+
+from conftest import GREETING, Server
 
 PROXY_KEY = "sk-proxy"
 MODEL = "through-the-proxy"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from conftest import GREETING, Server
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel
+
+from conftest import GREETING, Server
 
 
 class Place(BaseModel):

@@ -6,9 +6,10 @@ from typing import Any
 
 import openai
 import pytest
-from conftest import GREETING, Server
 from openai import OpenAI
 from pydantic import BaseModel
+
+from conftest import GREETING, Server
 
 USER: dict[str, Any] = {"role": "user", "content": "Hello"}
 PARAMETERS = {

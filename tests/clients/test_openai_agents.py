@@ -11,9 +11,10 @@ from agents import (
     function_tool,
     set_tracing_disabled,
 )
-from conftest import GREETING, Server
 from openai import AsyncOpenAI
 from pydantic import BaseModel
+
+from conftest import GREETING, Server
 
 set_tracing_disabled(True)
 KINDS = [OpenAIChatCompletionsModel, OpenAIResponsesModel]

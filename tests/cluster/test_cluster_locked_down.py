@@ -14,10 +14,11 @@ from typing import Any
 import httpx
 import pytest
 from cluster_values import BASE, SMALL
-from conftest import RESTRICTED
 from guest_pods import manifest, phase
 from kube import Namespace, until
 from release import MODEL, Release
+
+from conftest import RESTRICTED
 
 BUCKET = Path(__file__).with_name("bucket.py")
 WAIT_SECONDS = 120

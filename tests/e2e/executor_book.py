@@ -12,7 +12,7 @@ from typing import Any
 
 from sim_oracle import Oracle
 
-from tandem.executor import FinishReason, Request, Response, SamplingConfig
+from tandem_executor import FinishReason, Request, Response, SamplingConfig
 
 MOST_TOKENS = 48
 TYPED = frozenset({"router_lost", "no_pair"})

@@ -24,8 +24,8 @@ from contextlib import asynccontextmanager
 from executor_book import MOST_TOKENS, Book
 
 from tandem.cli.stack import Stack
-from tandem.executor import AsyncExecutor, Executor, ExecutorConfig, Request, SamplingConfig
 from tandem.testing.sim_stack import sim_stack
+from tandem_executor import AsyncExecutor, Executor, ExecutorConfig, Request, SamplingConfig
 
 PLACES = 96
 HANG_SECONDS = 90.0

@@ -23,7 +23,8 @@ from typing import Any
 import pytest
 from stacks import metric_sum
 
-from tandem.executor import (
+from tandem.testing.sim_stack import SimStack, sim_stack
+from tandem_executor import (
     AsyncExecutor,
     Executor,
     ExecutorConfig,
@@ -35,7 +36,6 @@ from tandem.executor import (
     Response,
     SamplingConfig,
 )
-from tandem.testing.sim_stack import SimStack, sim_stack
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 30.0

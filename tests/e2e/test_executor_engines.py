@@ -13,7 +13,7 @@ import pytest
 from rfc_classifier import PolicyHook
 from stacks import Served
 
-from tandem.executor import (
+from tandem_executor import (
     Executor,
     ExecutorConfig,
     FinishReason,

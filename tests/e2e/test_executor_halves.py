@@ -21,7 +21,11 @@ import pytest
 from stacks import metric_sum
 from test_executor import PROMPT, ROOT, SECONDS, request, responses_of
 
-from tandem.executor import (
+from tandem.free_ports import FreePorts
+from tandem.hooks.contract import Chunk, Verdict, emit, terminate
+from tandem.testing.sim_stack import SimStack, sim_stack
+from tandem.v1 import common_pb2
+from tandem_executor import (
     AsyncExecutor,
     ContextPhaseParams,
     Executor,
@@ -34,10 +38,6 @@ from tandem.executor import (
     Response,
     SamplingConfig,
 )
-from tandem.free_ports import FreePorts
-from tandem.hooks.contract import Chunk, Verdict, emit, terminate
-from tandem.testing.sim_stack import SimStack, sim_stack
-from tandem.v1 import common_pb2
 from tandem_router.core.values import Voucher
 from tandem_router.vouchers import Vouchers
 

@@ -15,7 +15,7 @@ import pytest
 from resuming import begun, kill, let_go, resumed, serving, whole
 
 from tandem.cli.stack import Stack
-from tandem.executor import (
+from tandem_executor import (
     AsyncExecutor,
     Executor,
     ExecutorConfig,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from stacks import Served
 
-from tandem.executor import (
+from tandem_executor import (
     Executor,
     ExecutorConfig,
     KvCacheStats,

@@ -14,9 +14,9 @@ import numpy
 import pytest
 from stacks import MODEL, Served
 
-from tandem.executor import Executor, FinishReason, OutputConfig, Request, Response, SamplingConfig
 from tandem.testing.sim_stack import SimStack, sim_stack
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
+from tandem_executor import Executor, FinishReason, OutputConfig, Request, Response, SamplingConfig
 
 SECONDS = 60.0
 PROMPT = [101, 102, 103, 104]

@@ -17,7 +17,7 @@ from rfc_classifier import PolicyHook
 from stacks import MODEL, SIM_READY_SECONDS, Served, options
 
 from tandem.cli.stack import Stack
-from tandem.executor import (
+from tandem_executor import (
     AsyncExecutor,
     Executor,
     ExecutorConfig,

@@ -22,9 +22,9 @@ from stacks import MODEL, SIM_READY_SECONDS, listens_at, metric_sum, options
 
 from tandem.cli import main
 from tandem.cli.stack import Stack
-from tandem.executor import Executor, ExecutorConfig, Request
 from tandem.free_ports import FreePorts
 from tandem.wire.tls import ROLES, PeerRole
+from tandem_executor import Executor, ExecutorConfig, Request
 
 PROMPT = "The for statement is used to"
 SERVING = health_pb2.HealthCheckResponse.SERVING

@@ -23,7 +23,7 @@ PAGES = sorted(
         "d[!o]*/",
         "docs/**/",
         "helm/tandem/",
-        "kits/*/",
+        "kits/*/**/",
         "scripts/requirements/",
     )
     for page in ROOT.glob(f"{folder}*.md")

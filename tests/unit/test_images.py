@@ -22,6 +22,7 @@ import chart_renders
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from product_packages import KITS, PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
@@ -31,14 +32,22 @@ DOCKERFILES = ("tandem", "tandem-sglang")
 FROM_A_STAGE = "--from="
 
 
+def project_of(folder: Path) -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    return project
+
+
 class Instruction(NamedTuple):
     name: str
     words: list[str]
 
 
+def dockerfile(image: str) -> str:
+    return (DOCKER / f"{image}.Dockerfile").read_text()
+
+
 def instructions(image: str) -> list[Instruction]:
-    text = (DOCKER / f"{image}.Dockerfile").read_text()
-    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
+    text = re.sub(r"^#.*\n", "", dockerfile(image), flags=re.MULTILINE).replace("\\\n", " ")
     lines = [line.split() for line in text.splitlines() if line.strip()]
     return [Instruction(words[0], words[1:]) for words in lines]
 
@@ -95,9 +104,19 @@ def test_what_an_image_copies_exists_and_reaches_the_builder(image: str) -> None
 
 
 @pytest.mark.parametrize("image", DOCKERFILES)
-def test_an_image_holds_every_package_of_the_wheel(image: str) -> None:
-    packages = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
-    assert {each.partition("/")[0] for each in packages} <= set(copied(image))
+def test_an_image_holds_every_package_and_kit(image: str) -> None:
+    folders = {str(each.relative_to(ROOT)).partition("/")[0] for each in PACKAGES.values()}
+    assert folders <= set(copied(image))
+    (built,) = re.findall(r"pip wheel .* --wheel-dir /dist \\\n(.*) \\\n", dockerfile(image))
+    assert built.split() == [".", *(f"./{each.relative_to(ROOT)}" for each in KITS)]
+
+
+def test_the_kits_have_the_version_of_what_they_are_made_for() -> None:
+    version = PROJECT["project"]["version"]
+    for kit in KITS:
+        project = project_of(kit)
+        assert project["version"] == version
+        assert f"tandem-serving=={version}" in project["dependencies"]
 
 
 @pytest.mark.promise("S6-179")
@@ -199,17 +218,23 @@ def test_the_chart_names_the_images_of_this_version() -> None:
     assert chart["appVersion"] == PROJECT["project"]["version"]
 
 
-def required(*extras: str) -> list[Requirement]:
-    optional = PROJECT["project"]["optional-dependencies"]
-    lines = PROJECT["project"]["dependencies"] + [
-        line for each in extras for line in optional[each]
-    ]
-    return [Requirement(line) for line in lines]
+def required(*extras: str, project: dict[str, Any] = PROJECT["project"]) -> list[Requirement]:
+    """What these extras bring from elsewhere, through kits too."""
+    ours = {each["name"]: each for each in map(project_of, (ROOT, *KITS))}
+    optional = project.get("optional-dependencies", {})
+    lines = project["dependencies"] + [line for each in extras for line in optional[each]]
+    found = []
+    for each in map(Requirement, lines):
+        if each.name not in ours:
+            found.append(each)
+        elif each.name != PROJECT["project"]["name"] or each.extras:
+            found += required(*each.extras, project=ours[each.name])
+    return found
 
 
 def test_the_cpu_image_installs_every_extra_it_needs_and_no_torch() -> None:
     pinned = pins(DOCKER / "requirements-tandem.txt")
-    for requirement in required("frontend", "router", "worker", "tracing", "hub"):
+    for requirement in required("stack"):
         assert requirement.specifier.contains(pinned[requirement.name]), requirement
     assert not {"torch", "sglang", "triton"} & pinned.keys()
 
@@ -243,11 +268,18 @@ def test_images_install_the_versions_that_are_tested_each_by_its_hash(name: str)
 def test_a_requirement_that_the_base_image_does_not_meet_stops_the_build(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lines = ["protobuf>=999", "absent-package; extra == 'worker'", "pyyaml", "no; extra == 'x'"]
-    monkeypatch.setattr(metadata, "requires", lambda name: lines)
-    assert lay_over().problems(["worker"]) == [
+    lines = {
+        "tandem-serving": [
+            *("protobuf>=999", "absent-package; extra == 'worker'", "pyyaml", "no; extra == 'x'"),
+            "tandem-guardrails[more]; extra == 'worker'",
+        ],
+        "tandem-guardrails": ["absent-too; extra == 'more'", "no; extra == 'x'"],
+    }
+    monkeypatch.setattr(metadata, "requires", lines.get)
+    assert lay_over().problems("tandem-serving", ["worker"]) == [
         f"protobuf is {metadata.version('protobuf')}, and has to be >=999",
         "absent-package is missing",
+        "absent-too is missing",
     ]
 
 
@@ -286,4 +318,5 @@ def test_every_folder_of_tests_is_in_a_workflow() -> None:
     called = {target for run in runs for target in re.findall(r"\bmake ([a-z-]+)", run)}
     commands = "\n".join([*runs, *(recipes.get(target, "") for target in called)])
     for folder in PROJECT["tool"]["pytest"]["ini_options"]["testpaths"]:
-        assert re.search(rf"{folder}\b", commands), folder
+        named = re.escape(re.sub("^kits/[^/]+", "kits/*", folder))
+        assert re.search(rf"{named}\b", commands), folder

@@ -22,7 +22,7 @@ USERS = [*COMPONENTS, "local_executor", "trace_replay", "kits"]
 EXECUTOR = """
     import sys
     from tandem.errors import StartError
-    from tandem.executor import Executor, ExecutorConfig
+    from tandem_executor import Executor, ExecutorConfig
     try:
         Executor({model!r}, ExecutorConfig(engine_options={{"no_such": "option"}})).shutdown()
     except StartError as error:

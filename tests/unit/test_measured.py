@@ -74,9 +74,7 @@ def test_a_history_without_the_commit_decides_nothing(
     assert "0123456789 is not in the history here" in capsys.readouterr().out
 
 
-@one_case(
-    "path", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: str(path.relative_to(ROOT))
-)
+@one_case("path", check_measured.pages(ROOT), ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_a_page_measured_is_there(path: Path) -> None:
     """Each line that begins as the convention does is read by it, and its paths exist."""
     text = path.read_text(encoding="utf-8")
@@ -89,7 +87,7 @@ def test_what_a_page_measured_is_there(path: Path) -> None:
 def test_tables_of_a_machine_say_what_they_measured() -> None:
     """Those that begin with the line of benchmarks/machine.py, one in each page at least."""
     begins = "```\nmachine: "
-    pages = [each for each in (ROOT / "docs").rglob("*.md") if begins in each.read_text()]
+    pages = [each for each in check_measured.pages(ROOT) if begins in each.read_text()]
     assert len(pages) > 3
     silent = [each.name for each in pages if not check_measured.LINE.search(each.read_text())]
     assert silent == []

@@ -46,22 +46,31 @@ def test_promise_ids_are_unique(promises: ModuleType) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_a_promise_mark_is_found_where_it_stands(promises: ModuleType, tmp_path: Path) -> None:
-    (tmp_path / "test_one.py").write_text(
+@pytest.fixture(params=["tests/unit", "kits/one/tests"])
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """One that is searched for tests, in a tree of its own."""
+    (tmp_path / request.param).mkdir(parents=True)
+    return str(request.param)
+
+
+def test_a_promise_mark_is_found_where_it_stands(
+    folder: str, promises: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / folder / "test_one.py").write_text(
         'import pytest\n@pytest.mark.promise("S0-001", "S0-002")\nasync def test_it(): ...\n'
     )
     assert promises.proofs(tmp_path) == {
-        "S0-001": {"test_one.py::test_it"},
-        "S0-002": {"test_one.py::test_it"},
+        "S0-001": {f"{folder}/test_one.py::test_it"},
+        "S0-002": {f"{folder}/test_one.py::test_it"},
     }
 
 
 @pytest.mark.parametrize("marks", ["{}", "[{}, pytest.mark.timeout(9)]"])
 def test_a_mark_of_a_module_is_that_of_each_of_its_tests(
-    marks: str, promises: ModuleType, tmp_path: Path
+    marks: str, folder: str, promises: ModuleType, tmp_path: Path
 ) -> None:
     mark = marks.format('pytest.mark.promise("S0-001")')
-    (tmp_path / "test_one.py").write_text(
+    (tmp_path / folder / "test_one.py").write_text(
         f"import pytest\npytestmark = {mark}\ndef help(): ...\ndef test_it(): ...\n"
     )
-    assert promises.proofs(tmp_path) == {"S0-001": {"test_one.py::test_it"}}
+    assert promises.proofs(tmp_path) == {"S0-001": {f"{folder}/test_one.py::test_it"}}

@@ -17,9 +17,9 @@ from tandem.engine.sglang import options as sglang_options
 from tandem.engine.sim.faults import Faults
 from tandem.engine.sim.options import SimOptions
 from tandem.errors import ConfigError
-from tandem.executor.config import ExecutorConfig
 from tandem.ranges import Range, ranged
 from tandem.worker.config import WorkerConfig
+from tandem_executor.config import ExecutorConfig
 from tandem_frontend.config import FrontendConfig
 from tandem_router.config import RouterConfig
 

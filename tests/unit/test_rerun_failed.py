@@ -1,4 +1,4 @@
-"""What `make test` does with tests that fail: `--rerun-failed` of tests/conftest.py."""
+"""What `make test` does with tests that fail: `--rerun-failed` of conftest.py."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 from skip_reasons import counted
 
-TESTS = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PLUGINS = ("conftest", "xdist", "pytest_timeout", "pytest_asyncio")
 UNSTEADY = """
 import os
@@ -90,7 +90,7 @@ def ran(folder: Path, *flags: str, **files: str) -> tuple[int, str]:
         cwd=folder,
         env=os.environ
         | {
-            "PYTHONPATH": os.pathsep.join(map(str, (TESTS, TESTS / "outcomes"))),
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "outcomes"))),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTEST_ADDOPTS": "-Wignore -pno:cacheprovider",
         },

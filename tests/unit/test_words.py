@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import check_measured
 import pytest
 from one_case import one_case
 from product_packages import PACKAGES
@@ -20,9 +21,9 @@ COMPONENTS = (
     ("tandem", "prefill_worker", "decode_worker", "aggregated_worker"),
     ("frontend", "tandem/upstream"),
     ("router",),
-    ("tandem/executor",),
+    ("kits/executor/tandem_executor",),
 )
-NOT_WORKERS = ("tandem/upstream/", "tandem/executor/")
+NOT_WORKERS = ("tandem/upstream/", "kits/executor/tandem_executor/")
 """Parts of `tandem` that no worker is made of."""
 GENERATED = "tandem/v1/"
 WORDS = ROOT / "docs" / "words.md"
@@ -101,7 +102,7 @@ def pages() -> list[tuple[str, str]]:
             str(page.relative_to(ROOT)),
             _CODE.sub(lambda code: "\n" * code[0].count("\n"), page.read_text(encoding="utf-8")),
         )
-        for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+        for page in sorted([*ROOT.glob("*.md"), *check_measured.pages(ROOT)])
         if page != WORDS and page.name != "CHANGELOG.md"
     ]
 

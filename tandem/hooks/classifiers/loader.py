@@ -1,4 +1,4 @@
-"""Builds the classifiers that settings name: by import path, ready-made, or from a plugin.
+"""Builds the classifiers that settings name: by import path, or from installed packages.
 
 A worker never starts without a classifier that it was asked to run: every failure is a LoadError.
 """
@@ -6,25 +6,19 @@ A worker never starts without a classifier that it was asked to run: every failu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from tandem.errors import LoadError
 from tandem.hooks.classifiers.settings import ClassifierEntry
 from tandem.usercode import lifecycle
 from tandem.usercode.call import Caller, Failed
-from tandem.usercode.loader import load_entry_point, load_object
+from tandem.usercode.loader import load_entry_point, load_named
 
-PLUGINS = "tandem.classifiers"
-"""The entry-point group of packages that register classifiers by code."""
-READY: Mapping[str, str] = {
-    "judge": "tandem.guardrails.adapters.judge:JudgeClassifier",
-    "litellm": "tandem.guardrails.adapters.litellm:LiteLlmClassifier",
-    "nemo": "tandem.guardrails.adapters.nemo:NemoClassifier",
-    "openai_moderations": "tandem.guardrails.adapters.openai_moderations:ModerationsClassifier",
-    "webhook": "tandem.guardrails.adapters.webhook:WebhookClassifier",
-}
-"""Short names of the ready-made classifiers -> import path."""
+GROUP = "tandem.classifiers"
+"""The entry-point group of packages that offer classes, which entries name by their `path`, and
+functions that register classifiers by code, which `plugins` names.
+"""
 
 
 def load_classifier(entry: ClassifierEntry) -> Any:
@@ -34,7 +28,7 @@ def load_classifier(entry: ClassifierEntry) -> Any:
     Raises LoadError, which names the path and what is wrong with it.
     """
     path = entry.path
-    found = load_object(READY.get(path, path))
+    found = load_named(GROUP, path)
     if not isinstance(found, type):
         raise LoadError(f"classifier {path!r} is a {type(found).__name__}, not a class")
     instance = lifecycle.build(f"classifier {path!r}", found, entry.config)
@@ -55,8 +49,8 @@ def load_plugin(name: str) -> Callable[[Any], object]:
 
     Raises LoadError: no package offers it, several do, it cannot be imported, or is no function.
     """
-    register = load_entry_point(PLUGINS, name)
-    if not callable(register):
+    register = load_entry_point(GROUP, name)
+    if isinstance(register, type) or not callable(register):
         raise LoadError(f"classifier plugin {name!r} is a {type(register).__name__}, no function")
 
     def call(classifiers: Any) -> None:

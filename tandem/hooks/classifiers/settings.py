@@ -9,7 +9,7 @@ classifiers:
   logprobs: false           # classifiers are given the log-probability of each token
   plugins: []               # installed packages that register classifiers by code
   entries:
-    - path: my_pkg.toxicity:Toxicity    # or a ready-made one: litellm, webhook, …
+    - path: my_pkg.toxicity:Toxicity    # or a name that a package offers: litellm, …
       name: toxicity                    # default: the class's own, or the path
       blocking: true                    # default: the class's own
       timeout_ms: 500                   # default: the class's own, or 1000
@@ -48,7 +48,7 @@ class ClassifierEntry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One classifier. None: as its class says."""
 
     path: Name
-    """Import path of the class, or the name of a ready-made one (READY in loader.py)."""
+    """Import path of the class, or a name that an installed package offers (GROUP in loader.py)."""
     name: Name | None = None
     blocking: bool | None = None
     timeout_ms: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT_MS)] | None = None

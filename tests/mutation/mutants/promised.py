@@ -24,7 +24,7 @@ def broken_promises(
         f"{mutant}: {test} is not marked with {mutant.promise}"
         for mutant in named
         for test in mutant.tests
-        if test.removeprefix("tests/").partition("[")[0] not in proofs.get(mutant.promise, ())
+        if test.partition("[")[0] not in proofs.get(mutant.promise, ())
     ]
     found += [f"{mutant}: its tests alone are asked" for mutant in named if mutant.simulated]
     broken = {mutant.promise for mutant in named}

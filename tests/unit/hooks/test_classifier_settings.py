@@ -12,9 +12,8 @@ from one_case import one_case
 from tandem.errors import ConfigError, LoadError
 from tandem.hooks.classifiers.classifier_set import ClassifierSet
 from tandem.hooks.classifiers.contract import ScoringContext
-from tandem.hooks.classifiers.loader import READY, load_classifier
+from tandem.hooks.classifiers.loader import load_classifier
 from tandem.hooks.classifiers.settings import ClassifierEntry, RegenerateSettings, parse
-from tandem.usercode.loader import load_object
 
 HERE = "classifier_settings_sample"
 
@@ -248,24 +247,27 @@ def test_a_class_whose_attribute_cannot_be_set_says_so() -> None:
         load_classifier(entry)
 
 
-def test_every_ready_made_classifier_exists() -> None:
-    for path in READY.values():
-        assert isinstance(load_object(path), type)
-
-
 # --- plugins -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package that offers two plugins, as an installer leaves it."""
+    """A package that offers a class and two plugins, as an installer leaves it."""
     info = tmp_path / "acme_safety-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-safety\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         f"[tandem.classifiers]\nacme = {HERE}:register\nbroken = {HERE}:register_badly\n"
+        f"terse = {HERE}:Terse\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("installed")
+def test_an_entry_names_a_class_that_a_package_offers() -> None:
+    assert type(load_classifier(ClassifierEntry(path="terse"))).__name__ == "Terse"
+    with pytest.raises(LoadError, match="classifier 'acme' is a function, not a class"):
+        load_classifier(ClassifierEntry(path="acme"))
 
 
 @pytest.mark.usefixtures("installed")
@@ -292,6 +294,7 @@ def test_a_package_that_is_not_named_registers_nothing() -> None:
             "no installed package offers 'absent' as an entry point .*; there is acme",
         ),
         ("broken", "classifier plugin 'broken' raised OSError: no network"),
+        ("terse", "classifier plugin 'terse' is a type, no function"),
     ],
 )
 def test_a_plugin_that_cannot_register_stops_the_worker(name: str, says: str) -> None:

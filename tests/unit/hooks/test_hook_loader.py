@@ -57,6 +57,10 @@ def user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     (tmp_path / "user_hooks.py").write_text(MODULE)
     (tmp_path / "user_broken.py").write_text("raise RuntimeError('the disk is full')")
     (tmp_path / "user_missing.py").write_text("import a_library_nobody_has")
+    info = tmp_path / "user_hooks-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: user-hooks\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tandem.hooks]\nuser_good = user_hooks:Good\n")
     yield
     for name in ("user_hooks", "user_broken", "user_missing"):
         sys.modules.pop(name, None)
@@ -85,6 +89,11 @@ def test_a_valid_path_gives_one_instance_built_without_arguments(path: str) -> N
     assert hook(chunk) == emit("a")
 
 
+@pytest.mark.usefixtures("user_code")
+def test_a_name_is_that_of_a_hook_that_an_installed_package_offers() -> None:
+    assert type(load_hook("user_good")) is load_object("user_hooks:Good")
+
+
 @pytest.mark.promise("S0-005")
 @pytest.mark.usefixtures("user_code")
 def test_two_loads_share_no_state() -> None:
@@ -98,7 +107,7 @@ def test_two_loads_share_no_state() -> None:
     ("path", "words"),
     [
         ("", "is not an import path"),
-        ("no_dots", "is not an import path"),
+        ("no_dots", "no installed package offers 'no_dots' as an entry point"),
         ("user_hooks:", "is not an import path"),
         (".Good", "is not an import path"),
         ("user hooks.Good", "is not an import path"),
