@@ -117,6 +117,14 @@ class ChildProcess(asyncio.Protocol):
         """Whether the process is lost, or has ended and that was not noticed yet."""
         return bool(self.lost) or (self._process is not None and self._process.poll() is not None)
 
+    @property
+    def status(self) -> str:
+        """How the process ended, for people, with a comma before it; empty: not known."""
+        code = None if self._process is None else self._process.returncode
+        if code is None:
+            return ""
+        return f", exit status {code}" if code >= 0 else f", killed by signal {-code}"
+
     def lose(self, why: str) -> None:
         """Kill the process: it is of no use any more."""
         self._find_lost(why)

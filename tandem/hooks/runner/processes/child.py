@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Final
 
 from tandem.hooks.chain import Chain
-from tandem.hooks.deferred import Ruling, SequenceInfo, Work
+from tandem.hooks.deferred import Ruling, Work
 from tandem.hooks.piece import Piece
 from tandem.hooks.runner.async_ import AsyncRunner
 from tandem.hooks.runner.inline import SLOW_SECONDS, InlineRunner
@@ -23,10 +23,10 @@ from tandem.hooks.runner.processes.wire import (
     Batch,
     Changed,
     Reply,
-    decode_batch,
+    batches,
     encode,
 )
-from tandem.pool.frames import Frames
+from tandem.pool.frames import Frames, frame
 from tandem.usercode.call import place_of
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,7 @@ class Child:
             return
         try:
             for payload in self._frames.feed(data):
-                self._take(decode_batch(payload))
+                self._take(batches.decode(payload))
         except MemoryError:  # what came is lost
             self._give_up()
         self._send_reply()
@@ -109,18 +109,7 @@ class Child:
         for opened in batch.opened:
             self._tokens[opened.request_id] = 0
             self._traces[opened.request_id] = opened.trace_id
-            self._runner.open(
-                SequenceInfo(
-                    request_id=opened.request_id,
-                    group=opened.group,
-                    output_index=opened.output_index,
-                    streaming=opened.streaming,
-                    trace_id=opened.trace_id,
-                    tenant=opened.tenant,
-                    replayed=opened.replayed,
-                    lora_adapter=opened.lora_adapter,
-                )
-            )
+            self._runner.open(opened)
         for request_id in batch.aborted:
             self._abort(request_id)
         if batch.request_ids:
@@ -226,11 +215,11 @@ class Child:
         self._counts_soon = False
         self._send(encode(counts_of(self._chain.hooks)))
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, payload: bytes) -> None:
         """Waits for the worker, which always reads."""
         self._end_if_forked()
         try:
-            self._stream.sendall(data)
+            self._stream.sendall(frame(payload))
         except ConnectionError:  # it is gone, and nobody is there to be told
             self._ended.set()
 
