@@ -47,15 +47,19 @@ class KeptProcess(ChildProcess):
 
     def __init__(
         self,
+        name: str,
         *,
         max_message_bytes: int,
-        on_message: Callable[[bytes | bytearray], None],
+        on_message: Callable[[bytes | bytearray], None] | None = None,
         on_lost: Callable[[], None],
     ) -> None:
-        """As ChildProcess. `on_message` sets `heard_at`, and counts down `owed`."""
+        """As ChildProcess. `name`: what logs call the process. `on_message` sets `heard_at`, and
+        counts down `owed`.
+        """
         super().__init__(
             max_message_bytes=max_message_bytes, on_message=on_message, on_lost=on_lost
         )
+        self.name = name
         self.owed = 0
         """Answers to what the process was told."""
         self.heard_at = 0.0
@@ -68,6 +72,9 @@ class KeptProcess(ChildProcess):
     async def begin(self) -> None:
         """Until the process is up. Raises StartError; then the process is lost."""
         raise NotImplementedError
+
+    def buried(self) -> None:
+        """Nothing is left of a process that was up, or was to replace one."""
 
     def patience(self) -> float:
         """The seconds within which the process must say something while it owes an answer."""
@@ -131,14 +138,15 @@ P = TypeVar("P", bound=KeptProcess)
 class Keeper(Generic[P]):
     """The processes by place, and a task for each place that replaces what is lost."""
 
-    def __init__(self, count: int, new: Callable[[int], P], limits: KeepLimits, name: str) -> None:
-        """`new`: makes the process of a place. `name`: what logs call such a process."""
+    def __init__(self, count: int, new: Callable[[int], P], limits: KeepLimits) -> None:
+        """`new`: makes the process of a place."""
         self._count = count
         self._new = new
         self._limits = limits
-        self._name = name
         self._tasks: set[asyncio.Task[None]] = set()
         self.processes: list[P] = []
+        self.stopping = False
+        """No process is replaced any more."""
         self.restarts = 0
         """Processes that were replaced, or tried to be."""
 
@@ -164,42 +172,51 @@ class Keeper(Generic[P]):
             raise error
         for place in range(self._count):
             task = asyncio.get_running_loop().create_task(self._keep(place))
-            task.add_done_callback(self._log_crash)
+            task.add_done_callback(_log_crash)
             self._tasks.add(task)
-        log.info("%ses are up", self._name, extra={"count": self._count})
+
+    async def wait_ended(self, seconds: float | None = None) -> None:
+        """Once `stopping` is set: until all have ended, or the time is over."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
 
     async def close(self) -> None:
         """Let those that are up end by themselves, and kill the others, in bounded time."""
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self.wait_ended()
         limits = self._limits
         await asyncio.gather(
             *(each.close(limits.close if each.up else 0.0) for each in self.processes)
         )
 
     async def _keep(self, place: int) -> None:
-        """Replace what is lost, for ever."""
+        """Replace what is lost, until `stopping`."""
         limits, quick = self._limits, 0
         while True:
             process, began = self.processes[place], monotonic()
             await process.gone.wait()
             await process.wait_exited()
+            await process.end()
+            process.buried()
             if monotonic() - began >= limits.stable:
                 quick = 0
             delay = min(limits.backoff * 2 ** min(quick - 1, 20), limits.max_backoff) * bool(quick)
             quick += 1
             why = f"{process.lost}{process.status}"
-            log.warning("replacing a %s", self._name, extra={"reason": why, "seconds": delay})
-            await asyncio.sleep(delay)
+            if not self.stopping:
+                log.warning("replacing %s", process.name, extra={"reason": why, "seconds": delay})
+                await asyncio.sleep(delay)
+            if self.stopping:
+                return
             self.restarts += 1
             process = self.processes[place] = self._new(place)
             try:
                 await process.begin()
             except StartError as error:
-                log.error("a %s cannot be replaced", self._name, extra={"reason": str(error)})
+                log.error("%s cannot be replaced", process.name, extra={"reason": str(error)})
 
-    def _log_crash(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.critical("a %s is not replaced any more", self._name, exc_info=error)
+
+def _log_crash(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("a process is not replaced any more", exc_info=error)

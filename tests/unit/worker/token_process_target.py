@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
+import pickle
 import sys
 import time
+from typing import Any
 
-from tandem import orphans
-from tandem.worker.process_link import Channel, Join, Live, Lost, Refused, Scrape, Serving
-
-
-def run(stream: socket.socket, parent: int, word: str) -> None:
-    orphans.die_with(parent)
-    asyncio.run(_answer(stream, word))
+from tandem.pool.child import connect, receive
+from tandem.pool.frames import frame
+from tandem.worker.process_link import Join, Live, Lost, Refused, Scrape, Serving
 
 
-async def _answer(stream: socket.socket, word: str) -> None:
-    channel = await Channel.over(stream)
-    while True:
-        number, question = await channel.receive()
-        match question:
+def main() -> int:
+    stream = connect()
+
+    def say(answer: Any) -> None:
+        stream.sendall(frame(pickle.dumps(answer)))
+
+    order = receive(stream)
+    assert order is not None
+    sys.path[:], order = pickle.loads(order)
+    _, word = pickle.loads(order)
+    while (message := receive(stream)) is not None:
+        match pickle.loads(message):
             case Join(ticket):
-                await channel.send((number, Serving(len(ticket)) if ticket else Refused(word)))
+                say(Serving(len(ticket)) if ticket else Refused(word))
             case Lost(reason):
-                sys.exit(len(reason))
+                return len(reason)
             case Scrape():
-                await channel.send((number, word))
+                say(word)
             case Live():
-                time.sleep(float(word))  # noqa: ASYNC251 - it hangs
-                await channel.send((number, None))
+                time.sleep(float(word))
+                say(None)
+    return 0

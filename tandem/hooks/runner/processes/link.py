@@ -45,6 +45,7 @@ class PoolLink(KeptProcess):
         answered, and raises WireError.
         """
         super().__init__(
+            "a hook process",
             max_message_bytes=MAX_MESSAGE_BYTES,
             on_message=self._take,
             on_lost=partial(on_lost, self),

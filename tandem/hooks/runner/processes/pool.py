@@ -58,7 +58,7 @@ class HookPool:
         self.hooks = [PooledHook(entry) for entry in settings.chain]
         """For the metrics, as those of a Chain."""
         self._patience = patience(settings.chain)
-        self._keeper = Keeper(settings.workers, self._new_link, limits, "hook process")
+        self._keeper = Keeper(settings.workers, self._new_link, limits)
         self._sequences: dict[int, PoolSequence[PoolLink]] = {}
         self._groups: dict[Hashable, PoolGroup[PoolLink]] = {}
         self._numbers = count(1)
@@ -102,6 +102,7 @@ class HookPool:
         self._deliver = deliver
         try:
             await self._keeper.start()
+            log.info("the hook processes are up", extra={"count": self.processes_up})
         except BaseException:  # whoever gives up waiting for it leaves no process behind either
             await self.close()
             raise
