@@ -51,7 +51,7 @@ class KeptProcess(ChildProcess):
         *,
         max_message_bytes: int,
         on_message: Callable[[bytes | bytearray], None] | None = None,
-        on_lost: Callable[[], None],
+        on_lost: Callable[[], None] | None = None,
     ) -> None:
         """As ChildProcess. `name`: what logs call the process. `on_message` sets `heard_at`, and
         counts down `owed`.

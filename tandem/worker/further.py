@@ -20,13 +20,14 @@ from tandem.engine import factory
 from tandem.engine.base import Engine, EngineSettings, JoinedEngine, Role
 from tandem.errors import StartError
 from tandem.hooks.contract import Phase
+from tandem.pool.boot import Loaded
 from tandem.pool.child import connect, read_message, receive
 from tandem.pool.frames import frame
 from tandem.tracing.spans import Tracer
 from tandem.worker import server
 from tandem.worker.config import WorkerConfig
 from tandem.worker.phase import LoadPhase
-from tandem.worker.process_link import Join, Live, Lost, Refused, Scrape, Serving, Stop
+from tandem.worker.process_link import Join, Live, Lost, Scrape, Stop
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class Further:
         self._load = load
         loop = asyncio.get_running_loop()
         self._ticket: asyncio.Future[bytes] = loop.create_future()
-        self._started: asyncio.Future[Serving | Refused] = loop.create_future()
+        self._started: asyncio.Future[Loaded] = loop.create_future()
         self._engine: JoinedEngine | None = None
         self._worker: server.Worker | None = None
         self._registry: CollectorRegistry | None = None
@@ -96,7 +97,7 @@ class Further:
         serves = await self._made.start(stop)
         if serves:
             self._registry = self._made.registry
-            self._started.set_result(Serving(self._made.port))
+            self._started.set_result(Loaded())
         return serves
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -107,7 +108,7 @@ class Further:
 
     async def refuse(self, reason: str, stop: asyncio.Event) -> None:
         """It cannot start: be there until the first process has been told, and ends this one."""
-        self._started.set_result(Refused(reason))
+        self._started.set_result(Loaded(reason))
         await stop.wait()
 
     async def answer(self, stream: socket.socket, stop: asyncio.Event) -> None:
@@ -148,7 +149,3 @@ class Further:
     def _made(self) -> server.Worker:
         assert self._worker is not None, "made first"
         return self._worker
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -19,6 +19,7 @@ from prometheus_client.metrics_core import Metric
 from tandem.admin import SCRAPE_SECONDS
 from tandem.engine.base import Sharing
 from tandem.errors import StartError
+from tandem.pool.boot import Loaded
 from tandem.pool.kept import KeptProcess
 from tandem.pool.process import LostError
 
@@ -34,7 +35,7 @@ _MESSAGE_BYTES: Final = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Join the engine with this ticket. Answered once the process serves: Serving, or Refused."""
+    """Join the engine with this ticket. Answered with Loaded, once the process serves or cannot."""
 
     ticket: bytes
 
@@ -63,16 +64,6 @@ class Scrape:
     """Answered with the metrics, a list of families."""
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    reason: str
-
-
 Word = Join | Lost | Stop | Live | Scrape
 
 
@@ -92,7 +83,6 @@ class FurtherProcess(KeptProcess):
         super().__init__(
             f"token process {self.number}",
             max_message_bytes=_MESSAGE_BYTES,
-            on_lost=self._watch_no_longer,
         )
         self._ends_by_itself = True
         self._order = order
@@ -108,9 +98,9 @@ class FurtherProcess(KeptProcess):
             if self._is_stopping():
                 self.say(Stop())
             sharing = await asyncio.shield(self._sharing)
-            answer = await self.answer(Join(sharing.ticket(self.number)), JOIN_SECONDS)
-            if isinstance(answer, Refused):
-                raise LostError(answer.reason)
+            loaded: Loaded = await self.answer(Join(sharing.ticket(self.number)), JOIN_SECONDS)
+            if loaded.error:
+                raise LostError(loaded.error)
         except LostError as error:
             await self.end()
             why = f"{error}{self.status}; its own lines say more"
@@ -147,7 +137,3 @@ class FurtherProcess(KeptProcess):
                 await self.answer(Live(), SILENCE_SECONDS)
         except LostError as error:
             self.lose(str(error))
-
-    def _watch_no_longer(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 
 from tandem import metrics
 from tandem.errors import ConfigError, EngineError, StartError
+from tandem.pool.boot import Loaded
 from tandem.pool.kept import KeepLimits
 from tandem.pool.process import LostError
 from tandem.worker import divided, process_link
@@ -27,9 +28,7 @@ from tandem.worker.process_link import (
     Join,
     Live,
     Lost,
-    Refused,
     Scrape,
-    Serving,
     Stop,
 )
 from tandem.worker.server import Worker
@@ -63,7 +62,7 @@ class Process(FurtherProcess):
         self.asked.append(question)
         match question:
             case Join():
-                return Refused(self.refuses) if self.refuses else Serving(7)
+                return Loaded(self.refuses)
             case Scrape() if not self.lost:
                 return self.families
             case Live() if not self.hangs and not self.lost:

@@ -7,9 +7,10 @@ import sys
 import time
 from typing import Any
 
+from tandem.pool.boot import Loaded
 from tandem.pool.child import connect, receive
 from tandem.pool.frames import frame
-from tandem.worker.process_link import Join, Live, Lost, Refused, Scrape, Serving
+from tandem.worker.process_link import Join, Live, Lost, Scrape
 
 
 def main() -> int:
@@ -25,7 +26,7 @@ def main() -> int:
     while (message := receive(stream)) is not None:
         match pickle.loads(message):
             case Join(ticket):
-                say(Serving(len(ticket)) if ticket else Refused(word))
+                say(Loaded("" if ticket else word))
             case Lost(reason):
                 return len(reason)
             case Scrape():

@@ -51,7 +51,7 @@ class Child:
         self._traces: dict[int, str] = {}
         self._tokens: dict[int, int] = {}
         """How many tokens of each open sequence have come."""
-        self._reply = _nothing()
+        self._reply = Reply()
         self._reply_chars = 0
         self._reply_open = False
         """The last one said that more follows."""
@@ -152,7 +152,8 @@ class Child:
             place = len(reply.request_ids)
             reply.request_ids.append(ruling.request_id)
             if ruling.piece.__class__ is not Sent or ruling.reason is not None:
-                self._reply_change(_changed(place, ruling))
+                reply.changed.append(change := _changed(place, ruling))
+                self._reply_chars += len(change.text or "")
             if ruling.final or ruling.reason is not None or ruling.error is not None:
                 reply.seconds.append((place, ruling.seconds))
                 self._over(ruling)
@@ -194,17 +195,13 @@ class Child:
         self._out_of_memory = True
         self._ended.set()
 
-    def _reply_change(self, change: Changed) -> None:
-        self._reply.changed.append(change)
-        self._reply_chars += len(change.text or "")
-
     def _send_reply(self, *, more: bool = False) -> None:
         """`more`: other Rulings of the same step follow."""
         self._reply_soon = False
         reply = self._reply
         if not reply.request_ids and not reply.aborts and not self._reply_open:
             return
-        self._reply, self._reply_chars = _nothing(), 0
+        self._reply, self._reply_chars = Reply(), 0
         self._reply_open = reply.more = more
         self._send(encode(reply))
         if not self._counts_soon:
@@ -239,7 +236,3 @@ def _changed(place: int, ruling: Ruling) -> Changed:
     # A range is what came with this chunk; a chain that holds tokens makes lists of what it shows.
     positions = None if isinstance(piece.extras, range) else list(piece.extras or ())
     return Changed(place, piece.text, positions, ruling.reason, error)
-
-
-def _nothing() -> Reply:
-    return Reply([], [], [], 0)

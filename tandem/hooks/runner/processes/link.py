@@ -56,7 +56,7 @@ class PoolLink(KeptProcess):
         self._on_reply = on_reply
         self.counters = counters
         self.sequences: dict[int, PoolSequence[PoolLink]] = {}
-        self.batch = _empty()
+        self.batch = Batch()
         """What `flush` sends."""
         self.rulings: list[Ruling] = []
         """Those that came and wait for more that belong to them."""
@@ -88,7 +88,7 @@ class PoolLink(KeptProcess):
         """Send what was put into `batch`, if anything, once there is somebody to send it to."""
         batch = self.batch
         if (batch.request_ids or batch.aborted) and self._transport is not None:
-            self.batch = _empty()
+            self.batch = Batch()
             self.tell(encode(batch), len(batch.request_ids) + len(batch.aborted))
 
     def _take(self, payload: bytes | bytearray) -> None:
@@ -98,7 +98,3 @@ class PoolLink(KeptProcess):
             self.owed -= answer.aborts + self._on_reply(self, answer)
         else:
             self.counters.update(answer)
-
-
-def _empty() -> Batch:
-    return Batch([], [], [], [], [], [])

@@ -54,7 +54,3 @@ def main() -> int:
         limit = boot.settings.memory_mb * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     return uvloop.run(serve(stream, boot))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -43,13 +43,13 @@ class ChainBoot(Boot, frozen=True, kw_only=True):
 class Batch(msgspec.Struct, array_like=True):
     """What is new for a process; to be read in this order."""
 
-    opened: list[SequenceInfo]
-    aborted: list[int]
-    request_ids: list[int]
+    opened: list[SequenceInfo] = []
+    aborted: list[int] = []
+    request_ids: list[int] = []
     """The Works; `texts` and `token_ids` are parallel."""
-    texts: list[str]
-    token_ids: list[tuple[int, ...]]
-    finals: list[int]
+    texts: list[str] = []
+    token_ids: list[tuple[int, ...]] = []
+    finals: list[int] = []
     """Places of the final works."""
 
 
@@ -75,12 +75,12 @@ class Changed(msgspec.Struct, array_like=True):
 class Reply(msgspec.Struct, array_like=True, tag=True):
     """Rulings, in the order of their Works for each sequence."""
 
-    request_ids: list[int]
-    changed: list[Changed]
+    request_ids: list[int] = []
+    changed: list[Changed] = []
     """In the order of their places."""
-    seconds: list[tuple[int, float]]
+    seconds: list[tuple[int, float]] = []
     """Place, and time spent in hooks by a sequence that is over with this Ruling."""
-    aborts: int
+    aborts: int = 0
     """So many aborts were heard."""
     more: bool = False
     """More Replies follow that belong to this one: Rulings that were given together are delivered
