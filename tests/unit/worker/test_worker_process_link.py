@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+import socket
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from token_process_target import load_with_own_engine
 
 from tandem.errors import StartError
 from tandem.pool.process import LostError
 from tandem.worker import process_link
+from tandem.worker.config import WorkerConfig
 from tandem.worker.process_link import FurtherProcess, Live, Lost, Stop
 
 pytestmark = pytest.mark.asyncio
@@ -35,6 +38,12 @@ class Sharing:
         """It had nothing open."""
 
 
+def sharing(ticket: bytes) -> asyncio.Future[Any]:
+    engine: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    engine.set_result(Sharing(ticket))
+    return engine
+
+
 @pytest.fixture(autouse=True)
 def _target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_link, "PROGRAM", "token_process_target")
@@ -43,9 +52,7 @@ def _target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def started(word: str = "word", ticket: bytes = b"four") -> AsyncIterator[FurtherProcess]:
-    sharing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    sharing.set_result(Sharing(ticket))
-    process = FurtherProcess((2, word), sharing, lambda: False)
+    process = FurtherProcess((2, word), sharing(ticket), lambda: False)
     try:
         await process.begin()
         yield process
@@ -107,3 +114,43 @@ async def test_an_answer_that_comes_too_late_is_nobody_s() -> None:
             await process.answer(Live(), 0.01)
         process.say(Stop())
         assert await process.scrape() == "0.5"
+
+
+@pytest.fixture
+async def serve(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Callable[[str], FurtherProcess]]:
+    """Real further processes, by the address at which each is to listen."""
+    monkeypatch.setattr(process_link, "PROGRAM", "tandem.worker.further")
+    processes: list[FurtherProcess] = []
+
+    def make(listen: str) -> FurtherProcess:
+        config = WorkerConfig(model_path=model_path, engine="sim", listen=listen)
+        order = (2, "decode", config, load_with_own_engine)
+        processes.append(FurtherProcess(order, sharing(b"ticket"), lambda: False))
+        return processes[-1]
+
+    yield make
+    for each in processes:
+        await each.end()
+
+
+async def test_a_worker_serves_until_it_is_told_to_stop_and_ends_by_itself(
+    serve: Callable[[str], FurtherProcess],
+) -> None:
+    process = serve("127.0.0.1:0")
+    await process.begin()
+    assert any(family.name == "tandem_worker_tokens" for family in await process.scrape())
+    assert await process.answer(Live(), PATIENCE) is None
+    process.say(Stop())
+    assert await process.wait_exited(PATIENCE)
+    assert process.status == ", exit status 0"
+
+
+async def test_a_worker_that_cannot_serve_says_why(
+    serve: Callable[[str], FurtherProcess],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(StartError, match=f"token process 2 did not start: .*{address}"):
+            await serve(address).begin()

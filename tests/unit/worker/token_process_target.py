@@ -1,4 +1,6 @@
-"""What a stand-in for a further process does: it answers, until it is told otherwise."""
+"""What a stand-in for a further process does: it answers, until it is told otherwise. And what
+lets a real one serve an engine of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +9,25 @@ import sys
 import time
 from typing import Any
 
+from tandem.engine import factory
 from tandem.pool.boot import Loaded
 from tandem.pool.child import connect, receive
 from tandem.pool.frames import frame
+from tandem.text.tokenizer import Tokenizer
+from tandem.worker.config import WorkerConfig
+from tandem.worker.phase import PhaseParts
 from tandem.worker.process_link import Join, Live, Lost, Scrape
+from tandem_decode_worker.classifying import load_phase
+
+
+def load_with_own_engine(config: WorkerConfig, tokenizer: Tokenizer) -> PhaseParts:
+    """As decode's `load_phase`, where no other process has an engine to join."""
+
+    def create(name: Any, role: Any, settings: Any, ticket: Any) -> Any:
+        return factory.create(name, role, settings)
+
+    setattr(factory, "join", create)  # noqa: B010 - of the process that loads this
+    return load_phase(config, tokenizer)
 
 
 def main() -> int:
