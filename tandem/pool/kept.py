@@ -151,8 +151,8 @@ class Keeper(Generic[P]):
         """Processes that were replaced, or tried to be."""
 
     def usable(self) -> list[P]:
-        """Those that are up. While none is up, those that are starting: they read what they were
-        told when they are up, and the time of a start is bounded.
+        """The processes that are up. While none is up, those that start: a process reads what it
+        was told when it is up, and the time of its start is bounded.
         """
         return [each for each in self.processes if each.up] or [
             each for each in self.processes if each.starting
