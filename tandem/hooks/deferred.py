@@ -14,8 +14,8 @@ on the event loop. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -23,12 +23,12 @@ from tandem.errors import HookError
 from tandem.hooks.piece import Piece
 
 
-class SequenceInfo(Struct, frozen=True, kw_only=True):
+class SequenceInfo(Struct, frozen=True, kw_only=True, array_like=True):
     """The sequence that chunks belong to."""
 
     request_id: int
-    group: Hashable
-    """The n outputs of one request share it; they are judged in one place."""
+    group: Any
+    """The n outputs of one request share it; they are judged in one place. It can be hashed."""
     output_index: int
     streaming: bool
     trace_id: str

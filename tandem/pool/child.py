@@ -37,11 +37,11 @@ async def read_message(reader: asyncio.StreamReader) -> bytes | None:
 
 
 def ignore_signals() -> None:
-    """Ignore signals that go to the parent's whole group: the parent drains, and needs this process
-    for that.
+    """Do nothing on signals that go to the parent's whole group: the parent drains, and needs this
+    process for that. (They are handled and not ignored, which processes of hooks would inherit.)
     """
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda _number, _frame: None)
 
 
 def memory(process: int | str = "self") -> list[int]:

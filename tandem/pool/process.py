@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import subprocess
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -41,8 +42,8 @@ class LostError(Exception):
 
 
 class ChildProcess(asyncio.Protocol):
-    """One process, from its start to its loss. `ask` asks it one thing at a time; who says several
-    things at once takes the answers by `on_message`.
+    """One process, from its start to its loss. What `ask` asks is answered one after the other;
+    whatever else the process says goes to `on_message`.
 
     The process is lost once it has ended or closed its stream, says what it should not, or `lose`
     is called. A lost process is killed, and never comes back.
@@ -67,8 +68,9 @@ class ChildProcess(asyncio.Protocol):
         self._on_message = on_message
         self._on_lost = on_lost
         self._frames = Frames(max_message_bytes)
-        self._asked: asyncio.Future[bytes | bytearray] | None = None
-        self._may_take_time = False
+        self._asked: deque[asyncio.Future[bytes | bytearray]] = deque()
+        """What was not answered yet; answers come in this order."""
+        self._ends_by_itself = False
         """The process ends by itself once its stream has: it has work of its own to end."""
         self._process: subprocess.Popen[bytes] | None = None
         self._pidfd = -1
@@ -117,6 +119,14 @@ class ChildProcess(asyncio.Protocol):
         """Whether the process is lost, or has ended and that was not noticed yet."""
         return bool(self.lost) or (self._process is not None and self._process.poll() is not None)
 
+    @property
+    def status(self) -> str:
+        """How the process ended, for people, with a comma before it; empty: not known."""
+        code = None if self._process is None else self._process.returncode
+        if code is None:
+            return ""
+        return f", exit status {code}" if code >= 0 else f", killed by signal {-code}"
+
     def lose(self, why: str) -> None:
         """Kill the process: it is of no use any more."""
         self._find_lost(why)
@@ -131,8 +141,9 @@ class ChildProcess(asyncio.Protocol):
         self.lost = why
         if self._transport is not None:
             self._transport.abort()
-        if self._asked is not None and not self._asked.done():
-            self._asked.set_exception(LostError(why))
+        for asked in self._asked:
+            if not asked.done():
+                asked.set_exception(LostError(why))
         self.gone.set()
         if self._on_lost is not None:
             self._on_lost()
@@ -151,7 +162,7 @@ class ChildProcess(asyncio.Protocol):
 
     async def close(self, seconds: float) -> None:
         """Let the process end by itself, by the end of its stream; kill it after `seconds`."""
-        self._may_take_time = True
+        self._ends_by_itself = True
         if self._transport is not None and not self.lost:
             self._transport.write_eof()  # and not closed: a fork may hold the socket open
         if self._process is not None:
@@ -191,7 +202,7 @@ class ChildProcess(asyncio.Protocol):
         """The answer to a message. `memory_bytes`: what the process may take for the answer,
         roughly, beside what it has; else it is killed.
 
-        Raises LostError; then, and where it was cancelled, nothing but `end` may be called.
+        Raises LostError. A process that did not answer in time may yet: that answer is nobody's.
         """
         if self.lost:
             raise LostError(self.lost)
@@ -205,13 +216,14 @@ class ChildProcess(asyncio.Protocol):
             else:
                 watch = loop.call_later(_LOOK_SECONDS, look, most)
 
-        self._asked = loop.create_future()
+        asked: asyncio.Future[bytes | bytearray] = loop.create_future()
+        self._asked.append(asked)
         try:
             if memory_bytes is not None:
                 look(memory(self.pid or 0)[1] + memory_bytes)
             async with asyncio.timeout(seconds):
                 self.send(payload)
-                return await self._asked
+                return await asked
         except TimeoutError as error:
             raise LostError(f"it does not answer within {seconds:g} s") from error
         finally:
@@ -226,7 +238,7 @@ class ChildProcess(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for payload in self._frames.feed(data):
-                if self._asked is not None:
+                if self._asked:
                     self._answer(payload)
                 elif self._on_message is not None:
                     self._on_message(payload)
@@ -236,14 +248,14 @@ class ChildProcess(asyncio.Protocol):
             self.lose(f"the process broke its protocol: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._may_take_time:
+        if self._ends_by_itself:
             self._find_lost("it has ended")
         else:
             self.lose("it has ended")
 
     def _answer(self, payload: bytes | bytearray) -> None:
-        asked, self._asked = self._asked, None
-        if asked is not None and not asked.done():
+        asked = self._asked.popleft()
+        if not asked.done():  # or nobody waits for it any more
             asked.set_result(payload)
 
 

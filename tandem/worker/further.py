@@ -8,49 +8,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import socket
 import sys
-from contextlib import suppress
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from tandem import orphans, process
+from tandem import process
 from tandem.engine import factory
 from tandem.engine.base import Engine, EngineSettings, JoinedEngine, Role
 from tandem.errors import StartError
 from tandem.hooks.contract import Phase
+from tandem.pool.boot import Loaded
+from tandem.pool.child import connect, read_message, receive
+from tandem.pool.frames import frame
 from tandem.tracing.spans import Tracer
 from tandem.worker import server
 from tandem.worker.config import WorkerConfig
 from tandem.worker.phase import LoadPhase
-from tandem.worker.process_link import (
-    Channel,
-    Join,
-    Live,
-    Lost,
-    Question,
-    Refused,
-    Scrape,
-    Serving,
-    Stop,
-)
+from tandem.worker.process_link import Join, Live, Lost, Scrape, Stop
 
 log = logging.getLogger(__name__)
 
 
-def run(
-    stream: socket.socket,
-    parent: int,
-    number: int,
-    phase: Phase,
-    config: WorkerConfig,
-    load: LoadPhase,
-) -> None:
-    """The whole life of the process of that number. `stream`: where the first process asks;
-    `parent`: which one that is. `config`: of this one (WorkerConfig.of_process).
+def main() -> int:
+    """The whole life of a further process, whose socket leads to the first. Returns the exit
+    status.
     """
-    orphans.die_with(parent)
+    stream = connect()
+    order = receive(stream)
+    if order is None:
+        return 1
+    sys.path[:], order = pickle.loads(order)
+    return run(stream, *pickle.loads(order))
+
+
+def run(
+    stream: socket.socket, number: int, phase: Phase, config: WorkerConfig, load: LoadPhase
+) -> int:
+    """Serve as the process of that number. `config`: of this one (WorkerConfig.of_process)."""
 
     async def serve(config: WorkerConfig, stop: asyncio.Event) -> None:
         further = Further(phase, config, load)
@@ -66,7 +63,7 @@ def run(
     def live() -> int:
         return process.run_with(f"{phase}_worker", config, serve, token_process=number)
 
-    sys.exit(server.until_engine_dies(live))
+    return server.until_engine_dies(live)
 
 
 class Further:
@@ -78,7 +75,7 @@ class Further:
         self._load = load
         loop = asyncio.get_running_loop()
         self._ticket: asyncio.Future[bytes] = loop.create_future()
-        self._started: asyncio.Future[Serving | Refused] = loop.create_future()
+        self._started: asyncio.Future[Loaded] = loop.create_future()
         self._engine: JoinedEngine | None = None
         self._worker: server.Worker | None = None
         self._registry: CollectorRegistry | None = None
@@ -100,7 +97,7 @@ class Further:
         serves = await self._made.start(stop)
         if serves:
             self._registry = self._made.registry
-            self._started.set_result(Serving(self._made.port))
+            self._started.set_result(Loaded())
         return serves
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -111,46 +108,38 @@ class Further:
 
     async def refuse(self, reason: str, stop: asyncio.Event) -> None:
         """It cannot start: be there until the first process has been told, and ends this one."""
-        self._started.set_result(Refused(reason))
+        self._started.set_result(Loaded(reason))
         await stop.wait()
 
     async def answer(self, stream: socket.socket, stop: asyncio.Event) -> None:
         """Whatever is asked, until the first process has gone."""
-        channel = await Channel.over(stream)
-        answering: set[asyncio.Task[None]] = set()
-        try:
-            while True:
-                number, question = await channel.receive()
-                answer = self._answer_one(channel, number, question, stop)
-                answering.add(task := asyncio.get_running_loop().create_task(answer))
-                task.add_done_callback(answering.discard)
-        except (asyncio.IncompleteReadError, OSError):
-            stop.set()
+        reader, writer = await asyncio.open_unix_connection(sock=stream)
 
-    async def _answer_one(
-        self, channel: Channel, number: int, question: Question, stop: asyncio.Event
-    ) -> None:
-        with suppress(OSError):  # the first process has gone, which `answer` sees
-            await channel.send((number, await self._answer(question, stop)))
+        def say(answer: Any) -> None:
+            writer.write(frame(pickle.dumps(answer)))
 
-    async def _answer(self, question: Question, stop: asyncio.Event) -> Any:
-        match question:
-            case Join(ticket):
-                self._ticket.set_result(ticket)
-                return await self._started
-            case Lost(reason):
-                if self._engine is not None:
-                    self._engine.lost(reason)
-            case Stop():
-                stop.set()
-            case Scrape():
-                return await asyncio.to_thread(self._scraped)
-            case Live():
-                pass
-        return None
+        while (message := await read_message(reader)) is not None:
+            match pickle.loads(message):
+                case Join(ticket):
+                    self._ticket.set_result(ticket)
+                    self._started.add_done_callback(lambda started: say(started.result()))
+                case Lost(reason):
+                    if self._engine is not None:
+                        self._engine.lost(reason)
+                case Stop():
+                    stop.set()
+                case Scrape():
+                    say(await asyncio.to_thread(self._scraped))
+                case Live():
+                    say(None)
+        stop.set()
 
     def _scraped(self) -> list[Any]:
-        return [] if self._registry is None else list(self._registry.collect())
+        try:
+            return [] if self._registry is None else list(self._registry.collect())
+        except Exception:
+            log.exception("the metrics cannot be read")
+            return []
 
     def _join(self, name: factory.EngineName, role: Role, settings: EngineSettings) -> Engine:
         self._engine = factory.join(name, role, settings, self._ticket)

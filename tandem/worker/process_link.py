@@ -1,46 +1,56 @@
-"""The first process's end of a further one of the same worker: it is started, asked and ended.
+"""The first process's end of a further one of the same worker, and the words of both.
 
-Questions and answers are Python values over one socket, each pair with a number: an answer may come
-when nobody waits for it any more. Both ends are the same program, of one user.
+They are pickled: both ends are the same program, of one user. Join, Live and Scrape are answered,
+one after the other.
 """
 
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import os
+import logging
 import pickle
-import socket
+import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from tandem.ids import counter
+from prometheus_client.metrics_core import Metric
 
-_LENGTH_BYTES = 4
-_END_SECONDS = 5.0
-_SPAWN = multiprocessing.get_context("spawn")
+from tandem.admin import SCRAPE_SECONDS
+from tandem.engine.base import Sharing
+from tandem.errors import StartError
+from tandem.pool.boot import Loaded
+from tandem.pool.kept import KeptProcess
+from tandem.pool.process import LostError
+
+log = logging.getLogger(__name__)
+PROGRAM: Final = "tandem.worker.further"
+JOIN_SECONDS = 600.0
+"""For a process to import its engine's packages and serve; all of the model is there already."""
+LOOK_SECONDS = 5.0
+SILENCE_SECONDS = 60.0
+"""The longest that an event loop may stand still before its process counts as hanging."""
+_MESSAGE_BYTES: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Join the engine with this ticket. Answered once it serves: Serving, or Refused."""
+    """Join the engine with this ticket. Answered with Loaded, once the process serves or cannot."""
 
     ticket: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The engine has died. Answered with None."""
+    """The engine has died."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Drain, and end. Answered with None. No signal: one more than Ctrl-C, which reaches all of a
-    terminal's processes, would end it at once.
+    """Drain, and end. No signal: one more than Ctrl-C, which reaches all of a terminal's processes,
+    would end it at once.
     """
 
 
@@ -54,131 +64,76 @@ class Scrape:
     """Answered with the metrics, a list of families."""
 
 
-Question = Join | Lost | Stop | Live | Scrape
+Word = Join | Lost | Stop | Live | Scrape
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    port: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    reason: str
-
-
-class UnansweredError(Exception):
-    """The process has ended, or did not answer in time."""
-
-
-class Channel:
-    """Values over a stream socket, in the running loop."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @staticmethod
-    async def over(stream: socket.socket) -> Channel:
-        return Channel(*await asyncio.open_unix_connection(sock=stream))
-
-    async def send(self, value: Any) -> None:
-        """Send a value. Raises OSError where the other end is gone."""
-        data = pickle.dumps(value)
-        self._writer.write(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
-        await self._writer.drain()
-
-    async def receive(self) -> Any:
-        """Raises asyncio.IncompleteReadError or OSError where nobody is there any more."""
-        length = await self._reader.readexactly(_LENGTH_BYTES)
-        return pickle.loads(await self._reader.readexactly(int.from_bytes(length, "little")))
-
-    def close(self) -> None:
-        self._writer.transport.abort()
-
-
-class FurtherProcess:
+class FurtherProcess(KeptProcess):
     """One process, from its start to its end."""
 
-    def __init__(self, process: Any, channel: Channel) -> None:
-        self._process = process
-        self._channel = channel
-        self._answers: dict[int, asyncio.Future[Any]] = {}
-        self._new_number = counter()
-        self._ended = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        self._reading = loop.create_task(self._read())
-        loop.add_reader(process.sentinel, self._on_end)
-
-    @staticmethod
-    async def start(target: Callable[..., None], arguments: Sequence[Any]) -> FurtherProcess:
-        """A process that runs `target` with its socket and these arguments, all of which can be
-        pickled. It is this thread's child: so it ends with the event loop's thread, and not with
-        one that was lent.
+    def __init__(
+        self,
+        order: Sequence[Any],
+        sharing: asyncio.Future[Sharing],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        """`order`: what the process is to serve, its number first (further.run). `sharing`: of the
+        engine, once that has started. `is_stopping`: whether all are to drain.
         """
-        ours, theirs = socket.socketpair()
-        with ExitStack() as failed, theirs:
-            failed.callback(ours.close)
-            process = _SPAWN.Process(target=target, args=(theirs, os.getpid(), *arguments))
-            process.start()
-            failed.callback(process.kill)
-            channel = await Channel.over(ours)
-            failed.pop_all()
-        return FurtherProcess(process, channel)
+        self.number: int = order[0]
+        super().__init__(
+            f"token process {self.number}",
+            max_message_bytes=_MESSAGE_BYTES,
+        )
+        self._ends_by_itself = True
+        self._order = order
+        self._sharing = sharing
+        self._is_stopping = is_stopping
+        self._watching: asyncio.Task[None] | None = None
 
-    @property
-    def pid(self) -> int:
-        pid: int = self._process.pid
-        return pid
-
-    async def ask(self, question: Question, *, seconds: float) -> Any:
-        """Its answer. Raises UnansweredError where it has ended, or does not answer within so
-        long.
-        """
-        number = self._new_number()
-        answer = self._answers[number] = asyncio.get_running_loop().create_future()
+    async def begin(self) -> None:
+        """Until the process serves; its packages are imported while the engine starts."""
         try:
-            if self._reading.done():
-                raise UnansweredError("it has ended")
-            async with asyncio.timeout(seconds):
-                await self._channel.send((number, question))
-                return await answer
-        except TimeoutError as error:
-            raise UnansweredError(f"it did not answer within {seconds:g} s") from error
-        except OSError as error:
-            raise UnansweredError("it has ended") from error
-        finally:
-            self._answers.pop(number, None)
+            await self.start(PROGRAM)
+            self.send(pickle.dumps((sys.path, pickle.dumps(self._order))))
+            if self._is_stopping():
+                self.say(Stop())
+            sharing = await asyncio.shield(self._sharing)
+            loaded: Loaded = await self.answer(Join(sharing.ticket(self.number)), JOIN_SECONDS)
+            if loaded.error:
+                raise LostError(loaded.error)
+        except LostError as error:
+            await self.end()
+            why = f"{error}{self.status}; its own lines say more"
+            raise StartError(f"{self.name} did not start: {why}") from error
+        self.has_begun()
+        self._watching = asyncio.get_running_loop().create_task(self._watch_it())
+        log.info("a token process serves", extra={"token_process": self.number})
 
-    async def ended(self, seconds: float | None = None) -> bool:
-        """Whether the process has ended, after `seconds` at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._ended.wait()
-        return self._ended.is_set()
+    def buried(self) -> None:
+        self._sharing.result().left(self.number)
 
-    async def kill(self) -> int | None:
-        """End it, if it has not. Returns its exit status: negative where a signal ended it."""
-        if not self._ended.is_set():
-            self._process.kill()
-            await self.ended(_END_SECONDS)
-        self._channel.close()
-        self._reading.cancel()
-        await asyncio.to_thread(self._process.join, _END_SECONDS)  # it closes its files first
-        status: int | None = self._process.exitcode
-        return status
+    def say(self, what: Word) -> None:
+        self.send(pickle.dumps(what))
 
-    async def _read(self) -> None:
+    async def answer(self, question: Word, seconds: float) -> Any:
+        """Raises LostError, also where the answer does not come within the time."""
+        return pickle.loads(await self.ask(pickle.dumps(question), seconds=seconds))
+
+    async def scrape(self) -> list[Metric]:
+        """The process's metrics; none before it serves, and where it cannot be asked now."""
+        if not self.up:
+            return []
+        try:
+            found: list[Metric] = await self.answer(Scrape(), SCRAPE_SECONDS / 2)
+        except LostError:
+            return []
+        return found
+
+    async def _watch_it(self) -> None:
+        """Until its event loop stands still."""
         try:
             while True:
-                number, answer = await self._channel.receive()
-                if (waiting := self._answers.get(number)) is not None and not waiting.done():
-                    waiting.set_result(answer)
-        except (asyncio.IncompleteReadError, OSError):
-            for waiting in self._answers.values():
-                if not waiting.done():
-                    waiting.set_exception(UnansweredError("it has ended"))
-
-    def _on_end(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._process.sentinel)
-        self._ended.set()
+                await asyncio.sleep(LOOK_SECONDS)
+                await self.answer(Live(), SILENCE_SECONDS)
+        except LostError as error:
+            self.lose(str(error))

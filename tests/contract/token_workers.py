@@ -10,6 +10,8 @@ from dataclasses import replace
 import psutil
 from worker_pair import WorkerProcess
 
+from tandem.worker import process_link
+
 READY_SECONDS = 400.0
 
 
@@ -34,7 +36,7 @@ class Workers:
 
     def second_process(self) -> psutil.Process:
         children = psutil.Process(self.first.process.pid).children()
-        (found,) = (each for each in children if "spawn_main" in " ".join(each.cmdline()))
+        (found,) = (each for each in children if process_link.PROGRAM in each.cmdline())
         return found
 
 

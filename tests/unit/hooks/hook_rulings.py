@@ -11,9 +11,9 @@ import psutil
 
 from tandem.hooks.deferred import DeferredHooks, Ruling, SequenceInfo, Work
 from tandem.hooks.piece import Piece
-from tandem.hooks.runner.processes.keeper import PoolLimits
 from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
+from tandem.pool.kept import KeepLimits
 
 WAIT_SECONDS = 60.0
 
@@ -97,7 +97,7 @@ class Rulings:
 @asynccontextmanager
 async def pooled(given: HookSettings, **limits: float) -> AsyncIterator[tuple[HookPool, Rulings]]:
     """A pool that runs, of which no process is left afterwards."""
-    pool = HookPool(given, phase="decode", model="m", limits=PoolLimits(**limits))
+    pool = HookPool(given, phase="decode", model="m", limits=KeepLimits(**limits))
     rulings = Rulings(pool)
     await asyncio.wait_for(pool.start(rulings.deliver), WAIT_SECONDS)
     try:

@@ -115,7 +115,7 @@ async def test_a_hung_process_is_found_out_even_when_its_request_was_aborted() -
         rulings.open(1, 2)
         rulings.hooks.abort(2)
         await rulings.ask([work(1, "a")])
-        assert not any(link.owed for link in pool._keeper.links), "an abort is answered too"
+        assert not any(link.owed for link in pool._keeper.processes), "an abort is answered too"
         rulings.hooks.submit([work(1, "hang in C")])
         rulings.hooks.abort(1)
         await until(lambda: pool.restarts == 1 and pool.processes_up == 1)
@@ -181,7 +181,7 @@ async def test_a_process_that_says_nonsense_is_replaced(caplog: pytest.LogCaptur
         assert str(ruling.error) == LOST
         await until(lambda: pool.restarts == 1 and pool.processes_up == 1)
     reasons = [str(getattr(record, "reason", "")) for record in caplog.records]
-    assert any(reason.startswith("it says what it should not") for reason in reasons)
+    assert any(reason.startswith("the process broke its protocol") for reason in reasons)
 
 
 @pytest.mark.promise("S6-148")
@@ -209,7 +209,7 @@ async def test_while_no_process_is_up_work_fails_closed_at_once_and_a_crash_loop
 
 
 async def test_a_process_that_does_not_read_counts_as_hung(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.hooks.runner.processes.link.MAX_UNSENT_BYTES", 100_000)
+    monkeypatch.setattr("tandem.pool.kept.MAX_UNSENT_BYTES", 100_000)
     async with _pool("Pid", workers=1) as (pool, rulings):
         rulings.open(1)
         os.kill(await _pid_of(rulings, 1), signal.SIGSTOP)
@@ -245,7 +245,7 @@ async def main():
     await pool.start(rulings.deliver)
     rulings.open(1)
     pool.submit([work(1, "hang in C")])
-    sys.stdout.write(" ".join(str(link._process.pid) for link in pool._keeper.links) + chr(10))
+    sys.stdout.write(" ".join(str(link._process.pid) for link in pool._keeper.processes) + chr(10))
     sys.stdout.flush()
     await asyncio.sleep(3600)
 

@@ -83,16 +83,17 @@ async def test_long_texts_of_one_step_come_in_several_messages_and_are_delivered
 async def test_what_came_of_a_reply_that_is_never_complete_is_shown_to_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    heard = PoolLink._on_answer
+    heard = HookPool._on_reply
 
-    def lose(link: PoolLink, answer: wire.Answer) -> None:
-        heard(link, answer)
-        if isinstance(answer, wire.Reply) and answer.more:
+    def lose(pool: HookPool, link: PoolLink, reply: wire.Reply) -> int:
+        answered = heard(pool, link, reply)
+        if reply.more:
             link.lose("it was killed")
+        return answered
 
+    monkeypatch.setattr(HookPool, "_on_reply", lose)
     async with _pool("Long") as (_, rulings):
         rulings.open(1, 2, group="n")
-        monkeypatch.setattr(PoolLink, "_on_answer", lose)
         await rulings.ask([work(1, "500000", final=True), work(2, "500000")])
         assert [ruling.piece for ruling in rulings.all] == [None, None]
         assert all("lost" in str(ruling.error) for ruling in rulings.all)
@@ -109,7 +110,7 @@ async def test_a_chunk_that_is_longer_than_any_costs_its_own_sequence() -> None:
         await rulings.ask([work(2, "c", final=True)])
         assert rulings.texts(2) == ["B", "C"]
         assert (pool.restarts, pool.open_sequences) == (0, 0)
-        await until(lambda: not any(link.owed for link in pool._keeper.links))
+        await until(lambda: not any(link.owed for link in pool._keeper.processes))
 
 
 def test_a_stream_is_cut_the_same_wherever_its_pieces_end() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,18 +17,19 @@ from prometheus_client.registry import Collector
 
 from tandem import metrics
 from tandem.errors import ConfigError, EngineError, StartError
-from tandem.worker import divided
+from tandem.pool.boot import Loaded
+from tandem.pool.kept import KeepLimits
+from tandem.pool.process import LostError
+from tandem.worker import divided, process_link
 from tandem.worker.config import WorkerConfig
 from tandem.worker.divided import DividedWorker, ProcessesCollector
 from tandem.worker.process_link import (
+    FurtherProcess,
     Join,
     Live,
     Lost,
-    Refused,
     Scrape,
-    Serving,
     Stop,
-    UnansweredError,
 )
 from tandem.worker.server import Worker
 from tandem_decode_worker.classifying import load_phase
@@ -37,50 +38,48 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.promise("S5-451")]
 PATIENCE = 60.0
 
 
-@dataclass
-class Process:
-    """A stand-in for FurtherProcess, which the test ends."""
+class Process(FurtherProcess):
+    """One that is none: the test ends it."""
 
-    number: int
-    refuses: str = ""
-    hangs: bool = False
-    asked: list[Any] = field(default_factory=list)
-    killed: bool = False
-    over: asyncio.Event = field(default_factory=asyncio.Event)
-    families: list[Metric] = field(default_factory=list)
+    def __init__(self, stage: Stage, *given: Any) -> None:
+        super().__init__(*given)
+        self.stage = stage
+        self.refuses = ""
+        self.hangs = False
+        self.asked: list[Any] = []
+        self.killed = False
+        self.families: list[Metric] = []
 
-    async def ask(self, question: Any, *, seconds: float) -> Any:
+    async def start(self, *_: Any, **__: Any) -> None:
+        await self.stage.begins(self)
+
+    def say(self, what: Any) -> None:
+        self.asked.append(what)
+        if isinstance(what, Lost):
+            self.die()
+
+    async def answer(self, question: Any, seconds: float) -> Any:
         self.asked.append(question)
         match question:
             case Join():
-                return Refused(self.refuses) if self.refuses else Serving(7)
-            case Scrape() if not self.over.is_set():
+                return Loaded(self.refuses)
+            case Scrape() if not self.lost:
                 return self.families
-            case Live() if not self.hangs and not self.over.is_set():
+            case Live() if not self.hangs and not self.lost:
                 return None
-            case Stop():
-                return None
-            case Lost():
-                self.over.set()
-                return None
-        raise UnansweredError("it did not answer within 60 s")
+        raise LostError("it does not answer within 60 s")
+
+    def lose(self, why: str) -> None:
+        self.killed = self.killed or not self.lost
+        super().lose(why)
+
+    def die(self) -> None:
+        self._find_lost("it has ended")
+        self.exited.set()
 
     @property
     def stopped(self) -> bool:
         return Stop() in self.asked
-
-    async def ended(self, seconds: float | None = None) -> bool:
-        if seconds != 0:
-            try:
-                await asyncio.wait_for(self.over.wait(), seconds)
-            except TimeoutError:
-                return False
-        return self.over.is_set()
-
-    async def kill(self) -> int:
-        self.killed = True
-        self.over.set()
-        return -9
 
 
 class First:
@@ -128,7 +127,7 @@ class First:
 class Stage:
     """A divided worker of three processes, and all that were started for it."""
 
-    def __init__(self, model_path: Any, *, refusals: dict[int, str] | None = None) -> None:
+    def __init__(self, *, refusals: dict[int, str] | None = None) -> None:
         self.started: list[Process] = []
         self.refusals = refusals or {}
         self.full = 0
@@ -137,26 +136,22 @@ class Stage:
         """What starts wait for."""
         self.waiting = False
         self.stop = asyncio.Event()
-        config = WorkerConfig(
-            model_path=model_path, engine="sglang", token_processes=3, drain_seconds=20.0
-        )
-        start: Any = self._start
-        self.worker = DividedWorker(self._make, config, start)
+        orders: Any = [(2,), (3,)]
+        self.worker = DividedWorker(self._make, orders, 20.0, partial(Process, self))
 
     def _make(self, drained_too: Callable[[], Awaitable[None]]) -> Any:
         self.first = First(drained_too)
         return self.first
 
-    async def _start(self, number: int) -> Process:
+    async def begins(self, process: Process) -> None:
         if self.starting is not None:
             self.waiting = True
             await self.starting.wait()
         if self.full:
             self.full -= 1
-            raise OSError("no more processes")
-        refusal = self.refusals.pop(len(self.started) + 1, "")
-        self.started.append(Process(number, refusal))
-        return self.started[-1]
+            raise LostError("no more processes")
+        process.refuses = self.refusals.pop(len(self.started) + 1, "")
+        self.started.append(process)
 
     async def until(self, holds: Callable[[], Any]) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -177,12 +172,12 @@ class Stage:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divided, "LOOK_SECONDS", 0.005)
-    monkeypatch.setattr(divided, "FIRST_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(process_link, "LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(divided, "_LIMITS", KeepLimits(close=0.0, backoff=0.001))
 
 
-async def test_it_serves_when_all_of_its_processes_do(model_path: Any) -> None:
-    stage = Stage(model_path)
+async def test_it_serves_when_all_of_its_processes_do() -> None:
+    stage = Stage()
     assert await stage.worker.start(stage.stop)
     assert [each.asked for each in stage.started] == [[Join(b"for 2")], [Join(b"for 3")]]
     assert stage.first.opened
@@ -191,8 +186,8 @@ async def test_it_serves_when_all_of_its_processes_do(model_path: Any) -> None:
     assert stage.first.closed
 
 
-async def test_one_that_cannot_start_fails_the_start_with_its_reason(model_path: Any) -> None:
-    stage = Stage(model_path, refusals={2: "cannot listen on 0.0.0.0:7203"})
+async def test_one_that_cannot_start_fails_the_start_with_its_reason() -> None:
+    stage = Stage(refusals={2: "cannot listen on 0.0.0.0:7203"})
     with pytest.raises(StartError, match="token process 3 did not start: cannot listen on"):
         await stage.worker.start(stage.stop)
     assert not stage.first.opened
@@ -200,28 +195,28 @@ async def test_one_that_cannot_start_fails_the_start_with_its_reason(model_path:
     assert all(each.killed for each in stage.started)
 
 
-async def test_a_stop_during_the_start_is_no_failure(model_path: Any) -> None:
-    stage = Stage(model_path)
+async def test_a_stop_during_the_start_is_no_failure() -> None:
+    stage = Stage()
     stage.stop.set()
     assert not await stage.worker.start(stage.stop)
     await stage.worker.close()
 
 
-async def test_one_that_ends_leaves_nothing_open_and_is_started_again(model_path: Any) -> None:
-    stage = Stage(model_path)
+async def test_one_that_ends_leaves_nothing_open_and_is_started_again() -> None:
+    stage = Stage()
     async with stage.serving():
-        stage.started[1].over.set()
+        stage.started[1].die()
         await stage.until(lambda: len(stage.started) == 3 and stage.started[2].asked)
         assert stage.first.left_by == [3]
         assert (stage.started[2].number, stage.started[2].asked[0]) == (3, Join(b"for 3"))
-        stage.started[2].over.set()
+        stage.started[2].die()
         await stage.until(lambda: len(stage.started) == 4)
         assert stage.first.left_by == [3, 3]
-        assert not stage.started[0].over.is_set()
+        assert not stage.started[0].lost
 
 
-async def test_one_that_hangs_is_killed_and_started_again(model_path: Any) -> None:
-    stage = Stage(model_path)
+async def test_one_that_hangs_is_killed_and_started_again() -> None:
+    stage = Stage()
     async with stage.serving():
         stage.started[0].hangs = True
         await stage.until(lambda: len(stage.started) == 3)
@@ -229,78 +224,79 @@ async def test_one_that_hangs_is_killed_and_started_again(model_path: Any) -> No
         assert (stage.started[2].number, stage.first.left_by) == (2, [2])
 
 
-async def test_one_that_cannot_start_again_is_tried_until_it_can(model_path: Any) -> None:
-    stage = Stage(model_path, refusals={3: "no memory", 4: "no memory"})
+async def test_one_that_cannot_start_again_is_tried_until_it_can() -> None:
+    stage = Stage(refusals={3: "no memory", 4: "no memory"})
     async with stage.serving() as task:
-        stage.started[0].over.set()
+        stage.started[0].die()
         await stage.until(lambda: len(stage.started) == 5 and Live() in stage.started[4].asked)
         assert [each.killed for each in stage.started[2:]] == [True, True, False]
         assert not task.done()
 
 
-async def test_one_that_the_system_does_not_start_is_tried_again(model_path: Any) -> None:
-    stage = Stage(model_path)
+async def test_one_that_the_system_does_not_start_is_tried_again() -> None:
+    stage = Stage()
     async with stage.serving():
         stage.full = 2
-        stage.started[0].over.set()
+        stage.started[0].die()
         await stage.until(lambda: len(stage.started) == 3)
         assert stage.full == 0
 
 
-async def test_none_is_started_again_once_all_are_to_stop(
-    model_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(divided, "FIRST_PAUSE_SECONDS", 1.0)
-    stage = Stage(model_path)
+async def test_none_is_started_again_once_all_are_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even what was lost before, and waits for its time."""
+    monkeypatch.setattr(divided, "_LIMITS", KeepLimits(close=0.0, backoff=1.0))
+    stage = Stage()
     async with stage.serving() as task:
-        stage.started[0].over.set()
-        await stage.until(lambda: stage.first.left_by)
+        stage.started[0].die()
+        await stage.until(lambda: len(stage.started) == 3 and stage.started[2].up)
+        stage.started[2].die()
+        await stage.until(lambda: stage.first.left_by == [2, 2])
         stage.stop.set()
-        stage.started[1].over.set()
+        stage.started[1].die()
         stage.first.drained.set()
         await asyncio.wait_for(task, PATIENCE)
-        assert len(stage.started) == 2
+        assert len(stage.started) == 3
 
 
-async def test_one_that_was_being_started_stops_with_the_others(model_path: Any) -> None:
-    stage = Stage(model_path)
+async def test_one_that_was_being_started_stops_with_the_others() -> None:
+    stage = Stage()
     async with stage.serving() as task:
         stage.starting = asyncio.Event()
-        stage.started[0].over.set()
+        stage.started[0].die()
         await stage.until(lambda: stage.waiting)
         stage.stop.set()
         await stage.until(lambda: stage.started[1].stopped)
         stage.starting.set()
         await stage.until(lambda: len(stage.started) == 3 and stage.started[2].stopped)
         for each in stage.started:
-            each.over.set()
+            each.die()
         stage.first.drained.set()
         await asyncio.wait_for(task, PATIENCE)
 
 
 async def test_all_drain_together_and_none_is_started_again(
-    model_path: Any, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The others have as long as the first, though that was idle."""
     monkeypatch.setattr(divided, "SETTLE_SECONDS", 0.0)
     monkeypatch.setattr(divided, "FLUSH_SECONDS", 0.0)
-    stage = Stage(model_path)
+    stage = Stage()
     async with stage.serving() as task:
         stage.stop.set()
         await stage.until(lambda: all(each.stopped for each in stage.started))
-        stage.started[0].over.set()
+        stage.started[0].die()
         await stage.until(lambda: stage.first.left_by)
         stage.first.drained.set()
         await asyncio.sleep(0.02)
         assert not task.done(), "the other has requests yet"
-        stage.started[1].over.set()
+        stage.started[1].die()
         await asyncio.wait_for(task, PATIENCE)
         assert len(stage.started) == 2
-        assert not any(each.killed for each in stage.started if not each.over.is_set())
+        assert not any(each.killed for each in stage.started)
 
 
-async def test_when_the_engine_dies_all_are_told_why(model_path: Any) -> None:
-    stage = Stage(model_path)
+async def test_when_the_engine_dies_all_are_told_why() -> None:
+    stage = Stage()
     async with stage.serving() as task:
         stage.first.death.set_result(EngineError("a scheduler was killed"))
         with pytest.raises(EngineError, match="a scheduler was killed"):
@@ -343,10 +339,10 @@ async def test_metrics_of_all_processes_are_one_exposition() -> None:
     ]
 
 
-async def test_a_process_that_cannot_be_asked_costs_its_own_metrics_alone(model_path: Any) -> None:
-    stage = Stage(model_path)
+async def test_a_process_that_cannot_be_asked_costs_its_own_metrics_alone() -> None:
+    stage = Stage()
     await stage.worker.start(stage.stop)
-    stage.started[0].over.set()
+    stage.started[0].die()
     stage.started[1].families = [counted(3)]
     told = await asyncio.to_thread(generate_latest, stage.first.watched[0])
     assert b'tandem_worker_tokens_total{phase="decode",token_process="3"} 3.0' in told

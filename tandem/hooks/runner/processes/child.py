@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Final
 
 from tandem.hooks.chain import Chain
-from tandem.hooks.deferred import Ruling, SequenceInfo, Work
+from tandem.hooks.deferred import Ruling, Work
 from tandem.hooks.piece import Piece
 from tandem.hooks.runner.async_ import AsyncRunner
 from tandem.hooks.runner.inline import SLOW_SECONDS, InlineRunner
@@ -23,10 +23,10 @@ from tandem.hooks.runner.processes.wire import (
     Batch,
     Changed,
     Reply,
-    decode_batch,
+    batches,
     encode,
 )
-from tandem.pool.frames import Frames
+from tandem.pool.frames import Frames, frame
 from tandem.usercode.call import place_of
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Child:
         self._traces: dict[int, str] = {}
         self._tokens: dict[int, int] = {}
         """How many tokens of each open sequence have come."""
-        self._reply = _nothing()
+        self._reply = Reply()
         self._reply_chars = 0
         self._reply_open = False
         """The last one said that more follows."""
@@ -97,7 +97,7 @@ class Child:
             return
         try:
             for payload in self._frames.feed(data):
-                self._take(decode_batch(payload))
+                self._take(batches.decode(payload))
         except MemoryError:  # what came is lost
             self._give_up()
         self._send_reply()
@@ -109,18 +109,7 @@ class Child:
         for opened in batch.opened:
             self._tokens[opened.request_id] = 0
             self._traces[opened.request_id] = opened.trace_id
-            self._runner.open(
-                SequenceInfo(
-                    request_id=opened.request_id,
-                    group=opened.group,
-                    output_index=opened.output_index,
-                    streaming=opened.streaming,
-                    trace_id=opened.trace_id,
-                    tenant=opened.tenant,
-                    replayed=opened.replayed,
-                    lora_adapter=opened.lora_adapter,
-                )
-            )
+            self._runner.open(opened)
         for request_id in batch.aborted:
             self._abort(request_id)
         if batch.request_ids:
@@ -163,7 +152,8 @@ class Child:
             place = len(reply.request_ids)
             reply.request_ids.append(ruling.request_id)
             if ruling.piece.__class__ is not Sent or ruling.reason is not None:
-                self._reply_change(_changed(place, ruling))
+                reply.changed.append(change := _changed(place, ruling))
+                self._reply_chars += len(change.text or "")
             if ruling.final or ruling.reason is not None or ruling.error is not None:
                 reply.seconds.append((place, ruling.seconds))
                 self._over(ruling)
@@ -205,17 +195,13 @@ class Child:
         self._out_of_memory = True
         self._ended.set()
 
-    def _reply_change(self, change: Changed) -> None:
-        self._reply.changed.append(change)
-        self._reply_chars += len(change.text or "")
-
     def _send_reply(self, *, more: bool = False) -> None:
         """`more`: other Rulings of the same step follow."""
         self._reply_soon = False
         reply = self._reply
         if not reply.request_ids and not reply.aborts and not self._reply_open:
             return
-        self._reply, self._reply_chars = _nothing(), 0
+        self._reply, self._reply_chars = Reply(), 0
         self._reply_open = reply.more = more
         self._send(encode(reply))
         if not self._counts_soon:
@@ -226,11 +212,11 @@ class Child:
         self._counts_soon = False
         self._send(encode(counts_of(self._chain.hooks)))
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, payload: bytes) -> None:
         """Waits for the worker, which always reads."""
         self._end_if_forked()
         try:
-            self._stream.sendall(data)
+            self._stream.sendall(frame(payload))
         except ConnectionError:  # it is gone, and nobody is there to be told
             self._ended.set()
 
@@ -250,7 +236,3 @@ def _changed(place: int, ruling: Ruling) -> Changed:
     # A range is what came with this chunk; a chain that holds tokens makes lists of what it shows.
     positions = None if isinstance(piece.extras, range) else list(piece.extras or ())
     return Changed(place, piece.text, positions, ruling.reason, error)
-
-
-def _nothing() -> Reply:
-    return Reply([], [], [], 0)

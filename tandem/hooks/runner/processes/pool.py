@@ -12,7 +12,6 @@ import asyncio
 import logging
 import pickle
 import sys
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from itertools import count
 from typing import Final
@@ -23,17 +22,17 @@ from tandem.errors import HookError
 from tandem.hooks.contract import Phase
 from tandem.hooks.deferred import Deliver, Ruling, SequenceInfo, Work
 from tandem.hooks.runner.processes.counters import PooledHook, ProcessCounters
-from tandem.hooks.runner.processes.keeper import Keeper, PoolLimits
 from tandem.hooks.runner.processes.link import PoolLink
 from tandem.hooks.runner.processes.sequence import PoolGroup, PoolSequence
-from tandem.hooks.runner.processes.spawner import Spawner
-from tandem.hooks.runner.processes.wire import ChainBoot, Changed, Open, Reply
+from tandem.hooks.runner.processes.wire import ChainBoot, Changed, Reply
 from tandem.hooks.runner.rulings import NextTurn, failed, over, patience
 from tandem.hooks.settings import MAX_TEXT_CHARS, HookSettings
 from tandem.logs import Format
+from tandem.pool.kept import Keeper, KeepLimits
 
 log = logging.getLogger(__name__)
 _NOTHING: Final[dict[int, Changed]] = {}
+_NEVER: Final[dict[int, float]] = {}
 
 
 class HookPool:
@@ -47,7 +46,7 @@ class HookPool:
         model: str,
         log_format: Format = "console",
         log_level: str = "info",
-        limits: PoolLimits = PoolLimits(),  # noqa: B008 - it is frozen
+        limits: KeepLimits = KeepLimits(),  # noqa: B008 - it is frozen
     ) -> None:
         """Takes settings that `for_worker` narrowed; `settings.workers` is at least 1."""
         self._settings = settings
@@ -59,9 +58,7 @@ class HookPool:
         self.hooks = [PooledHook(entry) for entry in settings.chain]
         """For the metrics, as those of a Chain."""
         self._patience = patience(settings.chain)
-        self._keeper = Keeper(
-            workers=settings.workers, boot=self._boot, new_link=self._new_link, limits=limits
-        )
+        self._keeper = Keeper(settings.workers, self._new_link, limits)
         self._sequences: dict[int, PoolSequence[PoolLink]] = {}
         self._groups: dict[Hashable, PoolGroup[PoolLink]] = {}
         self._numbers = count(1)
@@ -78,12 +75,12 @@ class HookPool:
     @property
     def processes_up(self) -> int:
         """Processes that can judge, now."""
-        return sum(link.up for link in self._keeper.links)
+        return sum(link.up for link in self._keeper.processes)
 
     @property
     def pids(self) -> list[int]:
         """The ids of the processes that can judge."""
-        return [link.pid for link in self._keeper.links if link.up and link.pid]
+        return [link.pid for link in self._keeper.processes if link.up and link.pid]
 
     @property
     def restarts(self) -> int:
@@ -99,12 +96,13 @@ class HookPool:
 
     @property
     def resumable(self) -> bool:
-        return any(link.resumable for link in self._keeper.links)
+        return any(link.resumable for link in self._keeper.processes)
 
     async def start(self, deliver: Deliver) -> None:
         self._deliver = deliver
         try:
             await self._keeper.start()
+            log.info("the hook processes are up", extra={"count": self.processes_up})
         except BaseException:  # whoever gives up waiting for it leaves no process behind either
             await self.close()
             raise
@@ -175,20 +173,8 @@ class HookPool:
                 return None
             group.link = min(links, key=lambda link: len(link.sequences))
         link = sequence.link = group.link
-        info = sequence.info
-        link.sequences[info.request_id] = sequence
-        link.batch.opened.append(
-            Open(
-                info.request_id,
-                group.number,
-                info.output_index,
-                info.streaming,
-                info.trace_id,
-                info.tenant,
-                info.replayed,
-                info.lora_adapter,
-            )
-        )
+        link.sequences[sequence.info.request_id] = sequence
+        link.batch.opened.append(replace(sequence.info, group=group.number))
         return link
 
     def _refuse(self, sequence: PoolSequence[PoolLink], work: Work) -> None:
@@ -214,7 +200,7 @@ class HookPool:
 
     def _flush(self) -> None:
         self._flushing = False
-        for link in self._keeper.links:
+        for link in self._keeper.processes:
             link.flush()
 
     def _flush_soon(self) -> None:
@@ -226,7 +212,7 @@ class HookPool:
 
     def _on_reply(self, link: PoolLink, reply: Reply) -> int:
         changed = {change.place: change for change in reply.changed} if reply.changed else _NOTHING
-        seconds = dict(reply.seconds)
+        seconds = dict(reply.seconds) if reply.seconds else _NEVER
         rulings = link.rulings
         before = len(rulings)
         try:
@@ -252,6 +238,7 @@ class HookPool:
 
     def _on_lost(self, link: PoolLink) -> None:
         """Fail its open requests closed."""
+        link.counters.gone()
         if self._closed:
             return
         if link.sequences:
@@ -272,32 +259,21 @@ class HookPool:
             sequence.link = None
         link.sequences.clear()
 
-    # --- for the keeper --------------------------------------------------------------------------
-
-    def _new_link(self, spawner: Spawner) -> PoolLink:
-        return PoolLink(
-            spawner=spawner,
-            counters=ProcessCounters(self.hooks),
-            patience=self._longest,
-            on_reply=self._on_reply,
-            on_lost=self._on_lost,
-        )
-
-    def _longest(self, link: PoolLink) -> float:
-        """Seconds that a process may be silent: the Works of a group are answered together."""
-        groups = Counter(
-            sequence.group.number for sequence in link.sequences.values() if sequence.waiting
-        )
-        return self._patience * max(groups.values(), default=1) + self._limits.margin
-
-    def _boot(self, slot: int) -> bytes:
+    def _new_link(self, place: int) -> PoolLink:
         boot = ChainBoot(
             settings=self._settings,
             phase=self._phase,
             model=self._model,
-            import_path=tuple(sys.path),
-            component=f"{self._phase}_worker-hooks-{slot}",
+            import_path=sys.path,
+            component=f"{self._phase}_worker-hooks-{place}",
             log_format=self._log_format,
             log_level=self._log_level,
         )
-        return pickle.dumps(boot)
+        return PoolLink(
+            boot=pickle.dumps(boot),
+            limits=self._limits,
+            counters=ProcessCounters(self.hooks),
+            work_seconds=self._patience,
+            on_reply=self._on_reply,
+            on_lost=self._on_lost,
+        )

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import pickle
 import resource
-import signal
 import socket
 import sys
 from functools import partial
@@ -21,8 +20,8 @@ from tandem.errors import StartError
 from tandem.hooks.chain import Chain
 from tandem.hooks.runner.processes.child import Child
 from tandem.hooks.runner.processes.wire import ChainBoot, Started, encode
-from tandem.orphans import die_with
-from tandem.pool.child import receive
+from tandem.pool.child import connect, ignore_signals, receive
+from tandem.pool.frames import frame
 
 
 async def serve(stream: socket.socket, boot: ChainBoot) -> int:
@@ -37,18 +36,17 @@ async def serve(stream: socket.socket, boot: ChainBoot) -> int:
         started = Started(str(error))
     if os.getpid() != ours:
         os._exit(1)  # a hook has forked, and returned in both processes
-    stream.sendall(encode(started))
+    stream.sendall(frame(encode(started)))
     return 2 if started.error else await child.run()
 
 
 def main() -> int:
-    _own_signals()
-    die_with(os.getppid())
-    stream = socket.socket(fileno=int(sys.argv[1]))
-    stream.set_inheritable(False)
-    boot = _read_boot(stream)
-    if boot is None:
+    ignore_signals()
+    stream = connect()
+    payload = receive(stream)
+    if payload is None:
         return 1
+    boot: ChainBoot = pickle.loads(payload)
     sys.path[:] = boot.import_path
     os.register_at_fork(after_in_child=partial(os.close, stream.fileno()))  # it is not theirs
     logs.configure(boot.component, format=boot.log_format, level=boot.log_level)
@@ -56,25 +54,3 @@ def main() -> int:
         limit = boot.settings.memory_mb * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     return uvloop.run(serve(stream, boot))
-
-
-def _own_signals() -> None:
-    """Those that go to the worker's whole group are the worker's: it drains, and needs its hooks
-    for that. (Handled and not ignored, which the children of hooks would inherit.)
-    """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: None)
-
-
-def _read_boot(stream: socket.socket) -> ChainBoot | None:
-    """None: the worker has gone."""
-    payload = receive(stream)
-    if payload is None:
-        return None
-    boot = pickle.loads(payload)
-    assert isinstance(boot, ChainBoot)
-    return boot
-
-
-if __name__ == "__main__":
-    sys.exit(main())

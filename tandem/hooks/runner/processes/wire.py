@@ -12,15 +12,15 @@ would be long is cut, so that the worker never reads much at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from tandem.hooks.contract import Phase
+from tandem.hooks.deferred import SequenceInfo
 from tandem.hooks.settings import HookSettings
 from tandem.logs import Format
-from tandem.pool.frames import frame
+from tandem.pool.boot import Boot, Loaded
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 """More than the longest text of one verdict takes."""
@@ -28,51 +28,34 @@ REPLY_CHARS: Final = 256 * 1024
 """A Reply that has so much text is sent; what follows goes into another one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainBoot:
+class ChainBoot(Boot, frozen=True, kw_only=True):
     """All a process must know to run the chain."""
 
     settings: HookSettings
     phase: Phase
     model: str
-    import_path: tuple[str, ...]
-    """Where the worker finds modules."""
     component: str
     """For its logs."""
     log_format: Format
     log_level: str
 
 
-class Open(msgspec.Struct, array_like=True, frozen=True):
-    """A sequence begins: its SequenceInfo, as it travels."""
-
-    request_id: int
-    group: int
-    output_index: int
-    streaming: bool
-    trace_id: str
-    tenant: str
-    replayed: int = 0
-    lora_adapter: str = ""
-
-
 class Batch(msgspec.Struct, array_like=True):
     """What is new for a process; to be read in this order."""
 
-    opened: list[Open]
-    aborted: list[int]
-    request_ids: list[int]
+    opened: list[SequenceInfo] = []
+    aborted: list[int] = []
+    request_ids: list[int] = []
     """The Works; `texts` and `token_ids` are parallel."""
-    texts: list[str]
-    token_ids: list[tuple[int, ...]]
-    finals: list[int]
+    texts: list[str] = []
+    token_ids: list[tuple[int, ...]] = []
+    finals: list[int] = []
     """Places of the final works."""
 
 
-class Started(msgspec.Struct, array_like=True, tag=True, frozen=True):
+class Started(Loaded, frozen=True):
     """The chain can be run, or `error` says why not."""
 
-    error: str = ""
     resumable: bool = False
     """Every hook of the process is resumable."""
 
@@ -92,12 +75,12 @@ class Changed(msgspec.Struct, array_like=True):
 class Reply(msgspec.Struct, array_like=True, tag=True):
     """Rulings, in the order of their Works for each sequence."""
 
-    request_ids: list[int]
-    changed: list[Changed]
+    request_ids: list[int] = []
+    changed: list[Changed] = []
     """In the order of their places."""
-    seconds: list[tuple[int, float]]
+    seconds: list[tuple[int, float]] = []
     """Place, and time spent in hooks by a sequence that is over with this Ruling."""
-    aborts: int
+    aborts: int = 0
     """So many aborts were heard."""
     more: bool = False
     """More Replies follow that belong to this one: Rulings that were given together are delivered
@@ -123,22 +106,7 @@ class AllCounted(msgspec.Struct, array_like=True, tag=True):
     hooks: list[Counted]
 
 
-Answer = Started | Reply | AllCounted
-_encoder = msgspec.msgpack.Encoder()
-_batches = msgspec.msgpack.Decoder(Batch)
-_answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
-
-
-def encode(message: Batch | Answer) -> bytes:
-    """The frame of a message."""
-    return frame(_encoder.encode(message))
-
-
-def decode_batch(payload: bytes | bytearray) -> Batch:
-    """Raises msgspec.DecodeError."""
-    return _batches.decode(payload)
-
-
-def decode_answer(payload: bytes | bytearray) -> Answer:
-    """Raises msgspec.DecodeError."""
-    return _answers.decode(payload)
+encode = msgspec.msgpack.Encoder().encode
+batches = msgspec.msgpack.Decoder(Batch)
+starts = msgspec.msgpack.Decoder(Started)
+answers: msgspec.msgpack.Decoder[Reply | AllCounted] = msgspec.msgpack.Decoder(Reply | AllCounted)
