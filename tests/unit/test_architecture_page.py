@@ -1,4 +1,4 @@
-"""docs/architecture.md draws what the import contracts of pyproject.toml hold, for every module."""
+"""docs/imports.md draws what the import contracts of pyproject.toml hold, for every module."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import product_packages
 from one_case import one_case
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "imports.md").read_text(encoding="utf-8")
 LINTER = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
     "importlinter"
 ]
@@ -21,7 +21,7 @@ COMPONENTS = "The components"
 
 def drawings() -> dict[str, list[str]]:
     """The lines of each drawing, by what it is of: the containers it names, or the components."""
-    found = re.findall(r"^### (.*)\n(?:(?!^#).*\n)*?```\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)
+    found = re.findall(r"^## (.*)\n(?:(?!^#).*\n)*?```\n((?:.*\n)*?)```$", PAGE, re.MULTILINE)
     return {
         name.replace("/", "."): lines.splitlines()
         for title, lines in found
