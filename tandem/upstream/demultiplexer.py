@@ -16,12 +16,13 @@ from tandem import errors
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.upstream import rows
+from tandem.upstream.answer import Client
 from tandem.upstream.choice import Draw
 from tandem.upstream.dispatch import Dispatcher
 from tandem.upstream.metrics import Missing, UpstreamMetrics
 from tandem.upstream.model_route import ModelRoute
 from tandem.upstream.output import Output
-from tandem.upstream.request_state import Client, RequestState
+from tandem.upstream.request_state import RequestState
 from tandem.upstream.resumable import ResumableState
 from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.served_model import takes

@@ -24,9 +24,10 @@ from tandem.errors import (
     RouterLostError,
     TandemError,
 )
+from tandem.upstream.answer import Client
 from tandem.upstream.choice import Choice, Draw
 from tandem.upstream.metrics import Missing, UpstreamMetrics
-from tandem.upstream.request_state import Client, RequestState
+from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ import logging
 from math import inf
 
 from tandem import errors
+from tandem.upstream.answer import Client
 from tandem.upstream.dispatch import Dispatcher
-from tandem.upstream.request_state import Client
 from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.router_view import RouterView
 from tandem.upstream.served_model import takes, union

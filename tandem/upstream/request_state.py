@@ -10,32 +10,20 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Sequence
 from math import inf, isfinite
-from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
 from tandem.byte_budget import ByteBudget
 from tandem.endings import FINISH_FROM_WIRE, FinishReason
-from tandem.errors import (
-    InternalError,
-    QueueFullError,
-    SlowClientError,
-    TandemError,
-    WorkerError,
-)
+from tandem.errors import InternalError, QueueFullError, SlowClientError, TandemError, WorkerError
 from tandem.sampling import MOST_STOP_WORD_TOKENS
+from tandem.upstream.answer import Client, Finish, Row, joined
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2, router_pb2
 
 log = logging.getLogger(__name__)
-
-Row = tuple[int, str, Sequence[int], Sequence[common_pb2.TokenLogprobs], int]
-"""Choice, text, token ids (where asked for), log-probabilities (where asked for): its own, or of a
-part of its prompt; and how many tokens it is of.
-"""
 
 MOST_RUNS = 100
 """A choice whose output classifiers block is not run again so often."""
@@ -47,37 +35,6 @@ _ID_BYTES = 36
 """What a token id costs in a list."""
 _COLLECTED_AT_ONCE = 16
 """Rows of a collected answer are counted when there are so many more of them."""
-
-
-class Client(Protocol):
-    """The client of a request, as far as the request must know it: it can go away."""
-
-    def watch(self, *, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
-        """Until the answer is complete: call `on_lost` once the client has gone, and `on_stall`
-        once it has left its answer unread for too long. A new call replaces the last one's.
-        """
-        ...
-
-    def abort(self) -> None:
-        """Send the client nothing more, not even what is buffered for it."""
-        ...
-
-
-class Finish(NamedTuple):
-    choice: int
-    reason: FinishReason
-    stop_reason: str | None
-    """The matched stop string, a hook's reason or a classifier's name; None for the end of a
-    sequence.
-    """
-    external_scores: str = ""
-    """A JSON object, where it was asked for."""
-    stop_tokens: tuple[int, ...] = ()
-    """The stop word that was met, or the stop token that was asked for."""
-    voucher: bytes = b""
-    """What a context-only request leaves."""
-    withheld: bool = False
-    """A hook or a classifier ended it."""
 
 
 class _Choice(Struct, gc=False):
@@ -416,11 +373,11 @@ class RequestState:
         In another choice: 0, for how far this one had come is chance.
         """
         choice, reason = sequence - self.base, self.submission.withheld_reason
-        if completion_tokens > self._most_tokens(choice):
+        if completion_tokens <= self._most_tokens(choice):
+            self._choices[choice].tokens = completion_tokens
+            self._end(Finish(choice, reason, stop_reason or None, withheld=True))
+        else:
             self.fail(WorkerError("The router counts more tokens than the request allows"))
-            return
-        self._choices[choice].tokens = completion_tokens
-        self._end(Finish(choice, reason, stop_reason or None, withheld=True))
 
     def leave(self, sequence: int, voucher: bytes) -> None:
         """A context-only request has what it asked for; another fails."""
@@ -458,7 +415,8 @@ class RequestState:
                     self.count()
             elif not self.pump():
                 self.count()
-                self._bound_backlog()
+                if self.backlog > self._backlog_limit:
+                    self._give_up_client()
         except Exception:  # what came for one request must not end the others
             log.exception("the output of a request cannot be written")
             self.fail(InternalError("The frontend failed; see its log"))
@@ -501,7 +459,7 @@ class RequestState:
         """
         rows, size = self._rows, 0
         if not self.submission.task.streaming:
-            rows[self._counted :] = _joined(rows[self._counted :])
+            rows[self._counted :] = joined(rows[self._counted :])
         for place in range(self._counted, len(rows)):
             choice, text, token_ids, logprobs, tokens = rows[place]
             size += len(text) + _ROW_BYTES + _ID_BYTES * len(token_ids)
@@ -525,15 +483,9 @@ class RequestState:
         """The handler is done with it: nothing is kept any more."""
         self._kept.close()
 
-    # --- inside ---
-
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
-
-    def _bound_backlog(self) -> None:
-        if self.backlog > self._backlog_limit:
-            self._give_up_client()
 
     def _give_up_client(self) -> None:
         self.fail(SlowClientError("The client reads more slowly than tokens come"))
@@ -545,13 +497,3 @@ class RequestState:
             self._give_up_client()
         else:
             self.fail(QueueFullError("Answers take all memory there is; try again later"))
-
-
-def _joined(rows: Sequence[Row]) -> Iterator[Row]:
-    """One row for each choice, with all that its rows have."""
-    by_choice: dict[int, list[Row]] = {}
-    for row in rows:
-        by_choice.setdefault(row[0], []).append(row)
-    for choice, mine in by_choice.items():
-        _, texts, token_ids, logprobs, tokens = zip(*mine, strict=True)
-        yield choice, "".join(texts), [*chain(*token_ids)], (*chain(*logprobs),), sum(tokens)

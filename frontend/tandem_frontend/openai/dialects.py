@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from tandem.errors import RequestError, TandemError
-from tandem.upstream.request_state import Finish, Row
+from tandem.upstream.answer import Finish, Row
 from tandem_frontend.openai import shapes
 from tandem_frontend.openai.answers import Report, Usage
 from tandem_frontend.openai.asked import Asked

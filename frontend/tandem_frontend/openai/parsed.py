@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from tandem.upstream.request_state import Finish, Row
+from tandem.upstream.answer import Finish, Row
 from tandem_frontend.openai import answers
 from tandem_frontend.openai.answers import ChatFinishReason
 from tandem_frontend.openai.asked import Asked, Parsing

@@ -17,6 +17,7 @@ from tandem.errors import (
 )
 from tandem.keys.grant import Grant
 from tandem.logits.contradictions import fields as contradictions
+from tandem.logits.spec import LogitsProcessorSpec
 from tandem.sampling import TOP_K_OFF
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
@@ -302,12 +303,42 @@ class Preprocessor:
             fields=processors.fields,
         )
         options, hints = request.stream_options, request.nvext
+        return Asked(
+            parsing=parsing,
+            passed_over=self._passed_over(request),
+            id=id,
+            alias=request.model,
+            prompts=prompts,
+            task=self._task(request, sampling, processors.spec, parsing, trace_id, grant, cache),
+            submit=self._submit(request, grant),
+            processor_fields=processors.fields,
+            want_usage=bool(options and options.include_usage),
+            want_running_usage=bool(
+                options and options.include_usage and options.continuous_usage_stats
+            ),
+            want_prompt_logprobs=request.prompt_logprobs is not None,
+            withheld_reason=self._config.withheld_finish_reason,
+            timeout_seconds=request.timeout or self._config.request_timeout_seconds,
+            says_tier=request.service_tier is not None,
+            session=(hints and hints.session) or request.prompt_cache_key or request.user or "",
+        )
+
+    def _task(
+        self,
+        request: GenerationFields,
+        sampling: common_pb2.SamplingParams,
+        spec: LogitsProcessorSpec | None,
+        parsing: Parsing | None,
+        trace_id: str,
+        grant: Grant | None,
+        cache: _Cache,
+    ) -> common_pb2.Task:
         tandem = request.tandem
-        task = common_pb2.Task(
+        return common_pb2.Task(
             trace_id=trace_id,
             model=self._config.model_name,
             sampling=sampling,
-            logits=processors.spec.to_proto() if processors.spec else None,
+            logits=spec.to_proto() if spec else None,
             streaming=bool(request.stream),
             want_text=request.detokenize is not False,
             want_token_ids=shows_token_ids(request),
@@ -319,7 +350,10 @@ class Preprocessor:
             shown_special_tokens=self._markers if parsing else (),
             **cache._asdict(),
         )
-        submit = router_pb2.Submit(
+
+    def _submit(self, request: GenerationFields, grant: Grant | None) -> router_pb2.Submit:
+        hints = request.nvext
+        return router_pb2.Submit(
             n=request.n or 1,
             tokenizer_sha256=self._tokenizer.sha256,
             ends_session=hints is not None and hints.closes,
@@ -327,25 +361,6 @@ class Preprocessor:
             priority=self._priority(request, grant),
             resume=self._config.resume if request.resume is None else request.resume,
             weight=1 if grant is None else grant.weight,
-        )
-        return Asked(
-            parsing=parsing,
-            passed_over=self._passed_over(request),
-            id=id,
-            alias=request.model,
-            prompts=prompts,
-            task=task,
-            submit=submit,
-            processor_fields=processors.fields,
-            want_usage=bool(options and options.include_usage),
-            want_running_usage=bool(
-                options and options.include_usage and options.continuous_usage_stats
-            ),
-            want_prompt_logprobs=request.prompt_logprobs is not None,
-            withheld_reason=self._config.withheld_finish_reason,
-            timeout_seconds=request.timeout or self._config.request_timeout_seconds,
-            says_tier=request.service_tier is not None,
-            session=(hints and hints.session) or request.prompt_cache_key or request.user or "",
         )
 
 

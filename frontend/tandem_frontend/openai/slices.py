@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 
-from tandem.upstream.request_state import Row
+from tandem.upstream.answer import Row
 
 SLICE_COST = 4096
 """Log-probabilities, or rows, that are written at once: that takes 20 ms at most."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from tandem.errors import InternalError, TandemError
-from tandem.upstream.request_state import Finish, Row
+from tandem.upstream.answer import Finish, Row
 from tandem.v1 import common_pb2
 from tandem_frontend.http import errors as http_errors
 from tandem_frontend.openai.answers import ChatFinishReason, Report, Usage

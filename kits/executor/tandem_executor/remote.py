@@ -21,9 +21,10 @@ from tandem.errors import DeadlineError, InternalError, TandemError, VoucherErro
 from tandem.hooks.classifiers.scores import MAX_REPLACEMENT_CHARS
 from tandem.logits.tap import Tapped
 from tandem.message_limits import MAX_TASK_BYTES
+from tandem.upstream.answer import Finish
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import UpstreamMetrics
-from tandem.upstream.request_state import Finish, RequestState
+from tandem.upstream.request_state import RequestState
 from tandem.upstream.routers import Routers
 from tandem.v1 import router_pb2
 from tandem.wire.tls import PeerTls

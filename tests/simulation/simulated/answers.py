@@ -9,7 +9,7 @@ from simulated.classifiers import NAME
 from simulated.frontend_process import WAIT_SECONDS, Answer
 from simulated.loop import BrokenRule
 from simulated.script import REFUSAL, TERMINATED, TERMINATED_IN_PREFILL, Request, text_of
-from tandem.upstream.request_state import Finish
+from tandem.upstream.answer import Finish
 from tandem.v1 import common_pb2
 
 

@@ -22,9 +22,10 @@ from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import TandemError
 from tandem.prefix_blocks import pack
+from tandem.upstream.answer import Finish, Row
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import Missing, UpstreamMetrics
-from tandem.upstream.request_state import Finish, RequestState, Row
+from tandem.upstream.request_state import RequestState
 from tandem.upstream.routers import Routers
 from tandem.upstream.submission import Prompt, Submission
 from tandem.v1 import common_pb2, router_pb2
@@ -64,7 +65,7 @@ class Answer:
 
 
 class _Client:
-    """A client's connection: implements tandem.upstream.request_state.Client."""
+    """A client's connection: implements tandem.upstream.answer.Client."""
 
     def watch(self, *, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
         self.on_lost = on_lost

@@ -120,7 +120,7 @@ def test_streaming_and_collected_answers_hold_the_same_text(
 @pytest.fixture
 def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
     """Gives the same rows, cut into batches at random, to both kinds of writer."""
-    from tandem.upstream.request_state import Finish
+    from tandem.upstream.answer import Finish
     from tandem_frontend.openai import answers
     from tandem_frontend.openai.shapes import CHAT as CHAT_SHAPE
     from tandem_frontend.openai.tokenizer import Tokenizer

@@ -19,7 +19,7 @@ from harness import PATIENCE, Harness, Start, error_of, events
 
 from tandem.errors import ContextLengthError
 from tandem.pool.process import ChildProcess, LostError
-from tandem.upstream.request_state import Row
+from tandem.upstream.answer import Row
 from tandem.v1 import common_pb2, router_pb2
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.messages import Call

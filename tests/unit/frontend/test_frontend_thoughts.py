@@ -13,7 +13,7 @@ from tandem.errors import UnsupportedError
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.stop_strings import StopStrings, Token
 from tandem.text.thoughts import Marks
-from tandem.upstream.request_state import Finish
+from tandem.upstream.answer import Finish
 from tandem_frontend.openai.asked import Parsing
 from tandem_frontend.openai.forced import behind_thought
 from tandem_frontend.openai.formats import Form

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from tandem.errors import InternalError, TandemError
-from tandem.upstream.request_state import Finish, Row
+from tandem.upstream.answer import Finish, Row
 from tandem_frontend.openai.answers import Report, Usage
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.blocks import (

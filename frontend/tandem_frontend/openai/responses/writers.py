@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tandem.errors import InternalError, TandemError
-from tandem.upstream.request_state import Finish, Row
+from tandem.upstream.answer import Finish, Row
 from tandem_frontend.openai.answers import Report, Usage
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.blocks import (
