@@ -319,7 +319,7 @@ class FrontendConfig:
     moderation_classifiers: dict[str, Any] = setting(
         {},
         "Classifiers that judge the texts of /v1/moderations, written as workers' `classifiers`"
-        " (docs/hooks/classifiers.md). They run in a process beside the frontend. Empty: no"
+        " (docs/hooks/classifiers.md). The classifiers run in a process beside the frontend. Empty: no"
         " moderations.",
     )
     max_moderation_bytes: int = setting(
@@ -354,8 +354,7 @@ class FrontendConfig:
     volatile_preambles: tuple[str, ...] = setting(
         ("x-anthropic-billing-header:",),
         "Beginnings of lines that clients put before their instructions and that change from"
-        " session to session. Such a line is left out of the prompt, so that prefixes are"
-        " cached.",
+        " session to session. The prompt leaves such a line out, so that prefixes are cached.",
     )
     model_family: str = setting(
         "auto",

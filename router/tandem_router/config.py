@@ -42,7 +42,7 @@ class RouterConfig:
     decode: tuple[str, ...] = setting((), "Decode workers, written as prefill workers are.")
     workers: tuple[str, ...] = setting(
         (),
-        "Aggregated workers, which serve both phases, written as prefill workers are. They stand"
+        "Aggregated workers, which serve both phases, written as prefill workers are:"
         " beside the pairs, or alone.",
     )
     prefill_service: str = setting(

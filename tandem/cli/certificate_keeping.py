@@ -76,7 +76,7 @@ class CertificateKeeper:
         for change in changes:
             log.info("%s", change)
         if changes or not self.kept:
-            log.info("all certificates are good")
+            log.info("every certificate is good")
         self.kept, self._failure = True, ""
 
 

@@ -135,7 +135,7 @@ def certificates(arguments: argparse.Namespace, console: Console) -> int:
         return 1
     for change in changes:
         console.line(change)
-    console.done("certificates are kept" if changes else "all certificates are good")
+    console.done("certificates are kept" if changes else "every certificate is good")
     return 0
 
 

@@ -71,7 +71,7 @@ async def test_it_says_whether_all_is_kept_and_each_failure_once(
     assert [(each.name, each.value) for each in family.samples] == [("tandem_certificates_kept", 1)]
     assert [each.message for each in caplog.records[1:]] == [
         "router: new certificate: there was none",
-        "all certificates are good",
+        "every certificate is good",
     ]
 
 
@@ -87,7 +87,7 @@ def test_the_command_goes_on_until_it_is_told_to_stop(tmp_path: Path) -> None:
     assert process.stderr is not None
     try:
         for line in process.stderr:
-            if "all certificates are good" in line:
+            if "every certificate is good" in line:
                 break
         names = {path.name for path in (tmp_path / "made").iterdir()}
         assert {f"{role}.crt" for role in ROLES} <= names

@@ -1,8 +1,9 @@
-"""Docstrings and notes name the thing that they are about."""
+"""Docstrings, notes, and what users read of the code name the thing that they are about."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,6 +32,31 @@ def texts() -> Iterator[tuple[str, str]]:
                     yield where, " ".join(text.split())
 
 
+def said() -> Iterator[tuple[str, str]]:
+    """Where settings, --help and log lines stand, and their texts."""
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            given = [each.value for each in node.keywords if each.arg in ("help", "description")]
+            if called == "setting":
+                given += node.args[1:2]
+            elif called.startswith(("log.", "self._log.")):
+                given += node.args[:1]
+            for text in filter(None, map(_text, given)):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", text
+
+
+def _text(node: ast.expr) -> str:
+    """A text of the code; what an f-string puts in is a word."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(_text, node.values))
+    if isinstance(node, ast.FormattedValue):
+        return "x"
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
 def is_foggy(text: str) -> bool:
     words = [word.strip('.,;:`()"').lower() for word in text.split()]
     empty = sum(word in EMPTY for word in words)
@@ -42,6 +68,14 @@ def test_docstrings_and_notes_name_their_thing() -> None:
     assert len(found) > 5_000
     assert [f"{where}: {text}" for where, text in found if is_foggy(text)] == []
     assert [f"{where}: {text}" for where, text in found if text.startswith("Of ")] == []
+
+
+def test_settings_help_and_log_lines_name_their_thing() -> None:
+    found = list(said())
+    assert len(found) > 400
+    assert [f"{where}: {text}" for where, text in found if is_foggy(text)] == []
+    begun = re.compile(r"(^|[.!?] )(It|They|Those|These|Such|That) ")
+    assert [f"{where}: {text}" for where, text in found if begun.search(text)] == []
 
 
 @pytest.mark.parametrize(
