@@ -319,8 +319,8 @@ class FrontendConfig:
     moderation_classifiers: dict[str, Any] = setting(
         {},
         "Classifiers that judge the texts of /v1/moderations, written as workers' `classifiers`"
-        " (docs/hooks/classifiers.md). The classifiers run in a process beside the frontend. Empty: no"
-        " moderations.",
+        " (docs/hooks/classifiers.md). The classifiers run in a process beside the frontend."
+        " Empty: no moderations.",
     )
     max_moderation_bytes: int = setting(
         1024 * 1024,

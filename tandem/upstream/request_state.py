@@ -123,9 +123,9 @@ class RequestState:
         self.parent_span = parent_span
         """The span of the request; 0: it is not traced."""
         choices = submission.choices
-        self.n = submission.n
+        self.n = submission.submit.n
         """How many choices each prompt has."""
-        self.firsts = range(base, base + choices, submission.n)
+        self.firsts = range(base, base + choices, self.n)
         """The first sequence of each prompt."""
         self.waiting: list[int] = []
         """Those of `firsts` that wait for a stream to a router (dispatch.py's)."""

@@ -81,18 +81,13 @@ class Submission(Struct, frozen=True, kw_only=True):
     """What the client calls what this is a part of: such requests go on from each other."""
 
     @property
-    def n(self) -> int:
-        """Outputs of each prompt."""
-        return self.submit.n
-
-    @property
     def choices(self) -> int:
-        return len(self.prompts) * self.n
+        return len(self.prompts) * self.submit.n
 
     @property
     def echoes(self) -> list[str]:
         """What each choice begins with, where its prompt is to be shown again; else nothing."""
-        return [p.echo for p in self.prompts if p.echo is not None for _ in range(self.n)]
+        return [p.echo for p in self.prompts if p.echo is not None for _ in range(self.submit.n)]
 
     @property
     def echoes_logprobs(self) -> bool:
@@ -105,7 +100,7 @@ class Submission(Struct, frozen=True, kw_only=True):
         shown = 0
         for prompt in self.prompts:
             shown += len(prompt.shown_ids) + len(prompt.echo or "")
-        return self.n * shown
+        return self.submit.n * shown
 
     @property
     def held_bytes(self) -> int:

@@ -244,7 +244,7 @@ def _trace_submission(span: CallSpan, dialect: Dialect, submission: Asked) -> No
             "gen_ai.request.model": submission.shown_model,
             "gen_ai.response.model": submission.full_model,
             "gen_ai.request.stream": submission.task.streaming,
-            "gen_ai.request.choice.count": submission.n,
+            "gen_ai.request.choice.count": submission.submit.n,
             "gen_ai.request.max_tokens": max(each.max_tokens for each in submission.prompts),
             "gen_ai.request.temperature": round(sampling.temperature, 6),
             "gen_ai.request.top_p": round(sampling.top_p, 6),

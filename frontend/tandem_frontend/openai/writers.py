@@ -103,7 +103,7 @@ class EventWriter:
 
     def _opening(self, choice: int) -> bytes:
         shape = self._shape
-        prompt = self._submission.prompts[choice // self._submission.n]
+        prompt = self._submission.prompts[choice // self._submission.submit.n]
         text = shape.before_text + _encode(prompt.echo or "") + shape.after_text
         ids = b',"prompt_token_ids":' + prompt.shown_ids if prompt.shown_ids else b""
         in_choice, beside = (b"", ids) if shape.in_messages else (ids, b"")
@@ -212,7 +212,7 @@ class CountingWriter:
         return self._events.failing(error)
 
     def _counted(self, event: bytes, choice: int, completion: int) -> bytes:
-        prompt = self._submission.prompts[choice // self._submission.n].tokens
+        prompt = self._submission.prompts[choice // self._submission.submit.n].tokens
         usage = b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}' % (
             prompt,
             completion,
@@ -334,7 +334,7 @@ class BodyWriter:
         """
         if not here:
             return {}
-        ids = self._submission.prompts[choice // self._submission.n].shown_ids
+        ids = self._submission.prompts[choice // self._submission.submit.n].shown_ids
         told: dict[str, msgspec.Raw | None] = {"prompt_token_ids": msgspec.Raw(ids)} if ids else {}
         if self._submission.want_prompt_logprobs:
             told["prompt_logprobs"] = None
