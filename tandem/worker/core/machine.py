@@ -176,8 +176,8 @@ class Core:
             full = QueueFullError(f"this worker runs {self.max_legs} sequences already")
             self._refuse(link, command, full)
             return
-        legs: list[Leg] = []
-        allotment = self._state.budget.allotment(lambda: self._state.too_large.extend(legs))
+        state = self._state
+        allotment = state.budget.allotment(lambda: state.too_large.append(leg))
         try:
             allotment.admit(event.own_bytes)
         except QueueFullError as error:
@@ -187,8 +187,6 @@ class Core:
         # Prefill's hooks have judged the first token of a sequence that goes on here.
         fresh = self._state.rules.shows or not task.HasField("resume")
         leg = self._leg(event, allotment, hooked=self._hooked and fresh and not command.canary)
-        legs.append(leg)
-        state = self._state
         state.open[leg.request_id] = state.numbers[link, leg.number] = leg
         state.groups.setdefault(leg.group, []).append(leg)
         info = SequenceInfo(
