@@ -76,7 +76,7 @@ def test_each_place_of_a_function_has_its_usual_bugs() -> None:
     kinds = [each.breaks.partition(": ")[2] for each in made]
     assert "state.draining -> (not (state.draining))" in kinds
     assert "too_many > 0 -> (too_many >= 0)" in kinds
-    assert "request.allotment.admit(len(submit.task)) -> pass" in kinds
+    assert "request.allotment.admit(len(request.task)) -> pass" in kinds
 
 
 def test_a_file_of_which_nobody_says_its_tests_needs_them() -> None:

@@ -66,13 +66,13 @@ def test_a_mutant_that_fits_no_longer_is_named() -> None:
 
 
 def test_a_promise_needs_a_bug_and_the_bug_a_test_of_that_promise() -> None:
-    marked, other = "unit/test_a.py::test_marked", "unit/test_a.py::test_other"
+    marked, other = "tests/unit/test_a.py::test_marked", "tests/unit/test_a.py::test_other"
     bug = Mutant(
         path="p.py", breaks="b", before="", after="", simulated=False, promise="S0-001",
-        tests=(f"tests/{marked}[a case]", f"tests/{other}"),
+        tests=(f"{marked}[a case]", other),
     )  # fmt: skip
     found = broken_promises([bug], {"S0-001": {marked}}, ["S0"])
-    assert found[0] == f"p.py: b: tests/{other} is not marked with S0-001"
+    assert found[0] == f"p.py: b: {other} is not marked with S0-001"
     assert found[1] == "S0-002: no deliberate bug names it"
     everywhere = replace(bug, simulated=True, tests=())
     assert broken_promises([everywhere], {}, []) == ["p.py: b: its tests alone are asked"]
