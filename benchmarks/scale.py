@@ -31,7 +31,7 @@ from tandem_router.core.machine import Core
 from tandem_router.core.sequences import Leg, Sequence
 from tandem_router.core.values import Bounds, Fingerprint, Needs, Phase, Profile
 from tandem_router.core.worker import Worker
-from tandem_router.policies import POLICIES
+from tandem_router.policies import POLICIES, Prompt
 
 SIZES = (10, 200, 1_000, 2_000)
 SLOTS = 64
@@ -126,7 +126,10 @@ class Bench:
     def choices(self, count: int) -> float:
         """Seconds of CPU that it takes to choose a pair so often, and to start nothing there."""
         fleet, needs = self.core.state.fleet, Needs()
-        prompts = [each.prompt for each in self.submits(count)]
+        prompts = [
+            Prompt.of(each.message, len(each.task), each.prompt_blocks, request=0)
+            for each in self.submits(count)
+        ]
         (edition,) = fleet.editions
         began = time.process_time_ns()
         for each in prompts:
