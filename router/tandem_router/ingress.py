@@ -69,6 +69,7 @@ def read_submit(
     blocks = prefix_blocks.unpacked(message.prompt_blocks)
     for taken in ("task", "prompt_blocks", "voucher"):
         message.ClearField(taken)
+    message.DiscardUnknownFields()  # nobody counts their bytes
     own = router_pb2.Submit()  # else it would hold the memory of all that came beside it
     own.CopyFrom(message)
     first_span = ids.new_span_id() if tracing and own.parent_span else 0

@@ -101,6 +101,14 @@ def test_what_cannot_be_is_refused_alone_and_kept_nowhere(fields: dict[str, Any]
     assert len(submit.tokenizer_sha256) <= MAX_TOKENIZER_CHARACTERS
 
 
+@pytest.mark.promise("S6-166")
+def test_fields_that_nobody_knows_are_not_kept() -> None:
+    unknown = b"\xc2\x3e" + b"\xa0\x8d\x06" + b"x" * 100_000  # field 1000, a text of so many bytes
+    submit = router_pb2.Submit.FromString(_submit().SerializeToString() + unknown)
+    assert submit.ByteSize() > 100_000
+    assert _read(submit).message.ByteSize() < 1_000
+
+
 @pytest.mark.promise("S6-143", "S5-645")
 @pytest.mark.parametrize(
     ("asked", "allowed"),
