@@ -120,7 +120,7 @@ def test_what_is_not_asked_for_is_off() -> None:
     assert not found.task.HasField("logits")
     assert not found.task.sampling.HasField("logprobs")
     assert found.task.sampling.repetition_penalty == 1.0
-    assert (found.submit.priority, found.task.cache_salt, found.n) == (0, "", 1)
+    assert (found.submit.priority, found.task.cache_salt) == (0, "")
     assert (found.task.want_token_ids, found.task.want_report) == (True, False)
 
 

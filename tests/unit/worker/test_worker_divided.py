@@ -179,7 +179,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_it_serves_when_all_of_its_processes_do() -> None:
     stage = Stage()
     assert await stage.worker.start(stage.stop)
-    assert [each.asked for each in stage.started] == [[Join(b"for 2")], [Join(b"for 3")]]
+    assert [each.asked[0] for each in stage.started] == [Join(b"for 2"), Join(b"for 3")]
     assert stage.first.opened
     await stage.worker.close()
     assert all(each.killed for each in stage.started)
