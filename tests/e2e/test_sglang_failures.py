@@ -38,7 +38,7 @@ FOUND_WITHIN = 40.0
 """Seconds within which a dead scheduler must have become an error: its prefill needs six."""
 LONG: dict[str, Any] = {"max_tokens": 3000, "ignore_eos": True, "stream": True}
 LEAST = 6
-"""Sequences of which a worker dies, of some twelve that it has."""
+"""Sequences of which a worker dies, of a dozen or more that it has."""
 RUNS = 30
 """Requests beside each other, of all cases."""
 DECODE = ("decode_worker-0", "decode_worker-1")
