@@ -29,7 +29,7 @@ settings.register_profile(
 )
 settings.load_profile("tandem")
 MODELS = {"llama", "qwen3"}
-"""The modules of SGLang's models that tests load a model of."""
+"""SGLang's modules of the models that tests load."""
 
 
 @pytest.fixture(scope="session")
@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
             # As `nohup` and a shell's background have it. What tests start would ignore it too;
             # with a handler that does nothing this process does, and they do not.
             signal.signal(number, lambda *_: None)
-    _leave_models_out()
+    _leave_out_models()
     if hasattr(config, "workerinput"):
         return  # the process that started this one reports
     config.pluginmanager.register(SkipReasons())
@@ -69,10 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(FailedRerun(config))
 
 
-def _leave_models_out() -> None:
-    """Each process of SGLang's would import the modules of all models that SGLang knows: several
-    seconds of CPU time, and half a gigabyte.
-    """
+def _leave_out_models() -> None:
+    """Each scheduler of SGLang would import its modules of all 240 models: 4 s of CPU time."""
     if (found := find_spec("sglang")) is None or found.origin is None:
         return
     folder = Path(found.origin).parent / "srt" / "models"

@@ -46,7 +46,7 @@ DECODE = ("decode_worker-0", "decode_worker-1")
 
 @pytest.fixture(scope="module")
 def stack(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    """Two decode workers. What is refused is not to wait first."""
+    """A prefill worker, two decode workers, and a router that refuses at once where no pair is."""
     yield from serving(
         model_path,
         tmp_path_factory.mktemp("failures"),
@@ -58,7 +58,7 @@ def stack(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def standing(stack: Stack) -> list[str]:
-    """Its decode workers that nobody has killed."""
+    """The names of the stack's decode workers that are alive."""
     return [name for name in DECODE if stack.components[name].process.poll() is None]
 
 

@@ -1,5 +1,5 @@
-"""What the scripts say that run on SGLang's own classes: each in a process of its own, because it
-changes them, and all in forks of one that has imported them, because that takes long.
+"""Runs scripts on SGLang's own classes: each in a process of its own, because a script changes the
+classes, and all in forks of one process that has imported SGLang, because the import takes long.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def answers(script: Path, *arguments: str) -> dict[str, Any]:
-    """Of each of its checks, by name."""
+    """The answers of a script's checks, by name."""
     forks = _forks()
     assert forks.stdin is not None
     assert forks.stdout is not None
@@ -26,6 +26,7 @@ def answers(script: Path, *arguments: str) -> dict[str, Any]:
         forks.stdin.write(json.dumps([str(script), *arguments, folder]) + "\n")
         forks.stdin.flush()
         status = forks.stdout.readline()
+        assert status, "the process that has imported SGLang has ended"
         printed, errors = ((Path(folder) / name).read_text() for name in ("out", "err"))
     assert status == "0\n", errors[-3000:]
     found: dict[str, Any] = json.loads(printed.splitlines()[-1])
@@ -34,7 +35,7 @@ def answers(script: Path, *arguments: str) -> dict[str, Any]:
 
 @cache
 def _forks() -> subprocess.Popen[str]:
-    """The process, which ends with this one, by its pipes."""
+    """The process that forks; its pipes end it with this process."""
     paths = [str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     started = subprocess.Popen(
         [sys.executable, "-W", "ignore", str(HERE / "sglang_forks.py")],
