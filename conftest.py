@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import pkgutil
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("tandem")
+MODELS = {"llama", "qwen3"}
+"""SGLang's modules of the models that tests load."""
 
 
 @pytest.fixture(scope="session")
@@ -56,11 +61,21 @@ def pytest_configure(config: pytest.Config) -> None:
             # As `nohup` and a shell's background have it. What tests start would ignore it too;
             # with a handler that does nothing this process does, and they do not.
             signal.signal(number, lambda *_: None)
+    _leave_out_models()
     if hasattr(config, "workerinput"):
         return  # the process that started this one reports
     config.pluginmanager.register(SkipReasons())
     if config.getoption("rerun_failed"):
         config.pluginmanager.register(FailedRerun(config))
+
+
+def _leave_out_models() -> None:
+    """Each scheduler of SGLang would import its modules of all 240 models: 4 s of CPU time."""
+    if (found := find_spec("sglang")) is None or found.origin is None:
+        return
+    folder = Path(found.origin).parent / "srt" / "models"
+    names = {module.name for module in pkgutil.iter_modules([str(folder)])}
+    os.environ.setdefault("SGLANG_DISABLED_MODEL_ARCHS", ",".join(sorted(names - MODELS)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,7 +18,8 @@ from mutants.trial import run
 
 MUTANTS = load()
 SHORT = [mutant for mutant in MUTANTS if mutant.short]
-SEEDS = 60
+SEEDS = 12
+"""Three times as many as it takes until the last of the dozen is noticed."""
 RUN = Path(__file__).with_name("run.py")
 HARMLESS = Mutant(
     path="router/tandem_router/core/admission.py",
@@ -30,8 +31,7 @@ HARMLESS = Mutant(
 )
 
 
-def test_the_table_fits_the_tree_and_reaches_every_part() -> None:
-    assert faults(MUTANTS) == []
+def test_the_table_reaches_every_part() -> None:
     assert len(MUTANTS) >= 60
     for part in (
         "router/tandem_router/core/",
@@ -100,7 +100,7 @@ def test_the_simulation_notices_a_dozen_bugs_and_takes_nothing_harmless_for_one(
     assert survived == {str(HARMLESS)}
 
 
-def test_the_check_of_the_table_is_a_command() -> None:
+def test_the_table_fits_the_tree_as_a_command_says() -> None:
     done = subprocess.run(
         [sys.executable, str(RUN), "--check"], capture_output=True, text=True, check=False
     )

@@ -1,30 +1,48 @@
-"""What the scripts say that run on SGLang's own classes, in one process beside this one, because
-importing them takes long and changes the process.
+"""Runs scripts on SGLang's own classes: each in a process of its own, because a script changes the
+classes, and all in forks of one process that has imported SGLang, because the import takes long.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 HERE = Path(__file__).parent
 
 
-def answers(script: str) -> dict[str, Any]:
-    """Of each of its checks, by name."""
-    paths = [str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    finished = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / script)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "SGLANG_USE_CPU_ENGINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    found: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+def answers(script: Path, *arguments: str) -> dict[str, Any]:
+    """The answers of a script's checks, by name."""
+    forks = _forks()
+    assert forks.stdin is not None
+    assert forks.stdout is not None
+    with TemporaryDirectory() as folder:
+        forks.stdin.write(json.dumps([str(script), *arguments, folder]) + "\n")
+        forks.stdin.flush()
+        status = forks.stdout.readline()
+        assert status, "the process that has imported SGLang has ended"
+        printed, errors = ((Path(folder) / name).read_text() for name in ("out", "err"))
+    assert status == "0\n", errors[-3000:]
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
     return found
+
+
+@cache
+def _forks() -> subprocess.Popen[str]:
+    """The process that forks; its pipes end it with this process."""
+    paths = [str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    started = subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(HERE / "sglang_forks.py")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "SGLANG_USE_CPU_ENGINE": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    atexit.register(started.communicate)
+    return started

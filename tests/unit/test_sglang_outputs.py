@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
     """The answers of sglang_outputs_side.py."""
-    return sglang_sides.answers("sglang_outputs_side.py")
+    return sglang_sides.answers(sglang_sides.HERE / "sglang_outputs_side.py")
 
 
 STOP = {"type": "stop", "matched": 40}

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
     """The answers of sglang_rows_side.py."""
-    return sglang_sides.answers("sglang_rows_side.py")
+    return sglang_sides.answers(sglang_sides.HERE / "sglang_rows_side.py")
 
 
 @pytest.mark.promise("S5-380")

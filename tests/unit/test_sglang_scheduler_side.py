@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 @pytest.fixture(scope="module")
 def seen() -> dict[str, Any]:
     """The answers of sglang_scheduler_side.py."""
-    return sglang_sides.answers("sglang_scheduler_side.py")
+    return sglang_sides.answers(sglang_sides.HERE / "sglang_scheduler_side.py")
 
 
 def test_hand_overs_have_less_time_once_kv_has_moved(seen: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -49,9 +50,9 @@ def all_42(
         everything_42(0, each, [], stream_ptr, client_id)
 
 
-@pytest.fixture
-def executor(model_path: Path) -> Iterator[Executor]:
-    """One engine with all that any of the tests sets."""
+@contextmanager
+def running(model_path: Path) -> Iterator[Executor]:
+    """An executor with all that any of the tests sets."""
     config = local.sim(
         kv_cache_config=trtllm.KvCacheConfig(free_gpu_memory_fraction=0.5),
         gather_generation_logits=True,
@@ -60,9 +61,16 @@ def executor(model_path: Path) -> Iterator[Executor]:
         {"my_logits_pp": everything_42}, all_42
     )
     with pytest.warns(UserWarning, match="changes nothing here"):
-        running = Executor(model_path, config)
-    with running:
-        yield running
+        made = Executor(model_path, config)
+    with made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def executor(model_path: Path) -> Iterator[Executor]:
+    """One for all tests that leave no response unread."""
+    with running(model_path) as shared:
+        yield shared
 
 
 def results_of(executor: Executor, request_ids: Sequence[int]) -> Iterator[trtllm.Result]:
@@ -356,12 +364,13 @@ def test_each_end_has_its_reason(executor: Executor, streaming: bool) -> None:
 
 @pytest.mark.parametrize("name", ["my_logits_pp", trtllm.Request.BATCHED_POST_PROCESSOR_NAME])
 @differs("sim has no device stream, so a callback is to guard it")
-def test_a_callback_decides_every_token(executor: Executor, name: str) -> None:
+def test_a_callback_decides_every_token(model_path: Path, name: str) -> None:
     """test_logits_post_processor, test_logits_post_processor_batched"""
     asked = trtllm.Request(PROMPT, max_tokens=5, client_id=123)
     asked.logits_post_processor_name = name
-    ids = [executor.enqueue_request(asked) for _ in range(4)]
-    found = [result.output_token_ids[0][len(PROMPT) :] for result in results_of(executor, ids)]
+    with running(model_path) as executor:
+        ids = [executor.enqueue_request(asked) for _ in range(4)]
+        found = [each.output_token_ids[0][len(PROMPT) :] for each in results_of(executor, ids)]
     assert found == [[42] * 5] * 4
 
 

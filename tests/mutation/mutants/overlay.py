@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import os
+import re
 import resource
 import shutil
 import signal
@@ -24,6 +25,8 @@ COPIED = {
 }
 """What is not is a link to the working tree, so no mutant may be there."""
 _LEFT_OUT = {".git", ".venv"}
+_TESTS = re.compile(r"/test_\w+[.]py$")
+"""Files that pytest compiles in its own way."""
 _MEMORY = 8 << 30
 """Bytes that a mutant may ask for: one that never stops is to end itself, not the machine."""
 
@@ -36,13 +39,14 @@ class Overlay:
 
     def __init__(self, folder: Path) -> None:
         self.root = folder
-        ignore = shutil.ignore_patterns("__pycache__")
+        being_written = shutil.ignore_patterns("*.pyc.*")
         for entry in ROOT.iterdir():
             if entry.name in COPIED:
-                shutil.copytree(entry, folder / entry.name, ignore=ignore)
+                # With what Python has compiled of the tree: a copied source is as old as its own.
+                shutil.copytree(entry, folder / entry.name, ignore=being_written)
             elif entry.name not in _LEFT_OUT:
                 (folder / entry.name).symlink_to(entry)
-        compileall.compile_dir(folder, quiet=2, workers=1)
+        compileall.compile_dir(folder, quiet=2, workers=1, rx=_TESTS)
 
     @contextmanager
     def broken_by(self, mutant: Mutant) -> Iterator[None]:

@@ -58,9 +58,10 @@ class HealthBooks:
 
     def at(self, now: float) -> None:
         """Time has come to `now`."""
-        self._now = now
+        before, self._now = self._slot, now
         for key, past in self._pasts.items():
-            past.ends = [each for each in past.ends if each[0] >= self._slot - 1]
+            if self._slot != before:
+                past.ends = [each for each in past.ends if each[0] >= self._slot - 1]
             if past.out == "ejected" and past.until <= now:
                 past.out = "probation"
             if key in self._workers:
@@ -104,9 +105,11 @@ class HealthBooks:
     def forgive(self) -> None:
         """Where none of a kind is whole, all are."""
         for each in self._workers.values():
-            if each.usable and not any(not other.past.out for other in self._like(each)):
-                for other in self._like(each):
-                    self._restore(other)
+            if each.past.out and each.usable:
+                like = self._like(each)
+                if all(other.past.out for other in like):
+                    for other in like:
+                        self._restore(other)
 
     def consider(self, worker: WorkerBook) -> None:
         """It may have failed too often."""

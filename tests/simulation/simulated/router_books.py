@@ -344,7 +344,9 @@ class Books:
                 alone = worker.profile.instance if fingerprint.aggregated else ""
                 group = found.setdefault((fingerprint, alone), ([], []))
                 group[worker.profile.phase is Phase.DECODE].append(worker)
-        yield from (group for group in found.values() if meets(offer_of(group), wanted))
+        for group in found.values():
+            if wanted is NOTHING or meets(offer_of(group), wanted):
+                yield group
 
     def pairs(self, make: Make) -> int:
         return sum(len(prefill) * len(decode) for prefill, decode in self.groups(make))
@@ -441,9 +443,9 @@ class Books:
         for worker in self.workers.values():
             self.makes.add(make_of(worker.profile))
         for make in self.makes:
-            if self.pairs(make):
+            if paired := [each for each in self.groups(make) if all(each)]:
                 self.pairless.pop(make, None)
-                offers = frozenset(offer_of(each) for each in self.groups(make) if all(each))
+                offers = frozenset(map(offer_of, paired))
                 if self.offered.get(make, offers) != offers:
                     self.offered_since[make] = now
                 self.offers[make] = self.offered[make] = offers

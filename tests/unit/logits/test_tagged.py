@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jsonschema
 import numpy
 import pytest
+import sglang_sides
 import tokenizers
 from logits_bench import EOS, REGISTRY
 from tagged_uses import (
@@ -146,18 +144,8 @@ def test_the_most_calls_are_compiled_and_one_more_is_refused(model: Model) -> No
 def test_xgrammar_takes_the_same_answers_but_does_not_look_at_tokens(tmp_path: Path) -> None:
     """SGLang's backend by that name, given what the process that compiles forms writes for it."""
     save_model(tmp_path)
-    here = Path(__file__).parent
-    paths = [str(here.parents[2]), str(here), os.environ.get("PYTHONPATH", "")]
-    finished = subprocess.run(
-        [sys.executable, "-W", "ignore", str(here / "structural_tags_side.py"), str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "SGLANG_USE_CPU_ENGINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    seen = json.loads(finished.stdout.splitlines()[-1])
+    script = Path(__file__).with_name("structural_tags_side.py")
+    seen = sglang_sides.answers(script, str(tmp_path))
     assert seen["refused"] == []
     assert seen["taken"] == [
         ["calls must come", list(SPELLED)],
