@@ -337,7 +337,7 @@ class Core:
         if trust.silent(age, stalls_after=bounds.stall_seconds):
             self.state.actions += [actions.WorkerStalled(worker.key, trust.stalled, age or 0.0)]
             self._fleet_changed(worker)
-        if worker.legs and trust.gives_up(age, after=bounds.stall_failover_seconds):
+        if age is not None and worker.legs and trust.gives_up(age, bounds.stall_failover_seconds):
             reason = f"its engine has work and has made no step for {age:.0f} s"
             self.state.actions.append(actions.GiveUpWorker(worker.key, reason))
 

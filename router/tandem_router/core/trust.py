@@ -123,9 +123,9 @@ class Trust:
     """Ejections since it was last whole for long."""
     ejections: int = 0
     failures: int = 0
+    """Since the router's start, as `ejections` and `faults`."""
     faults: int = 0
-    """What could not be read of its output, since the router's start, as `ejections`, `failures`.
-    """
+    """What could not be read of its output."""
     probe: int = 0
     """PROBATION: the leg that it has to prove itself with; 0: none runs."""
     passed: int = 0
@@ -279,11 +279,11 @@ class Trust:
         self.stalled = seconds is not None and seconds >= stalls_after
         return self.stalled is not was
 
-    def gives_up(self, seconds: float | None, *, after: float) -> bool:
+    def gives_up(self, seconds: float, after: float) -> bool:
         """The engine has made no step for so long, while legs are open there. Returns whether its
         stream is to be closed by that, which is said once.
         """
-        if self.given_up or seconds is None or seconds < after:
+        if self.given_up or seconds < after:
             return False
         self.given_up = True
         return True
