@@ -54,7 +54,7 @@ class WorkerConnection:
     ) -> None:
         self.listed = listed
         self.complaints = Complaints(log)
-        """Lines of what of its output cannot be read."""
+        """Log lines that name the worker's unreadable output."""
         self.is_listed = True
         self.description: worker_pb2.WorkerDescription | None = None
         """As last told, its load included."""

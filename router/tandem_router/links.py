@@ -309,7 +309,7 @@ class WorkerLink:
 
     def __init__(self, complaints: Complaints | None = None) -> None:
         self.complaints = complaints or Complaints(log)
-        """Lines of what of the worker's output cannot be read, over all streams to it."""
+        """Log lines that name the worker's unreadable output, over all streams to its address."""
         self.address = ""
         """The worker's, from `Relay.worker_up` on, like the next two."""
         self.number = 0
@@ -333,7 +333,7 @@ class WorkerLink:
         """Requests whose tasks no further leg runs."""
         self._paired = False
         self.given_up: actions.GiveUpWorker | None = None
-        """The stream is to be closed by that; None: it is not."""
+        """Why the core has the stream closed; None: the stream goes on."""
 
     def start(self, action: actions.StartLeg) -> None:
         """Raises ValueError or DecodeError where it cannot be said: it must not come to light when

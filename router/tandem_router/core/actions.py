@@ -158,7 +158,9 @@ class GiveUpWorker(msgspec.Struct, frozen=True):
     worker: str
     reason: str
     died: bool = False
-    """Say that it may have died: what had begun there may be to blame."""
+    """The WorkerDown to come says that the worker may have died: what had begun there may be to
+    blame.
+    """
 
 
 class CanaryFailed(msgspec.Struct, frozen=True):

@@ -27,11 +27,11 @@ class TrustSnapshot(NamedTuple):
     """Since the router's start, as `ejections` and `faults`."""
     ejections: int
     faults: int
-    """What could not be read of its output."""
+    """Messages of the worker that this router could not read."""
 
 
 UNKNOWN = TrustSnapshot(Standing.WHOLE, 0, 0, 0, 0, 0)
-"""Of an address of which nothing is known."""
+"""An address that this router has met no worker at."""
 
 
 class WorkerSnapshot(NamedTuple):

@@ -125,7 +125,7 @@ class Trust:
     failures: int = 0
     """Since the router's start, as `ejections` and `faults`."""
     faults: int = 0
-    """What could not be read of its output."""
+    """Messages of the worker that this router could not read."""
     probe: int = 0
     """PROBATION: the leg that it has to prove itself with; 0: none runs."""
     passed: int = 0
@@ -133,7 +133,7 @@ class Trust:
     absent: int = 0
     """Slots of time in which the worker was not connected."""
     _faults: deque[float] = field(default_factory=deque)
-    """When the last faults were found."""
+    """Times of the last faults that count for an ejection."""
     _ended: int = 0
     _failed: int = 0
     _ended_before: int = 0
@@ -254,8 +254,9 @@ class Trust:
         self.failures += 1
 
     def unreadable(self, now: float, *, eject_after: int, seconds: float) -> bool:
-        """Output of the worker could not be read, which its record of failures has. Returns whether
-        the worker is EJECTED for so many faults, for so many seconds: none, where that is 0.
+        """Output of the worker could not be read; `count_failure` is told of that too. Returns
+        whether the worker is EJECTED by that, for so many seconds. `eject_after`: faults within a
+        minute; 0: no fault ejects a worker.
         """
         self.faults += 1
         if not eject_after or now < self.closed_until:
@@ -323,7 +324,7 @@ class Trust:
         self._ended = self._failed = 0
 
     def is_forgotten(self, now: float) -> bool:
-        """The worker was away for so long, and is not kept away, that nothing of it is kept."""
+        """The worker was away for so long that nothing of it is kept, and is not kept away."""
         return self.absent * SLOT_SECONDS > FORGET_SECONDS and self.closed_until <= now
 
     def _become(self, standing: Standing) -> None:

@@ -257,7 +257,7 @@ class Bounds:
     eject_after_faults: int = 3
     """Faults of a worker's output within a minute before it is ejected for them; 0: none is."""
     eject_seconds: float = 60.0
-    """So long no stream to it is opened."""
+    """For so long no stream is opened to a worker that was ejected for its faults."""
     eject_after_failures: int = 5
     """A worker's own, lately, before it may be ejected for them; 0: none is."""
     eject_ratio: float = 0.3
