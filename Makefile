@@ -15,7 +15,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields chart chart-test cluster-test bench model lock lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -95,6 +95,9 @@ settings: lean ## generate docs/configuration.md from the settings classes
 
 fields: lean ## generate the tables of all fields in docs/api.md from the rules by which bodies are read
 	$(BIN)/python scripts/generate_field_table.py
+
+lifecycle: lean ## count the calls of a request and a token, into docs/request-lifecycle.md
+	$(BIN)/python benchmarks/token_calls.py --page $(ARGS)
 
 chart: lean ## generate the schema, README table and manifests of helm/tandem
 	$(BIN)/python scripts/generate_chart.py

@@ -60,14 +60,7 @@ class Metrics:
             for endpoint in ENDPOINTS
             for outcome, fault in _FAULTS.items()
         }
-        refused = Counter(
-            "tandem_frontend_refused_connections",
-            "Connections that were answered without a request, and closed: too many, not in time,"
-            " or no HTTP.",
-            ["code"],
-            registry=registry,
-        )
-        self._refused = {each.code: refused.labels(each.code) for each in _BELOW_REQUESTS}
+        self._refused = _refused_connections(registry)
         self.request_seconds = Histogram(
             "tandem_frontend_request_seconds",
             "Time from a generating request's arrival to its end.",
@@ -147,6 +140,18 @@ class Metrics:
             ("draining", "1 while this process shuts down.", draining),
         ):
             Gauge(f"tandem_frontend_{name}", text, registry=self.registry).set_function(value)
+
+
+def _refused_connections(registry: CollectorRegistry) -> dict[str, Counter]:
+    """A counter for each code with which a connection is refused."""
+    refused = Counter(
+        "tandem_frontend_refused_connections",
+        "Connections that were answered without a request, and closed: too many, not in time,"
+        " or no HTTP.",
+        ["code"],
+        registry=registry,
+    )
+    return {each.code: refused.labels(each.code) for each in _BELOW_REQUESTS}
 
 
 def _counter(name: str, text: str, registry: CollectorRegistry) -> Counter:

@@ -22,7 +22,7 @@ from tandem.errors import (
 )
 from tandem.sampling import TOP_K_OFF, check_ranges
 from tandem.v1 import common_pb2, router_pb2
-from tandem.wire import columns
+from tandem.wire import frames
 from tandem_router.core import actions, events
 from tandem_router.core.values import MOST_MS
 from tandem_router.ingress import check_names
@@ -129,7 +129,7 @@ class Answers:
 
     def add_payload(self, worker: int, payload: bytes) -> str:
         try:
-            rows = columns.parse(payload)
+            rows = frames.parse(payload)
             prompts = self._prompts(rows)
             self._check(worker, rows)
             responses = prompts + _responses(rows)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from google.protobuf.message import DecodeError
 
 from tandem.v1 import common_pb2
-from tandem.wire import columns
+from tandem.wire import frames
 
 SECONDS = 60.0
 """So long after the last complaint."""
@@ -32,13 +32,13 @@ class Inspection:
         sequence runs on another worker.
         """
         try:
-            parsed = columns.parse(payload)
+            parsed = frames.parse(payload)
         except DecodeError:
             return "a payload that is no tandem.v1.TokenColumns"
         rows = len(parsed.sequence)
         if not rows == len(parsed.offset) == len(parsed.token_count) == len(parsed.text):
             return "columns that differ in length"
-        if max(parsed.token_count, default=0) > columns.MOST_ROW_TOKENS:
+        if max(parsed.token_count, default=0) > frames.MOST_ROW_TOKENS:
             return "a number that cannot be"
         if len(parsed.token_id) > sum(parsed.token_count):
             return "token ids of no row"

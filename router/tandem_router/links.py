@@ -14,7 +14,7 @@ from tandem.complaints import Complaints
 from tandem.errors import SlowClientError, TandemError
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import router_pb2, worker_pb2
-from tandem.wire import parts
+from tandem.wire import frames
 from tandem.wire.outbox import Outbox
 from tandem_router import translate
 from tandem_router.core import actions
@@ -130,7 +130,7 @@ class FrontendLink:
         self._backlog = 0
         self._held = budget.allotment(self._end_for_room)
         """Bytes of the budget that the backlog takes, once it exceeds `_unwatched`."""
-        self._payloads: list[tuple[int, bytes]] = []
+        self._payloads: list[frames.Part] = []
         """Each with the number of its worker."""
         self._runs: list[tuple[int, int]] = []
         self._queue_waits: list[router_pb2.QueueWait] = []
@@ -228,8 +228,8 @@ class FrontendLink:
             return None if message is None else message.SerializeToString()
         payloads, self._payloads, self._backlog = self._payloads, [], 0
         if len(payloads) == 1:
-            return parts.write(*payloads[0])
-        return _joined(payloads).SerializeToString() if payloads else None
+            return frames.write_part(*payloads[0])
+        return frames.join_parts(payloads).SerializeToString() if payloads else None
 
     def _take_all(self) -> router_pb2.RouterMessage | None:
         """Whatever waits, or the first of it."""
@@ -249,7 +249,7 @@ class FrontendLink:
             self._held.give_back(self._held.size - self._backlog)
         if not (payloads or ends or draining or lost or runs or waits or fleet is not None):
             return None
-        message = _joined(payloads)
+        message = frames.join_parts(payloads)
         if ends:
             message.ends.extend(ends)
         if lost:
@@ -266,7 +266,7 @@ class FrontendLink:
             message.queue_wait.extend(waits)
         return message
 
-    def _take_some(self) -> tuple[list[tuple[int, bytes]], list[router_pb2.SequenceEnd]]:
+    def _take_some(self) -> tuple[list[frames.Part], list[router_pb2.SequenceEnd]]:
         """The first of a large backlog. Ends come after all payloads: they apply after them."""
         count, size = _first_items(len(payload) for _, payload in self._payloads)
         payloads, self._payloads = self._payloads[:count], self._payloads[count:]
@@ -279,20 +279,6 @@ class FrontendLink:
         if self._payloads or self._ends:
             self.outbox.notify()
         return payloads, ends
-
-
-def _joined(payloads: list[tuple[int, bytes]]) -> router_pb2.RouterMessage:
-    """A message with these payloads; neighbours of one worker become one part."""
-    workers: list[int] = []
-    sizes: list[int] = []
-    for worker, payload in payloads:
-        if workers and workers[-1] == worker:
-            sizes[-1] += len(payload)
-        else:
-            workers.append(worker)
-            sizes.append(len(payload))
-    joined = b"".join([payload for _, payload in payloads])
-    return router_pb2.RouterMessage(payload=joined, part_worker=workers, part_bytes=sizes)
 
 
 def _end_bytes(end: router_pb2.SequenceEnd) -> int:

@@ -28,7 +28,7 @@ from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.served_model import takes
 from tandem.upstream.submission import Submission
 from tandem.v1 import router_pb2
-from tandem.wire.parts import Part
+from tandem.wire.frames import Part
 
 _DEADLINE_GRACE_SECONDS = 5.0
 """The router ends a request at its deadline; this long after, the frontend does it without it."""

@@ -7,8 +7,7 @@ nobody knows; it is counted, named, and told to the router, which knows whose fa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Mapping
 
 from google.protobuf.message import DecodeError
 
@@ -20,7 +19,7 @@ from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.runs import Runs
 from tandem.v1 import common_pb2, router_pb2
-from tandem.wire import columns as wire_columns
+from tandem.wire import frames
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class Output:
         if message.run_sequence or message.run_worker:
             self._begin_all(stream, message)
         if payload := message.payload:
-            for worker, part in _parts(message, payload):
+            for worker, part in frames.split_parts(message, payload):
                 self.receive_part(stream, worker, part)
         if message.lost:
             for worker in message.lost[:]:
@@ -90,11 +89,11 @@ class Output:
 
     def receive_part(self, stream: RouterStream, worker: int, payload: bytes) -> None:
         """What one worker wrote; 0: the router does not say which."""
-        if (row := wire_columns.lone_row(payload)) is not None:
+        if (row := frames.read_row(payload)) is not None:
             self._lone(stream, worker, row)
             return
         try:
-            columns = wire_columns.parse(payload)
+            columns = frames.parse(payload)
         except DecodeError:
             if not worker:
                 raise
@@ -125,7 +124,7 @@ class Output:
             for fault in set(out.faults.values()):
                 self._complain(stream, worker, fault)
 
-    def _lone(self, stream: RouterStream, worker: int, row: wire_columns.Row) -> None:
+    def _lone(self, stream: RouterStream, worker: int, row: frames.Row) -> None:
         """Hand out a payload of one row of text, the usual payload of a lone stream."""
         routes = self._running.of(stream, worker) if worker else self._routes
         sequence, _, count, _ = row
@@ -189,19 +188,3 @@ class Output:
             reason=fault,
             worker=worker,
         )
-
-
-def _parts(message: router_pb2.RouterMessage, payload: bytes) -> Sequence[tuple[int, bytes]]:
-    """Workers and what they wrote, in order. Raises ValueError where the lengths disagree."""
-    workers, sizes = message.part_worker[:], message.part_bytes[:]
-    if not workers:
-        return ((0, payload),)
-    if sum(sizes) != len(payload) or 0 in workers:
-        raise ValueError("the parts of a payload do not make the whole payload")
-    if len(workers) == 1:
-        return ((workers[0], payload),)
-    ends = accumulate(sizes)
-    return [
-        (worker, payload[end - size : end])
-        for worker, size, end in zip(workers, sizes, ends, strict=True)
-    ]

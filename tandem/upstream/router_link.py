@@ -20,9 +20,9 @@ from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.old_streams import OldStreams
 from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import router_pb2
-from tandem.wire import parts
+from tandem.wire import frames
+from tandem.wire.frames import Part
 from tandem.wire.grpc import open_channel
-from tandem.wire.parts import Part
 from tandem.wire.silence import Silence
 from tandem.wire.tls import PeerTls
 
@@ -192,7 +192,7 @@ class RouterLink:
 
 def _read(message: bytes) -> Part | router_pb2.RouterMessage:
     """A part, where there is no more. Raises DecodeError."""
-    return parts.read(message) or router_pb2.RouterMessage.FromString(message)
+    return frames.read_part(message) or router_pb2.RouterMessage.FromString(message)
 
 
 def _readable(message: Part | router_pb2.RouterMessage | None) -> router_pb2.RouterMessage:

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from tandem.errors import WorkerError
 from tandem.upstream.request_state import RequestState
 from tandem.v1 import common_pb2
-from tandem.wire.columns import MOST_ROW_TOKENS, Row
+from tandem.wire.frames import MOST_ROW_TOKENS, Row
 
 WITH_TOKEN_IDS = 1 << 62
 GAP = "a row is missing or comes again"

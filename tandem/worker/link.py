@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
 
 from tandem.v1 import worker_pb2
-from tandem.wire.columns import Draft
-from tandem.wire.fields import head, varint
+from tandem.wire import frames
+from tandem.wire.frames import Draft
 from tandem.wire.outbox import Outbox
 from tandem.worker.core.outgoing import Outgoing
-
-_ENVELOPES: Final = head(worker_pb2.WorkerFrame, "envelopes")
-_DESTINATION: Final = head(worker_pb2.Envelope, "destination")
-_PAYLOAD: Final = head(worker_pb2.Envelope, "payload")
 
 
 class RouterLink:
@@ -60,7 +55,9 @@ class RouterLink:
         can write.
         """
         drafts, events = self._outgoing.take()
-        frame = b"".join([self._envelope(to, draft) for to, draft in drafts.items()])
+        frame = b"".join(
+            [frames.write_envelope(to, self._written(to, draft)) for to, draft in drafts.items()]
+        )
         while self._outgoing.unsendable:
             self._unsendable(*self._outgoing.unsendable.pop())
         if self._outgoing.waits:
@@ -71,14 +68,6 @@ class RouterLink:
             frame += worker_pb2.WorkerFrame(load=self._load()).SerializeToString()
             self._load_due = False
         return frame or None
-
-    def _envelope(self, destination: int, draft: Draft) -> bytes:
-        """A part of a frame. Most frames are nothing else, so it is written by hand."""
-        payload = self._written(destination, draft)
-        envelope = b"".join(
-            (_DESTINATION, varint(destination), _PAYLOAD, varint(len(payload)), payload)
-        )
-        return b"".join((_ENVELOPES, varint(len(envelope)), envelope))
 
     def _written(self, destination: int, draft: Draft) -> bytes:
         """A frontend's payload. What of it cannot be written costs its own sequence."""

@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.free_ports import FreePorts
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
-from tandem.wire.columns import parse
+from tandem.wire.frames import parse
 from tandem.wire.grpc import open_channel
 
 HERE = Path(__file__).parent

@@ -23,7 +23,7 @@ _FILE = re.compile(
     r"`((?:tandem|frontend|router|prefill_worker|decode_worker|aggregated_worker|kits|monitoring"
     r"|tests|benchmarks|scripts|examples|proto|docker|deploy|helm|model|docs)/[\w./*-]*)`"
 )
-_CLASS = re.compile(r"`_?([A-Z][a-z]+(?:[A-Z][a-z]*)*)(?=[.(`])")
+_CLASS = re.compile(r"`(_?[A-Z][a-z]+(?:[A-Z][a-z]*)*)(?=[.(`])")
 
 
 def replaced(path: Path) -> Iterator[str]:

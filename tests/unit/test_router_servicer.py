@@ -18,7 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.errors import HookError
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2, worker_pb2_grpc
-from tandem.wire.columns import Draft
+from tandem.wire.frames import Draft
 from tandem.wire.grpc import Server, open_channel
 from tandem_router.config import RouterConfig
 from tandem_router.server import RunningRouter, running

@@ -16,12 +16,12 @@ from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.routers import Routers
 from tandem.v1 import router_pb2
-from tandem.wire import parts
+from tandem.wire import frames
 from tandem.wire.grpc import Server
 
 WAIT_SECONDS = 60.0
 NO_MESSAGE = b"\xff"
-PART = parts.write(1, b"")
+PART = frames.write_part(1, b"")
 UNREADABLE = "a message is no tandem.v1.RouterMessage"
 
 

@@ -118,7 +118,7 @@ def _free_slots(state: State, request: Request) -> int:
         return 0
     if request.voucher is not None:
         return state.fleet.decode_slots(request.voucher.kv_peer)
-    if request.submit.context_only:
+    if request.context_only:
         return state.fleet.parking_slots(request.edition, request.needs)
     return state.fleet.free_pairs(request.edition, request.needs)
 

@@ -105,7 +105,7 @@ class Legs:
         self._last_leg += 1
         made = sequence.made if sequence.made is not None and sequence.made.used else None
         says_made = worker.phase is Phase.DECODE and sequence.made is not None and made is None
-        is_prefill, submit, voucher = worker.phase is Phase.PREFILL, request.submit, request.voucher
+        is_prefill, voucher = worker.phase is Phase.PREFILL, request.voucher
         tokens = self._tokens(request, worker, made)
         sent: Blocks = state.fleet.prefixes.send(worker, request.prompt) if is_prefill else ()
         leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, sent, held)
@@ -130,7 +130,7 @@ class Legs:
                 overlay=sequence.overlay,
                 request=request.number,
                 hold_output=held,
-                context_only=submit.context_only,
+                context_only=request.context_only,
                 say_made=says_made,
                 say_logprobs=says_logprobs,
                 made=bytes(made.steps) if made else b"",

@@ -110,7 +110,7 @@ class Lifecycle:
         if sequence.judged or not running:
             return
         sequence.judged = True
-        whole = sequence.request.submit.context_only or leg.worker.profile.propagate_terminate
+        whole = sequence.request.context_only or leg.worker.profile.propagate_terminate
         if terminate and whole:
             self.end(sequence, stop_reason=reason, completion_tokens=completion_tokens)
             self.end_request(sequence.request, stop_reason=reason)
@@ -229,7 +229,7 @@ class Lifecycle:
     def _prefill_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
         decode = sequence.decode
         held = decode is not None and decode.held
-        if sequence.request.submit.context_only and closed.outcome is Outcome.FINISHED:
+        if sequence.request.context_only and closed.outcome is Outcome.FINISHED:
             self._context_closed(sequence, leg)
         elif closed.outcome in (Outcome.FINISHED, Outcome.TERMINATED):
             if held and leg.worker.profile.has_hook:
@@ -334,7 +334,7 @@ class Lifecycle:
             self._run_again(sequence, error.code)
         elif (
             repeatable
-            and request.submit.context_only
+            and request.context_only
             and isinstance(error, ParkingFullError)
             and self._state.fleet.parkers(
                 request.edition, request.needs, other_than=sequence.no_room_at
@@ -440,14 +440,13 @@ class Lifecycle:
             request.allotment.give_back(request.let_go_bytes)
 
     def _request_ended(self, request: Request) -> None:
-        submit = request.submit
         self._state.traces.remove(request)
         story = of_request(request, self._state.fleet, self._state.now)
+        if requests := self._state.frontends.get(request.frontend):
+            for each in request.sequences:
+                requests.pop(each.number, None)
         self._forget_request(request)
         self._forget_session(request)
-        if requests := self._state.frontends.get(request.frontend):
-            for number in range(submit.first_sequence, submit.first_sequence + submit.n):
-                requests.pop(number, None)
         self._state.counts.requests[request.outcome] += 1
         self._state.actions.append(
             RequestEnded(story, request=request.number, workers=tuple(sorted(request.workers)))

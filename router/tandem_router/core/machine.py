@@ -459,7 +459,8 @@ class Core:
         self.state.may_start = False
         queued, self.state.queued = self.state.queued, []
         self._starts.start()
-        stories.note_queue_causes(queued, self.state.fleet)
+        if queued:
+            stories.note_queue_causes(queued, self.state.fleet)
 
     def _take_proved(self, proved: list[Worker]) -> None:
         for worker in proved:

@@ -84,6 +84,8 @@ class Request:
     let_go_bytes: int = 0
     """What the prompt took that the task no longer has."""
     voucher: Voucher | None = field(init=False)
+    context_only: bool = field(init=False)
+    """The message's, which is asked for more often than a message's field is cheap."""
     first_span: int = field(init=False)
     needs: Needs = field(init=False)
     prompt: Prompt = field(init=False)
@@ -91,6 +93,7 @@ class Request:
     def __post_init__(self, asked: Submit) -> None:
         self.frontend, self.submit, self.task = asked.frontend, asked.message, asked.task
         self.voucher, self.first_span = asked.voucher, asked.first_span
+        self.context_only = self.submit.context_only
         self.prompt_tokens = known = self.submit.prompt_tokens
         tokens = known + (self.submit.max_tokens or 1) if known else 0
         self.needs = asked.needs._replace(tokens=tokens)
@@ -101,7 +104,7 @@ class Request:
     @property
     def half(self) -> bool:
         """Whether one phase of it runs alone."""
-        return self.submit.context_only or self.voucher is not None
+        return self.context_only or self.voucher is not None
 
     @property
     def may_run(self) -> bool:

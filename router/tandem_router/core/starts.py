@@ -60,13 +60,13 @@ class Starts:
 
         def is_stuck(each: Sequence) -> bool:
             request = each.request
-            alone = request.submit.context_only
+            alone = request.context_only
             return not alone and (each.avoided, mine.meeting(request.needs)) in stuck
 
         while sequence := queue.head(is_stuck if stuck else None):
             request, avoided = sequence.request, sequence.avoided
             needs = request.needs
-            if request.submit.context_only:
+            if request.context_only:
                 passes = bool(stuck) and not fleet.free_pairs(edition)
                 if passes or not self._prefill(sequence, edition):
                     break

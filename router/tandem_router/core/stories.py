@@ -79,8 +79,8 @@ def note_queue_causes(queued: Iterable[Sequence], fleet: Fleet) -> None:
 
 def _queue_cause(sequence: Sequence, fleet: Fleet) -> str:
     """Why a sequence waits, for people."""
-    request, submit = sequence.request, sequence.request.submit
-    if submit.context_only:
+    request = sequence.request
+    if request.context_only:
         free = fleet.parking_slots(request.edition, request.needs)
         return _OTHERS if free else "no slot is free on a prefill worker that parks KV"
     kv_peer = "" if request.voucher is None else request.voucher.kv_peer

@@ -60,7 +60,7 @@ class Queue:
         """The account of the key that was served last, at that moment."""
 
     def add(self, sequence: Sequence) -> None:
-        key = sequence.request.submit.tenant
+        key = sequence.request.prompt.tenant
         account = self.accounts.get(key)
         if account is None:
             account = self.accounts[key] = Account()
@@ -73,7 +73,7 @@ class Queue:
         bisect.insort(account.line, sequence, key=_RANK)
 
     def remove(self, sequence: Sequence) -> None:
-        key = sequence.request.submit.tenant
+        key = sequence.request.prompt.tenant
         account = self.accounts[key]
         line = account.line
         del line[bisect.bisect_left(line, sequence.rank, key=_RANK)]
@@ -83,18 +83,19 @@ class Queue:
 
     def begin(self, sequence: Sequence) -> None:
         """It leaves the queue, and is to hold its slots until `settle`."""
-        account = self.accounts[sequence.request.submit.tenant]
+        account = self.accounts[sequence.request.prompt.tenant]
         self._level = account.given
         account.running += 1
         self.remove(sequence)
 
     def settle(self, sequence: Sequence, seconds: float) -> None:
         """Charge the key of a sequence for the seconds that the sequence held its slots."""
-        submit = sequence.request.submit
-        account = self.accounts[submit.tenant]
-        account.given += seconds / submit.weight
+        request = sequence.request
+        key = request.prompt.tenant
+        account = self.accounts[key]
+        account.given += seconds / request.submit.weight
         account.running -= 1
-        self._rest(submit.tenant, account)
+        self._rest(key, account)
 
     def head(self, passed: Callable[[Sequence], bool] | None = None) -> Sequence | None:
         """Who is next, but for sequences that are passed."""

@@ -159,35 +159,44 @@ def server_args(
         "enable_custom_logit_processor": processors,
     }
     if lora_adapters:
-        arguments |= {
-            "enable_lora": True,
-            "lora_paths": [
-                {"lora_name": each.name, "lora_path": str(each.path)} for each in lora_adapters
-            ],
-        }
+        arguments |= _lora(lora_adapters)
     if options.seeded_sampling:
         arguments["sampling_backend"] = "pytorch"
     if role is not Role.AGGREGATED:
-        arguments |= {
-            "disaggregation_mode": role.value,
-            "disaggregation_transfer_backend": options.transfer_backend,
-            "disaggregation_bootstrap_port": ports.bootstrap,
-        }
+        arguments |= _disaggregated(options, role, ports)
     if ports.meeting:
         arguments.setdefault("nccl_port", ports.meeting)  # an operator's own goes first
-    if ports.inner:
-        arguments["port"] = ports.inner
-    if nodes.count > 1:
-        arguments |= {
-            "nnodes": nodes.count,
-            "node_rank": nodes.rank,
-            "dist_init_addr": nodes.leader,
-        }
-    if role is Role.DECODE and options.decode_prefix_cache:
-        arguments["disaggregation_decode_enable_radix_cache"] = True
+    arguments |= _place(nodes, ports)
     if role is Role.DECODE and device == "cpu":
         # The default keeps retracted pages in pinned memory, which needs CUDA.
         arguments.setdefault("disaggregation_decode_retraction_backup", "cpu_tensor")
+    return arguments
+
+
+def _lora(adapters: Sequence[LoraAdapter]) -> dict[str, Any]:
+    """Arguments of an engine that loads these adapters."""
+    paths = [{"lora_name": each.name, "lora_path": str(each.path)} for each in adapters]
+    return {"enable_lora": True, "lora_paths": paths}
+
+
+def _place(nodes: Nodes, ports: Ports) -> dict[str, Any]:
+    """Arguments that say where an engine listens, and which of several nodes it runs on."""
+    inner = {"port": ports.inner} if ports.inner else {}
+    if nodes.count == 1:
+        return inner
+    shared = {"nnodes": nodes.count, "node_rank": nodes.rank, "dist_init_addr": nodes.leader}
+    return inner | shared
+
+
+def _disaggregated(options: Options, role: Role, ports: Ports) -> dict[str, Any]:
+    """Arguments of an engine that runs one phase."""
+    arguments: dict[str, Any] = {
+        "disaggregation_mode": role.value,
+        "disaggregation_transfer_backend": options.transfer_backend,
+        "disaggregation_bootstrap_port": ports.bootstrap,
+    }
+    if role is Role.DECODE and options.decode_prefix_cache:
+        arguments["disaggregation_decode_enable_radix_cache"] = True
     return arguments
 
 

@@ -189,7 +189,7 @@ class EngineThread:
         from sglang.srt.plugins import load_plugins
         from sglang.version import __version__
 
-        from tandem.engine.sglang import controller, cpu, scheduler, unequal
+        from tandem.engine.sglang import controller, cpu
         from tandem.engine.sglang.processor import TandemLogitProcessor
 
         load_plugins()
@@ -202,46 +202,11 @@ class EngineThread:
             controller.run, additions.further, additions.errors
         )
 
-        def check(server_args: Any) -> None:
-            kept.check(self._kept, server_args.resolved_dict())
-            if self._unequal:
-                unequal.check(server_args)
-
-        thread = self
-
-        class Engine(upstream.Engine):
-            run_scheduler_process_func = staticmethod(
-                functools.partial(scheduler.run_scheduler, additions=additions)
-            )
-
-            @classmethod
-            def _launch_scheduler_processes(
-                cls, server_args: Any, port_args: Any, *others: Any, **more: Any
-            ) -> Any:
-                """Here SGLang has read the model's configuration, and no weights yet."""
-                thread._port_args = port_args
-                check(server_args)
-                made = super()._launch_scheduler_processes(server_args, port_args, *others, **more)
-                _, thread._processes = made
-                return made
-
-            @classmethod
-            def _launch_detokenizer_subprocesses(
-                cls, *_args: Any, **_kwargs: Any
-            ) -> tuple[list[Any], list[str]]:
-                """None: the worker makes the text, and the scheduler sends it the token ids."""
-                return [], []
-
-            def shutdown(self) -> None:
-                """Nothing: SGLang calls it at the exit, of an engine that failed to start too, and
-                it would kill every child of this process. `_run` ends what there is.
-                """
-
         self._launching.set()
         atexit.register(self._kill_children)  # else an exit without `stop` would wait for them
         if self._stop.is_set():
             raise StartError("stopped while starting")
-        engine = Engine(**self._arguments)
+        engine = self._engine_class(upstream.Engine, additions)(**self._arguments)
         engine.loop.close()  # made for SGLang's synchronous calls, which nobody makes here
         atexit.unregister(engine.shutdown)  # which keeps the engine
         started = engine._scheduler_init_result
@@ -262,6 +227,52 @@ class EngineThread:
             shutdown_request=ShutdownReq,
             abort_request=AbortReq,
         )
+
+    def _engine_class(self, base: Any, additions: Additions) -> Any:
+        """SGLang's Engine, whose schedulers have the additions, without its detokenizer and its way
+        of ending.
+        """
+        from tandem.engine.sglang import scheduler
+
+        thread = self
+
+        class Engine(base):
+            run_scheduler_process_func = staticmethod(
+                functools.partial(scheduler.run_scheduler, additions=additions)
+            )
+
+            @classmethod
+            def _launch_scheduler_processes(
+                cls, server_args: Any, port_args: Any, *others: Any, **more: Any
+            ) -> Any:
+                """Here SGLang has read the model's configuration, and no weights yet."""
+                thread._port_args = port_args
+                thread._check(server_args)
+                made = super()._launch_scheduler_processes(server_args, port_args, *others, **more)
+                _, thread._processes = made
+                return made
+
+            @classmethod
+            def _launch_detokenizer_subprocesses(
+                cls, *_args: Any, **_kwargs: Any
+            ) -> tuple[list[Any], list[str]]:
+                """None: the worker makes the text, and the scheduler sends it the token ids."""
+                return [], []
+
+            def shutdown(self) -> None:
+                """Nothing: SGLang calls it at the exit, of an engine that failed to start too, and
+                it would kill every child of this process. `_run` ends what there is.
+                """
+
+        return Engine
+
+    def _check(self, server_args: Any) -> None:
+        """Raises StartError where SGLang made of our arguments what this engine cannot run with."""
+        from tandem.engine.sglang import unequal
+
+        kept.check(self._kept, server_args.resolved_dict())
+        if self._unequal:
+            unequal.check(server_args)
 
     def _of_failure(self) -> Told:
         if self._words is None:

@@ -85,14 +85,7 @@ def fields(
         arguments["lora_path"] = request.lora_adapter  # SGLang's registry knows it by that name
     of_prompt = scores_prompt(request, role)
     if sampling.HasField("logprobs") or of_prompt:
-        arguments |= {
-            "return_logprob": True,
-            "logprob_start_len": 0 if of_prompt else -1,
-            # One number for both; each then takes what it asked for.
-            "top_logprobs_num": max(sampling.logprobs, sampling.prompt_logprobs * of_prompt),
-            # Two arrays, and not a list for each token, go through three processes.
-            "return_flat_raw_top_logprobs": of_prompt,
-        }
+        arguments |= _logprobs(sampling, of_prompt=of_prompt)
     if steering is not None:
         arguments["sampling_params"] |= steering.grammar
         if steering.spec or steering.bias is not None:
@@ -111,6 +104,18 @@ def fields(
             "bootstrap_room": request.room,
         }
     return arguments
+
+
+def _logprobs(sampling: common_pb2.SamplingParams, *, of_prompt: bool) -> dict[str, Any]:
+    """Arguments of a request whose tokens are to have log-probabilities."""
+    return {
+        "return_logprob": True,
+        "logprob_start_len": 0 if of_prompt else -1,
+        # One number for both; each then takes what it asked for.
+        "top_logprobs_num": max(sampling.logprobs, sampling.prompt_logprobs * of_prompt),
+        # Two arrays, and not a list for each token, go through three processes.
+        "return_flat_raw_top_logprobs": of_prompt,
+    }
 
 
 def scores_prompt(request: EngineRequest, role: Role) -> bool:

@@ -15,7 +15,7 @@ from tandem.byte_budget import Allotment
 from tandem.errors import InternalError, TandemError
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.wire.columns import Draft
+from tandem.wire.frames import Draft
 
 MAX_BACKLOG_BYTES = 16 * 1024 * 1024
 """What may wait for a router that does not read, parcels left out; a frame must also stay below

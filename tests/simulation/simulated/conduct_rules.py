@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from tandem.complaints import Complaints
 from tandem.v1 import common_pb2
-from tandem.wire.columns import MOST_ROW_TOKENS, parse
+from tandem.wire.frames import MOST_ROW_TOKENS, parse
 from tandem_router.inspection import SECONDS
 from tandem_router.links import WorkerLink
 

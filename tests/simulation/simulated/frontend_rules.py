@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 from simulated.frontend_process import BACKLOG_BYTES, WAIT_SECONDS, Answer, FrontendProcess
 from tandem.errors import DrainingError, NoPairError, QueueFullError
 from tandem.v1 import router_pb2
-from tandem.wire.columns import parse
+from tandem.wire.frames import parse
 
 if TYPE_CHECKING:
     from simulated.network import Call

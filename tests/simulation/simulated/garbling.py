@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 from simulated.dice import Dice
 from simulated.script import request_of
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.wire.columns import parse
+from tandem.wire.frames import parse
 from tandem_router.core.actions import StartLeg
 
 KINDS = (

@@ -16,7 +16,7 @@ from simulated.engine import ENGINE_REFUSES
 from tandem.engine.base import Ending
 from tandem.errors import DrainingError, QueueFullError, TandemError
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.wire.columns import parse
+from tandem.wire.frames import parse
 from tandem.worker.core import actions, events, outgoing
 from tandem.worker.core.leg import Leg, Stage
 from tandem.worker.core.machine import Core

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from tandem.v1 import common_pb2, worker_pb2, worker_pb2_grpc
-from tandem.wire.columns import Draft
+from tandem.wire.frames import Draft
 from tandem.wire.grpc import Server
 
 ROWS = tuple(f"<{number}>" for number in range(8))

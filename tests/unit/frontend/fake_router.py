@@ -16,7 +16,7 @@ import grpc.aio
 
 from tandem.errors import DrainingError
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2
-from tandem.wire.columns import Draft
+from tandem.wire.frames import Draft
 from tandem.wire.grpc import Server
 from tandem.wire.outbox import Outbox
 

@@ -27,7 +27,7 @@ from harness import (
 
 from tandem import errors
 from tandem.v1 import common_pb2
-from tandem.wire.columns import Draft
+from tandem.wire.frames import Draft
 
 STREAM = CHAT | {"stream": True}
 Unread = Callable[[int], socket.socket]

@@ -11,7 +11,7 @@ from worker_harness import taken
 
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.wire.columns import parse
+from tandem.wire.frames import parse
 from tandem.worker.core.outgoing import Outgoing
 from tandem.worker.link import RouterLink
 from tandem.worker.servicer import PhasesServicer

@@ -22,7 +22,7 @@ from tandem.hooks.settings import HookEntry
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.wire.columns import parse
+from tandem.wire.frames import parse
 from tandem.worker.core.leg import Leg
 from tandem.worker.core.machine import Core
 from tandem.worker.counters import WorkerCounters
