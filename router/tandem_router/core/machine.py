@@ -175,8 +175,7 @@ class Core:
 
     def closed(self, worker: str) -> tuple[float, str]:
         """Until when no stream to a worker is to be opened, and why, for people; 0: one may be."""
-        trust = self.state.fleet.trusts.get(worker)
-        return (0.0, "") if trust is None else (trust.closed_until, trust.closed_reason)
+        return self.state.fleet.closed(worker)
 
     def free_slots(self) -> dict[Edition, int]:
         """How many sequences of each edition could start now, less those that wait."""
