@@ -32,7 +32,6 @@ from tandem.worker.start_metrics import StartCollector
 from tandem_frontend.metrics import Metrics as FrontendMetrics
 from tandem_frontend.slo import Slo
 from tandem_router import metrics as router_metrics
-from tandem_router.conduct import Conduct
 from tandem_router.config import RouterConfig
 from tandem_router.core import events
 from tandem_router.core.values import Fingerprint, Phase, Profile
@@ -85,8 +84,8 @@ def _router() -> Iterator[Metric]:
     workers = Workers(StaticDiscovery(prefill=(), decode=()), relay, silence_seconds=1)
     # Straight to the core: the relay would want a link to carry out what comes of it.
     relay.core.handle(0.0, [_worker_up()])
-    listed = (Listed("any", Phase.DECODE), Conduct())
-    reading = replace(router_metrics.read(relay, workers), conducts=(listed,))
+    listed = (Listed("any", Phase.DECODE),)
+    reading = replace(router_metrics.read(relay, workers), workers=listed)
     yield from router_metrics.new_registry(lambda: reading).collect()
 
 

@@ -13,7 +13,6 @@ from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
 from tandem.wire import addresses, tls
 from tandem.wire.grpc import REFLECTION_HELP, check_address
 from tandem.wire.rpc import connections
-from tandem_router.conduct import EJECT_AFTER, EJECT_SECONDS
 
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
 
@@ -233,13 +232,13 @@ class RouterConfig:
         above=0,
     )
     eject_after_faults: int = setting(
-        EJECT_AFTER,
+        3,
         "Faults in a worker's output within a minute after which the worker is taken out for"
         " eject_seconds. 0: never.",
         at_least=0,
     )
     eject_seconds: float = setting(
-        EJECT_SECONDS,
+        60.0,
         "Time for which a worker whose output could not be read gets nothing new.",
         above=0,
     )

@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from tandem.complaints import Complaints
 from tandem.errors import WorkerError
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.wire import faces
@@ -17,7 +18,6 @@ from tandem.wire.grpc import open_channel
 from tandem.wire.silence import Silence
 from tandem.wire.tls import PeerRole, PeerTls
 from tandem_router import translate
-from tandem_router.conduct import Conduct
 from tandem_router.core import events
 from tandem_router.core.values import Profile
 from tandem_router.discovery import Listed
@@ -51,10 +51,10 @@ class WorkerConnection:
         *,
         tls: PeerTls | None = None,
         silence_seconds: float,
-        conduct: Conduct | None = None,
     ) -> None:
         self.listed = listed
-        self.conduct = conduct or Conduct(listed.address)
+        self.complaints = Complaints(log)
+        """Log lines that name the worker's unreadable output."""
         self.is_listed = True
         self.description: worker_pb2.WorkerDescription | None = None
         """As last told, its load included."""
@@ -76,16 +76,16 @@ class WorkerConnection:
         """Until the worker is not listed, and has finished what is open on it."""
         while self.is_listed:
             trouble = await self._session()
-            ejected = self.conduct.condemned
-            self._note(self.conduct.eject() if ejected else trouble)
+            seconds, ejected = self._relay.closed(self.listed.address)
+            self._note(ejected if seconds else trouble)
             self.tried.set()
-            if ejected:
-                await self._stay_away(self.conduct.eject_seconds)
+            if seconds:
+                await self._stay_away(seconds)
             elif self.is_listed:
                 await asyncio.sleep(self._pause)
                 self._pause = min(self._pause * 2, LAST_BACKOFF_SECONDS)
         self.tried.set()  # also where it left the list before it was dialled
-        self.conduct.close()
+        self.complaints.close()
         log.info("worker dropped", extra=self._extra(reason=UNLISTED))
 
     @property
@@ -154,7 +154,7 @@ class WorkerConnection:
         """Pass frames on until the stream ends, or nothing is to come of it any longer. Raises
         AioRpcError or TimeoutError, or WorkerError where the worker cannot be used.
         """
-        link = WorkerLink(self.conduct)
+        link = WorkerLink(self.complaints)
         metadata = faces.metadata(self.listed.address)
         call: Any = stub.Connect(link.outbox.messages(), metadata=metadata)
         try:
@@ -193,13 +193,15 @@ class WorkerConnection:
         where the worker cannot be used.
         """
         self._relay.frame(self.listed.address, frame)
-        if self.conduct.faults and self.conduct.condemned:
-            raise WorkerError("too much of its output could not be read")
-        if not frame.HasField("load"):
+        has_load = frame.HasField("load")
+        if has_load and link.given_up is None:
+            self._take_load(frame.load)
+        if link.given_up is not None:
+            if link.given_up.died:
+                raise WorkerError(link.given_up.reason)
+            return link.given_up.reason
+        if not has_load:
             return None
-        self._take_load(frame.load)
-        if link.given_up:
-            return link.given_up
         if self._is_over():
             return UNLISTED
         if link.waits and link.patience.over(asyncio.get_running_loop().time(), self._silence):
@@ -208,7 +210,7 @@ class WorkerConnection:
 
     def _at_fault(self, fault: str) -> WorkerError:
         """What cannot be worked with ends the stream: nobody knows what was in it."""
-        self.conduct.blame(fault)
+        self._relay.fault(self.listed.address, self.complaints, fault)
         return WorkerError(f"it sent {fault}")
 
     async def _describe(self, stub: worker_pb2_grpc.WorkerAsyncStub) -> Profile:

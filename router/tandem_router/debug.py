@@ -13,7 +13,7 @@ import msgspec
 from tandem import ids
 from tandem.admin import Document
 from tandem.prefix_blocks import session_text
-from tandem_router.core.snapshot import TrustSnapshot, WorkerSnapshot
+from tandem_router.core.snapshot import UNKNOWN, TrustSnapshot, WorkerSnapshot
 from tandem_router.relay import Relay
 from tandem_router.workers import Workers
 
@@ -73,9 +73,8 @@ def fleet(relay: Relay, workers: Workers) -> Document:
                 "connected": told.connected,
                 "refused": told.refused,
                 "silent_seconds": round(told.silent_seconds, 3),
-                "faults": told.faults,
                 **_slots(connected.get(told.address)),
-                **_trust(core.trusts.get(told.address)),
+                **_trust(core.trusts.get(told.address, UNKNOWN)),
             }
             for told in workers.told()
         ],
@@ -101,10 +100,9 @@ def _slots(worker: WorkerSnapshot | None) -> dict[str, int]:
     }
 
 
-def _trust(trust: TrustSnapshot | None) -> dict[str, str | int]:
-    if trust is None:
-        return {"standing": "whole", "failed_legs": 0, "ended_legs": 0}
+def _trust(trust: TrustSnapshot) -> dict[str, str | int]:
     return {
+        "faults": trust.faults,
         "standing": trust.reputation.value,
         "failed_legs": trust.failed,
         "ended_legs": trust.ended,

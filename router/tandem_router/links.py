@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tandem.byte_budget import ByteBudget
+from tandem.complaints import Complaints
 from tandem.errors import SlowClientError, TandemError
 from tandem.message_limits import MAX_KEPT_BYTES
 from tandem.v1 import router_pb2, worker_pb2
 from tandem.wire import frames
 from tandem.wire.outbox import Outbox
 from tandem_router import translate
-from tandem_router.conduct import Conduct
 from tandem_router.core import actions
 from tandem_router.inspection import Inspection
+
+log = logging.getLogger(__name__)
 
 MESSAGE_BYTES = 128 * 1024
 """A message takes no more than this and one item, as whoever reads it does so in one go; what is
@@ -290,10 +293,13 @@ class WorkerLink:
     however much waits, it leaves in pieces as fast as the worker reads.
     """
 
-    def __init__(self, conduct: Conduct | None = None) -> None:
-        self.conduct = conduct or Conduct()
+    def __init__(self, complaints: Complaints | None = None) -> None:
+        self.complaints = complaints or Complaints(log)
+        """Log lines that name the worker's unreadable output, over all streams to its address."""
+        self.address = ""
+        """The worker's, from `Relay.worker_up` on, like the next two."""
         self.number = 0
-        """By which frontends know the worker, from `Relay.worker_up` on."""
+        """By which frontends know the worker."""
         self.shows = False
         """Output comes from here: it is a decode worker."""
         self.inspection: Inspection | None = None
@@ -312,8 +318,8 @@ class WorkerLink:
         self._over: list[int] = []
         """Requests whose tasks no further leg runs."""
         self._paired = False
-        self.given_up = ""
-        """Why the stream is to be closed; empty: it is not."""
+        self.given_up: actions.GiveUpWorker | None = None
+        """Why the core has the stream closed; None: the stream goes on."""
 
     def start(self, action: actions.StartLeg) -> None:
         """Raises ValueError or DecodeError where it cannot be said: it must not come to light when

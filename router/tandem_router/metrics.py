@@ -21,15 +21,13 @@ from prometheus_client.registry import Collector
 from tandem import errors, metrics
 from tandem.endings import Outcome
 from tandem_router.choosing import Choosing, Failure
-from tandem_router.conduct import Conduct
-from tandem_router.core.snapshot import Snapshot, TrustSnapshot, WorkerSnapshot
+from tandem_router.core.snapshot import UNKNOWN, Snapshot, TrustSnapshot, WorkerSnapshot
 from tandem_router.core.values import Counts, Fingerprint, Phase, Reason, Standing, Way
 from tandem_router.discovery import Listed
 from tandem_router.discovery.base import Trouble
 from tandem_router.relay import Relay
 from tandem_router.workers import Workers
 
-_UNKNOWN = TrustSnapshot(Standing.WHOLE, 0, 0, 0, 0)
 _ENDS = (Outcome.FINISHED.value, Outcome.TERMINATED.value)
 _REJECTIONS = (
     *(each for each in Fingerprint._fields[1:] if each != "aggregated"),
@@ -67,8 +65,8 @@ class Reading:
     """That divide the decode workers; 0: nothing is divided."""
     discovery_age_seconds: float
     discovery_errors: Mapping[Trouble, int]
-    conducts: Iterable[tuple[Listed, Conduct]]
-    """Those of the workers that discovery lists."""
+    workers: Iterable[Listed]
+    """Those of discovery's list that this router serves."""
     policy_failures: Mapping[tuple[Phase, Failure], int]
 
 
@@ -84,7 +82,7 @@ def read(relay: Relay, workers: Workers, choosing: Choosing | None = None) -> Re
         routers=len(workers.share.routers),
         discovery_age_seconds=workers.keeper.age_seconds(),
         discovery_errors=dict(workers.keeper.errors),
-        conducts=workers.conducts(),
+        workers=workers.listed(),
         policy_failures={} if choosing is None else choosing.failures,
     )
 
@@ -131,7 +129,7 @@ class RouterCollector(Collector):
         )
         yield _counter("relayed_frames", "Frames that workers sent.", reading.relayed_frames)
         yield from _workers(core.workers)
-        yield from _conducts(reading.conducts, core.trusts)
+        yield from _trusts(reading.workers, core.trusts)
         yield _policy_failures(reading.policy_failures)
         yield from _discovery(reading)
 
@@ -182,9 +180,7 @@ def _workers(workers: Iterable[WorkerSnapshot]) -> Iterator[Metric]:
         yield family
 
 
-def _conducts(
-    conducts: Iterable[tuple[Listed, Conduct]], trusts: Mapping[str, TrustSnapshot]
-) -> Iterator[Metric]:
+def _trusts(workers: Iterable[Listed], trusts: Mapping[str, TrustSnapshot]) -> Iterator[Metric]:
     labels = ["worker", "phase"]
     faults = CounterMetricFamily(
         "tandem_router_worker_faults",
@@ -206,12 +202,12 @@ def _conducts(
         "1 while the worker is ejected for its failures, or on probation.",
         labels=labels,
     )
-    for listed, conduct in conducts:
+    for listed in workers:
         values = [listed.address, listed.phase.value]
-        trust = trusts.get(listed.address, _UNKNOWN)
-        faults.add_metric(values, conduct.faults)
+        trust = trusts.get(listed.address, UNKNOWN)
+        faults.add_metric(values, trust.faults)
         failures.add_metric(values, trust.failures)
-        ejections.add_metric(values, conduct.ejections + trust.ejections)
+        ejections.add_metric(values, trust.ejections)
         ejected.add_metric(values, trust.reputation is not Standing.WHOLE)
     yield from (faults, failures, ejections, ejected)
 

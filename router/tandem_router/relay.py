@@ -19,7 +19,7 @@ from tandem import ids
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.endings import Outcome
-from tandem.errors import InternalError, InvalidRequestError
+from tandem.errors import InternalError, InvalidRequestError, WorkerError
 from tandem.prefix_blocks import session_text
 from tandem.tracing.spans import Tracer
 from tandem.v1 import worker_pb2
@@ -234,7 +234,8 @@ class Relay:
         other_legs: int = 0,
         step_age: float | None = None,
     ) -> None:
-        link.number, link.shows = self._new_worker(), profile.phase is Phase.DECODE
+        link.address, link.number = address, self._new_worker()
+        link.shows = profile.phase is Phase.DECODE
         self._workers[address] = self._numbered[link.number] = link
         up = events.WorkerUp(
             worker=address,
@@ -268,17 +269,29 @@ class Relay:
                     if link.inspection is not None:
                         fault = fault or self._inspect(address, link, envelope)
                 if fault:
-                    link.conduct.blame(fault)
-                    self.handle(events.WorkerFault(address))
+                    self.fault(address, link.complaints, fault)
         if frame.events:
             self.handle(*translate.leg_events(address, frame.events))
+
+    def fault(self, address: str, complaints: Complaints, fault: str) -> None:
+        """A worker sent what no worker can send."""
+        _complain(complaints, "a worker sends output that cannot be right", address, fault)
+        self.handle(events.WorkerFault(address))
+
+    def closed(self, address: str) -> tuple[float, str]:
+        """For how many seconds no stream to a worker is to be opened, and why, for people; 0: one
+        may be.
+        """
+        until, reason = self.core.closed(address)
+        return max(0.0, until - self._clock()), reason
 
     def complaint(self, worker: int, fault: str) -> None:
         """A frontend could not read output of a worker: look for ourselves, for a time."""
         link = self._numbered.get(worker)
         if link is None:
             return
-        link.conduct.reported(fault)
+        message = "a frontend cannot read a worker's output: the router checks that output"
+        _complain(link.complaints, message, link.address, fault)
         until = self._clock() + inspection.SECONDS
         if link.inspection is None:
             link.inspection = Inspection(until)
@@ -306,7 +319,7 @@ class Relay:
         link.start(action)
 
     def _give_up_worker(self, action: actions.GiveUpWorker) -> None:
-        self._workers[action.worker].given_up = action.reason
+        self._workers[action.worker].given_up = action
 
     def _end_sequence(self, action: actions.EndSequence) -> None:
         self._tell_end(action, lambda sink: sink.add_end(action))
@@ -409,6 +422,10 @@ def _failed(action: actions.Action) -> list[events.Event]:
     return []
 
 
+def _complain(complaints: Complaints, message: str, address: str, fault: str) -> None:
+    complaints.warn(message, WorkerError.code, address=address, reason=fault)
+
+
 def _log_rejected(action: actions.PairRejected) -> None:
     log.warning(
         "pair refused",
@@ -431,10 +448,9 @@ def _log_canary(action: actions.CanaryFailed) -> None:
 
 
 def _log_ejected(action: actions.WorkerEjected) -> None:
-    failed = f"{action.failed} of the last {action.ended} legs failed there"
     log.error(
         "worker ejected",
-        extra={"address": action.worker, "reason": failed, "seconds": action.seconds},
+        extra={"address": action.worker, "reason": action.reason, "seconds": action.seconds},
     )
 
 

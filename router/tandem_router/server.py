@@ -93,6 +93,8 @@ def build_core(config: RouterConfig, choosing: Choosing | None = None) -> Core:
             expected_models=frozenset(config.expected_models),
             stall_seconds=config.stall_seconds,
             stall_failover_seconds=config.stall_failover_seconds,
+            eject_after_faults=config.eject_after_faults,
+            eject_seconds=config.eject_seconds,
             eject_after_failures=config.eject_after_failures,
             eject_ratio=config.eject_ratio,
             eject_first_seconds=config.eject_first_seconds,
@@ -134,8 +136,6 @@ async def running(
         share=make_share(config),
         tls=peer_tls,
         silence_seconds=config.worker_silence_seconds,
-        eject_after=config.eject_after_faults,
-        eject_seconds=config.eject_seconds,
     )
     server = Server(
         peer_tls,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from tandem.v1 import router_pb2
 from tandem.wire.tls import PeerTls
-from tandem_router.conduct import EJECT_AFTER, EJECT_SECONDS, Conduct
 from tandem_router.connection import UNLISTED, WorkerConnection
 from tandem_router.core.story import MAX_NAME_CHARACTERS
 from tandem_router.core.values import Phase
@@ -30,8 +29,6 @@ class WorkerTold:
     """Why no pair uses it; empty: one does."""
     silent_seconds: float
     """At least so long it has said nothing, in quarters of `worker_silence_seconds`."""
-    faults: int
-    """That this router saw in its output."""
 
 
 class Workers:
@@ -47,16 +44,12 @@ class Workers:
         share: Share | None = None,
         tls: PeerTls | None = None,
         silence_seconds: float,
-        eject_after: int = EJECT_AFTER,
-        eject_seconds: float = EJECT_SECONDS,
     ) -> None:
         self._discovery = discovery
         self._relay = relay
         self.share = share or Share()
         self._tls = tls
         self._silence = silence_seconds
-        self._eject_after = eject_after
-        self._eject_seconds = eject_seconds
         self.known = False
         """Discovery has given a list, and each worker on it is connected or was not reached: from
         then on `no_pair` is the truth.
@@ -118,23 +111,14 @@ class Workers:
 
     def _connect(self, listed: Listed) -> WorkerConnection:
         connection = WorkerConnection(
-            listed,
-            self._relay,
-            tls=self._tls,
-            silence_seconds=self._silence,
-            conduct=Conduct(
-                listed.address,
-                eject_after=self._eject_after,
-                eject_seconds=self._eject_seconds,
-                clock=asyncio.get_running_loop().time,
-            ),
+            listed, self._relay, tls=self._tls, silence_seconds=self._silence
         )
         self._connections[listed.address] = connection
         return connection
 
-    def conducts(self) -> list[tuple[Listed, Conduct]]:
-        """How each listed worker does."""
-        return [(each.listed, each.conduct) for each in self._connections.values()]
+    def listed(self) -> list[Listed]:
+        """Every worker that this router serves, connected or not."""
+        return [each.listed for each in self._connections.values()]
 
     def told(self) -> list[WorkerTold]:
         """Every worker that this router serves, for people. Costs a pass over all of them."""
@@ -152,7 +136,6 @@ class Workers:
             connected=connection.connected,
             refused=refused if connection.is_listed else UNLISTED,
             silent_seconds=connection.silent_seconds,
-            faults=connection.conduct.faults,
         )
 
     def statuses(self) -> list[router_pb2.WorkerStatus]:

@@ -649,7 +649,7 @@ async def test_a_relay_starts_it_drops_its_output_and_logs_its_failure(
     envelope = worker_pb2.Envelope(destination=0, payload=payload)
     caplog.set_level(logging.INFO)
     relay.frame("d:1", worker_pb2.WorkerFrame(envelopes=[envelope]))
-    assert (links["d:1"].conduct.faults, relay.relayed_bytes) == (0, 0)
+    assert (relay.core.snapshot().trusts["d:1"].faults, relay.relayed_bytes) == (0, 0)
     assert caplog.records == []
     closed = worker_pb2.LegClosed(
         outcome=worker_pb2.LegClosed.OUTCOME_FAILED, error=LOST.to_proto()

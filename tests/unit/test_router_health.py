@@ -29,7 +29,6 @@ from tandem.errors import (
     WorkerError,
 )
 from tandem_router import debug, metrics
-from tandem_router.conduct import Conduct
 from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
 from tandem_router.core.trust import FORGET_SECONDS, LONGEST_SECONDS, PROBES, SLOT_SECONDS
@@ -301,7 +300,6 @@ def test_output_that_cannot_be_read_is_a_failure() -> None:
     for _ in range(3):
         bench.feed(events.WorkerFault("decode-2"))
     assert bench.standing("decode-2") is Standing.EJECTED
-    bench.feed(events.WorkerFault("nobody"))
 
 
 @pytest.mark.parametrize("bad", ["prefill-1", "decode-1"])
@@ -498,7 +496,7 @@ def test_it_is_said_why_no_pair_uses_an_ejected_worker() -> None:
     assert bench.core.refusals() == {"decode-1": why}
     snapshot = bench.core.snapshot()
     assert snapshot.ready_pairs == 1
-    assert snapshot.trusts["decode-1"] == (Standing.EJECTED, 3, 3, 3, 1)
+    assert snapshot.trusts["decode-1"] == (Standing.EJECTED, 3, 3, 3, 1, 0)
 
 
 def test_one_line_is_logged_at_the_ejection_and_one_at_the_return(
@@ -521,16 +519,14 @@ def test_one_line_is_logged_at_the_ejection_and_one_at_the_return(
 
 
 async def test_metrics_and_the_fleet_s_page_tell_of_ejected_workers_those_away_included() -> None:
-    bench = HealthBench(decode=2)
+    bench = HealthBench(decode=2, eject_after_faults=1)
     bench.fail("decode-1")
     relay = Relay(bench.core)
     workers = Workers(StaticDiscovery(prefill=(), decode=()), relay, silence_seconds=1)
-    conduct = Conduct("decode-1", eject_after=1)
-    conduct.blame("nonsense")
-    conduct.eject()
-    listed = ((Listed("decode-1", Phase.DECODE), conduct), (Listed("new", Phase.DECODE), Conduct()))
+    bench.feed(events.WorkerFault("decode-1"))
+    listed = (Listed("decode-1", Phase.DECODE), Listed("new", Phase.DECODE))
     for _ in range(2):
-        reading = replace(metrics.read(relay, workers), conducts=listed)
+        reading = replace(metrics.read(relay, workers), workers=listed)
         samples = {
             (sample.name, sample.labels["worker"]): sample.value
             for family in metrics.RouterCollector(lambda found=reading: found).collect()
@@ -538,7 +534,7 @@ async def test_metrics_and_the_fleet_s_page_tell_of_ejected_workers_those_away_i
             if sample.name.startswith("tandem_router_worker_") and sample.labels["phase"]
         }
         prefix = "tandem_router_worker"
-        assert samples[f"{prefix}_failures_total", "decode-1"] == 3
+        assert samples[f"{prefix}_failures_total", "decode-1"] == 4
         assert samples[f"{prefix}_faults_total", "decode-1"] == 1
         assert samples[f"{prefix}_ejections_total", "decode-1"] == 2
         assert samples[f"{prefix}_ejected", "decode-1"] == 1
@@ -550,15 +546,16 @@ async def test_the_fleet_s_page_says_how_a_worker_stands() -> None:
     bench = HealthBench(decode=2)
     bench.fail("decode-1")
     relay = Relay(bench.core)
+    bench.feed(events.WorkerFault("decode-1"))
     addresses = ("decode-1", "unknown")
     workers = Workers(StaticDiscovery(prefill=(), decode=addresses), relay, silence_seconds=1)
     for each in addresses:
         workers._connect(Listed(each, Phase.DECODE))
     told = json.loads(debug.fleet(relay, workers).body)["workers"]
-    names = ("address", "standing", "failed_legs", "ended_legs")
+    names = ("address", "standing", "failed_legs", "ended_legs", "faults")
     assert [tuple(each[name] for name in names) for each in told] == [
-        ("decode-1", "ejected", 3, 3),
-        ("unknown", "whole", 0, 0),
+        ("decode-1", "ejected", 4, 4, 1),
+        ("unknown", "whole", 0, 0, 0),
     ]
 
 

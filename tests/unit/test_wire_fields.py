@@ -33,7 +33,6 @@ from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.submission import Prompt, Submission
 from tandem.v1 import common_pb2, kv_pb2, router_pb2, worker_pb2
 from tandem_router import generate
-from tandem_router.conduct import Conduct
 from tandem_router.config import RouterConfig
 from tandem_router.connection import WorkerConnection
 from tandem_router.core.values import Phase
@@ -191,15 +190,13 @@ class Router:
         """Returns what its session ended with; empty: it goes on."""
         address = f"{phase.value}-{len(self._stack)}:1"
         stub = Worker(described, *frames)
-        connection = WorkerConnection(
-            Listed(address, phase), self.relay, silence_seconds=9.0, conduct=Conduct(address)
-        )
+        connection = WorkerConnection(Listed(address, phase), self.relay, silence_seconds=9.0)
         session = asyncio.create_task(connection._serve(stub))  # type: ignore[arg-type]
         self._stack.append((stub, session))
         served = asyncio.create_task(stub.served.wait())
         await asyncio.wait({session, served}, timeout=20, return_when=asyncio.FIRST_COMPLETED)
         served.cancel()
-        connection.conduct.close()
+        connection.complaints.close()
         if not session.done():
             return ""
         if connection.connected:
@@ -258,7 +255,7 @@ async def test_a_frontend_s_fields_cost_its_own(router: Router, message: Message
     await servicer._read(messages(), number, link)
     router.relay.frontend_down(number)
     for each in router.relay._numbered.values():
-        each.conduct.close()
+        each.complaints.close()
     await router.bystander_goes_on()
 
 

@@ -151,10 +151,16 @@ class WorkerStalled(msgspec.Struct, frozen=True):
 
 
 class GiveUpWorker(msgspec.Struct, frozen=True):
-    """Close the worker's stream: its engine makes no step, and others may do its work."""
+    """Close the worker's stream at once: its engine makes no step, and others may do its work, or
+    its output cannot be read.
+    """
 
     worker: str
     reason: str
+    died: bool = False
+    """The WorkerDown to come says that the worker may have died: what had begun there may be to
+    blame.
+    """
 
 
 class CanaryFailed(msgspec.Struct, frozen=True):
@@ -166,14 +172,11 @@ class CanaryFailed(msgspec.Struct, frozen=True):
 
 
 class WorkerEjected(msgspec.Struct, frozen=True):
-    """A worker gets nothing new for a time, as it fails more often than others; for logs."""
+    """A worker gets nothing new for a time; for logs."""
 
     worker: str
     seconds: float
-    failed: int
-    """Legs that failed there lately."""
-    ended: int
-    """Legs that the worker ended lately, in good order or by its own failure."""
+    reason: str
 
 
 class WorkerReturned(msgspec.Struct, frozen=True):

@@ -64,7 +64,9 @@ class WorkerDown(msgspec.Struct, frozen=True):
     worker: str
     reason: str
     died: bool = True
-    """Whether the worker may have died: not, where it or this router ended the stream."""
+    """Whether the worker may have died: not, where it or this router ended the stream, but for a
+    worker that was given up with `died`.
+    """
     unsent: frozenset[int] = frozenset()
     """Legs that have certainly not reached it."""
 
@@ -96,7 +98,7 @@ class WorkerLoad(msgspec.Struct, frozen=True):
 
 
 class WorkerFault(msgspec.Struct, frozen=True):
-    """A worker sent what cannot be read."""
+    """The worker at an address, connected or not, sent what cannot be read."""
 
     worker: str
 

@@ -92,6 +92,11 @@ class Fleet:
         """How far the worker at an address is trusted."""
         return self.trusts.setdefault(key, Trust())
 
+    def closed(self, key: str) -> tuple[float, str]:
+        """As Core.closed."""
+        trust = self.trusts.get(key)
+        return (0.0, "") if trust is None else (trust.closed_until, trust.closed_reason)
+
     def side(self, worker: Worker) -> Side | None:
         """The workers of its group and phase; None: none is connected."""
         group = self._known_group(worker.profile.fingerprint)

@@ -173,6 +173,10 @@ class Core:
         """Why no pair uses a connected worker now, for people; empty: one does."""
         return self.state.fleet.refusal(self.state.fleet.workers[worker])
 
+    def closed(self, worker: str) -> tuple[float, str]:
+        """Until when no stream to a worker is to be opened, and why, for people; 0: one may be."""
+        return self.state.fleet.closed(worker)
+
     def free_slots(self) -> dict[Edition, int]:
         """How many sequences of each edition could start now, less those that wait."""
         fleet, waiting = self.state.fleet, self.state.waiting
@@ -330,25 +334,20 @@ class Core:
         """
         bounds, trust = self.state.bounds, worker.trust
         if trust.silent(age, stalls_after=bounds.stall_seconds):
-            told = actions.WorkerStalled(worker.key, trust.stalled, age or 0.0)
-            self.state.actions.append(told)
+            self.state.actions += [actions.WorkerStalled(worker.key, trust.stalled, age or 0.0)]
             self._fleet_changed(worker)
-        patience = bounds.stall_failover_seconds
-        if worker.legs and not trust.given_up and age is not None and age >= patience:
-            trust.given_up = True
+        if age is not None and worker.legs and trust.gives_up(age, bounds.stall_failover_seconds):
             reason = f"its engine has work and has made no step for {age:.0f} s"
             self.state.actions.append(actions.GiveUpWorker(worker.key, reason))
 
     def _worker_fault(self, event: events.WorkerFault) -> None:
-        worker = self.state.fleet.workers.get(event.worker)
-        if worker is not None:
-            self._take_news(self._outliers.failed(self.state.now, worker))
+        self._take_news(self._outliers.unreadable(self.state.now, event.worker))
 
     def _take_news(self, news: News) -> None:
         if news:
-            workers = self.state.fleet.workers
             self.state.actions += news
-            self._fleet_changed(*[workers[each.worker] for each in news])
+            workers, keys = self.state.fleet.workers, dict.fromkeys(each.worker for each in news)
+            self._fleet_changed(*[workers[each] for each in keys if each in workers])
 
     def _fleet_changed(self, *workers: Worker) -> None:
         """Those take work where they did not, or the reverse."""

@@ -12,17 +12,17 @@ from statistics import median
 
 from tandem.endings import Outcome
 from tandem.errors import KvTransferError, WorkerError
-from tandem_router.core.actions import WorkerEjected, WorkerReturned
+from tandem_router.core.actions import GiveUpWorker, WorkerEjected, WorkerReturned
 from tandem_router.core.events import LegClosed, WorkerDown
 from tandem_router.core.sequences import Leg
 from tandem_router.core.state import State
 from tandem_router.core.timers import Timers
-from tandem_router.core.trust import FORGET_SECONDS, PROBES, SLOT_SECONDS
+from tandem_router.core.trust import PROBES, SLOT_SECONDS
 from tandem_router.core.values import Phase, Standing
 from tandem_router.core.worker import Worker
 
-News = list[WorkerEjected | WorkerReturned]
-"""Workers that are ejected, or whole again: the fleet is to be told of each."""
+News = list[WorkerEjected | WorkerReturned | GiveUpWorker]
+"""Workers that are ejected, or whole again: the fleet is to be told of each that is connected."""
 _GOOD = (Outcome.FINISHED, Outcome.TERMINATED, Outcome.REGENERATE)
 
 
@@ -70,13 +70,27 @@ class Outliers:
         return news
 
     def failed(self, now: float, worker: Worker) -> News:
-        """Something failed by the doing of a worker, which may be gone: its output could not be
-        read, or it did not hand over.
-        """
+        """A worker, which may be gone, did not hand over."""
         trust = self._state.fleet.trusts.get(worker.key)
         if trust is not None:
             trust.count_failure()
         return self.consider(now, worker)
+
+    def unreadable(self, now: float, key: str) -> News:
+        """Output of the worker at an address, connected or not, could not be read. Who goes on with
+        that is ejected by itself: nobody is compared, and nobody's work is a reason to keep it.
+        """
+        bounds, fleet = self._state.bounds, self._state.fleet
+        trust, worker = fleet.trust(key), fleet.workers.get(key)
+        trust.count_failure()
+        news = [] if worker is None else self.consider(now, worker)
+        after, seconds = bounds.eject_after_faults, bounds.eject_seconds
+        if trust.unreadable(now, eject_after=after, seconds=seconds):
+            news.append(WorkerEjected(key, seconds, trust.closed_reason))
+            if worker is not None:
+                reason = "too much of its output could not be read"
+                news.append(GiveUpWorker(key, reason, died=True))
+        return news
 
     def consider(self, now: float, worker: Worker) -> News:
         """Eject the worker where it fails far more often than the sound workers of its group, and
@@ -123,14 +137,14 @@ class Outliers:
         trust = worker.trust
         seconds = trust.eject(now, self._state.bounds.eject_first_seconds)
         self._ejected.set(worker.key, trust.until)
-        return WorkerEjected(worker.key, seconds, trust.failed, trust.ended)
+        reason = f"{trust.failed} of the last {trust.ended} legs failed there"
+        return WorkerEjected(worker.key, seconds, reason)
 
     def _next_slot(self, slots: int) -> None:
         fleet = self._state.fleet
         for key, trust in list(fleet.trusts.items()):
-            trust.next_slot(slots)
-            trust.absent = 0 if key in fleet.workers else trust.absent + slots
-            if trust.absent * SLOT_SECONDS > FORGET_SECONDS:
+            trust.next_slot(slots, connected=key in fleet.workers)
+            if trust.is_forgotten(self._state.now):
                 del fleet.trusts[key]
 
 

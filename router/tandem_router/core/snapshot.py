@@ -24,8 +24,14 @@ class TrustSnapshot(NamedTuple):
     ended: int
     """Those, and legs that ended well."""
     failures: int
-    """Since the router's start, as `ejections`."""
+    """Since the router's start, as `ejections` and `faults`."""
     ejections: int
+    faults: int
+    """Messages of the worker that this router could not read."""
+
+
+UNKNOWN = TrustSnapshot(Standing.WHOLE, 0, 0, 0, 0, 0)
+"""An address that this router has met no worker at."""
 
 
 class WorkerSnapshot(NamedTuple):
@@ -90,7 +96,12 @@ def take(state: State) -> Snapshot:
         ),
         trusts={
             key: TrustSnapshot(
-                each.reputation, each.failed, each.ended, each.failures, each.ejections
+                reputation=each.reputation,
+                failed=each.failed,
+                ended=each.ended,
+                failures=each.failures,
+                ejections=each.ejections,
+                faults=each.faults,
             )
             for key, each in fleet.trusts.items()
         },

@@ -19,13 +19,16 @@
                                                          a time
 
 EJECTED and PROBATION outlive the stream: a worker whose address stands so is proved first, and then
-stands so again. `NEXT` is this drawing as data. Beside it, a worker whose engine makes no step gets
-nothing until it makes one. A Trust sees no other worker: outliers.py compares them, and canaries.py
-tries them.
+stands so again. `NEXT` is this drawing as data. From anywhere in the drawing a worker becomes
+EJECTED whose output cannot be read, the last of its kind too: its stream is closed, and opened
+again when its time is over, as the address stood before. Beside the drawing, a worker whose engine
+makes no step gets nothing until it makes one. A Trust sees no other worker: outliers.py compares
+them, and canaries.py tries them.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from tandem_router.core.values import Standing
@@ -45,6 +48,8 @@ FIRST_PAUSE_SECONDS = 1.0
 to half of it is taken off at random: routers that have got in each other's way do not do so again.
 """
 LONGEST_PAUSE_SECONDS = 60.0
+FAULTS_SECONDS = 60.0
+"""Output that could not be read counts for so long."""
 LAST_RANK = 2
 _UNPROVED = "it has not moved KV yet"
 _MAX_REASON = 200
@@ -55,10 +60,12 @@ NEXT: dict[Standing, set[Standing]] = {
     _PROVING: {_WHOLE, _EJECTED, _PROBATION},
     _WHOLE: {_PROVING, _SUSPECT, _EJECTED},
     _SUSPECT: {_WHOLE, _EJECTED},
-    _EJECTED: {_PROVING, _PROBATION, _WHOLE},
+    _EJECTED: {_PROVING, _PROBATION, _WHOLE, _EJECTED},
     _PROBATION: {_PROVING, _WHOLE, _EJECTED},
 }
-"""What may follow each standing, a new stream among it."""
+"""What may follow each standing, a new stream among it. A worker that is EJECTED for its output may
+be EJECTED for its failures too.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +110,11 @@ class Trust:
     stalled: bool = False
     """Its engine has work and makes no step."""
     given_up: bool = False
-    """The router is to close the stream of the stalled worker."""
+    """The router is to close the stream, and the worker gets nothing more by it."""
+    closed_until: float = 0.0
+    """EJECTED, as its output could not be read: when its stream may be opened again."""
+    closed_reason: str = ""
+    """Why, for people."""
     since: float = 0.0
     """When it came to its reputation."""
     until: float = 0.0
@@ -112,13 +123,17 @@ class Trust:
     """Ejections since it was last whole for long."""
     ejections: int = 0
     failures: int = 0
-    """Since the router's start, as `ejections`."""
+    """Since the router's start, as `ejections` and `faults`."""
+    faults: int = 0
+    """Messages of the worker that this router could not read."""
     probe: int = 0
     """PROBATION: the leg that it has to prove itself with; 0: none runs."""
     passed: int = 0
     """Probes that ended well, one after the other."""
     absent: int = 0
     """Slots of time in which the worker was not connected."""
+    _faults: deque[float] = field(default_factory=deque)
+    """Times of the last faults that count for an ejection."""
     _ended: int = 0
     _failed: int = 0
     _ended_before: int = 0
@@ -129,7 +144,9 @@ class Trust:
     @property
     def standing(self) -> Standing:
         """The worker's place in the drawing at the head of this file."""
-        return self.reputation if self.trial is None else self.trial.of
+        if self.trial is not None:
+            return self.trial.of
+        return _EJECTED if self.closed_until else self.reputation
 
     @property
     def unproved(self) -> str:
@@ -174,6 +191,7 @@ class Trust:
     def connected(self, *, proved: bool) -> None:
         """A stream has opened."""
         self.stalled = self.given_up = False
+        self.closed_until = 0.0
         if not proved:
             self._become(_PROVING)
 
@@ -235,6 +253,25 @@ class Trust:
         self._failed += 1
         self.failures += 1
 
+    def unreadable(self, now: float, *, eject_after: int, seconds: float) -> bool:
+        """Output of the worker could not be read; `count_failure` is told of that too. Returns
+        whether the worker is EJECTED by that, for so many seconds. `eject_after`: faults within a
+        minute; 0: no fault ejects a worker.
+        """
+        self.faults += 1
+        if not eject_after or now < self.closed_until:
+            return False
+        self._faults.append(now)
+        while now - self._faults[0] > FAULTS_SECONDS:
+            self._faults.popleft()
+        if len(self._faults) < eject_after:
+            return False
+        self._faults.clear()
+        self.ejections += 1
+        self.closed_until, self.given_up = now + seconds, True
+        self.closed_reason = f"ejected for {seconds:g} s: its output could not be read"
+        return True
+
     def silent(self, seconds: float | None, *, stalls_after: float) -> bool:
         """The engine has work and has made no step for so long; None: it does not say. Returns
         whether the worker gets nothing new by that, or something again.
@@ -242,6 +279,15 @@ class Trust:
         was = self.stalled
         self.stalled = seconds is not None and seconds >= stalls_after
         return self.stalled is not was
+
+    def gives_up(self, seconds: float, after: float) -> bool:
+        """The engine has made no step for so long, while legs are open there. Returns whether its
+        stream is to be closed by that, which is said once.
+        """
+        if self.given_up or seconds < after:
+            return False
+        self.given_up = True
+        return True
 
     def eject(self, now: float, first_seconds: float) -> float:
         """It gets nothing new for a time, twice as long each further time. Returns the seconds."""
@@ -268,13 +314,18 @@ class Trust:
         self._become(_WHOLE)
         self.since = now
         self.probe = self.passed = 0
-        self.next_slot(2)
+        self._ended = self._failed = self._ended_before = self._failed_before = 0
 
-    def next_slot(self, slots: int) -> None:
+    def next_slot(self, slots: int, *, connected: bool) -> None:
         """So many slots of time are over."""
+        self.absent = 0 if connected else self.absent + slots
         self._ended_before = self._ended if slots == 1 else 0
         self._failed_before = self._failed if slots == 1 else 0
         self._ended = self._failed = 0
+
+    def is_forgotten(self, now: float) -> bool:
+        """The worker was away for so long that nothing of it is kept, and is not kept away."""
+        return self.absent * SLOT_SECONDS > FORGET_SECONDS and self.closed_until <= now
 
     def _become(self, standing: Standing) -> None:
         assert standing in NEXT[self.standing], f"{self.standing} leads to no {standing}"

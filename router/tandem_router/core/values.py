@@ -254,6 +254,10 @@ class Bounds:
     """A worker whose engine has work and has made no step for so long gets nothing new."""
     stall_failover_seconds: float = 30.0
     """After so long without a step its stream is given up, and what runs there is lost."""
+    eject_after_faults: int = 3
+    """Faults of a worker's output within a minute before it is ejected for them; 0: none is."""
+    eject_seconds: float = 60.0
+    """For so long no stream is opened to a worker that was ejected for its faults."""
     eject_after_failures: int = 5
     """A worker's own, lately, before it may be ejected for them; 0: none is."""
     eject_ratio: float = 0.3

@@ -148,7 +148,8 @@ class Worker:
     @property
     def fit(self) -> bool:
         """It could take new work, if it were trusted."""
-        return not (self.draining or self.trust.stalled or self.defect())
+        trust = self.trust
+        return not (self.draining or trust.stalled or trust.given_up or self.defect())
 
     def report(
         self, open_legs: int, prompt_tokens: int | None, kv_tokens_used: int, kv_tokens_total: int
@@ -185,6 +186,8 @@ class Worker:
             return "it is draining"
         if trust.stalled:
             return "its engine has work and makes no step"
+        if trust.given_up:
+            return "its stream is about to be closed"
         if trust.reputation is Standing.EJECTED:
             return f"it is ejected: {trust.failed} of the last {trust.ended} legs failed there"
         return ""

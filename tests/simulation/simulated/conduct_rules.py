@@ -1,22 +1,20 @@
 """What a router makes of workers whose output cannot be read, judged from outside.
 
 While it looks at a worker, because a frontend could not read its output, whatever can be seen to be
-wrong counts, and nothing else does. A worker is taken out when so many faults as the settings say
-lie within the time in which they add up, and not before; then it is left alone for a time.
+wrong counts, and nothing else does. A worker that is taken out for its faults is left alone for a
+time; health_books.py says who is.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-import tandem_router.conduct
+from tandem.complaints import Complaints
 from tandem.v1 import common_pb2
 from tandem.wire.frames import MOST_ROW_TOKENS, parse
-from tandem_router.conduct import Conduct
 from tandem_router.inspection import SECONDS
 from tandem_router.links import WorkerLink
 
@@ -37,29 +35,28 @@ class ConductRules:
         self,
         *,
         now: Callable[[], float],
-        eject_after: int,
         eject_seconds: float,
+        faults: Callable[[str], int],
         elsewhere: Callable[[str, int, int], bool],
         fault: Callable[[str], None],
     ) -> None:
-        """`eject_after`: faults; 0: never. `elsewhere`: whether a worker is not the one on which an
-        open sequence of a frontend runs.
+        """`faults`: how many of a worker are counted. `elsewhere`: whether a worker is not the one
+        on which an open sequence of a frontend runs.
         """
         self._now, self._elsewhere = now, elsewhere
-        self._eject_after, self._eject_seconds = eject_after, eject_seconds
+        self._eject_seconds, self._faults = eject_seconds, faults
         self._fault = fault
         self._doubted: dict[WorkerLink, float] = {}
         """Streams to workers, and until when they are looked at."""
-        self._faults: defaultdict[Conduct, list[float]] = defaultdict(list)
-        self._away: dict[Conduct, float] = {}
-        """Those that were taken out, and until when."""
+        self._away: dict[Complaints, float] = {}
+        """Workers that were taken out, each for as long as it is listed, and until when."""
 
     def complained(self, link: WorkerLink) -> None:
         """A frontend's complaint of what came by it has arrived."""
         self._doubted[link] = self._now() + SECONDS
 
-    def worker_up(self, address: str, conduct: Conduct) -> None:
-        if self._now() < self._away.pop(conduct, 0.0):
+    def worker_up(self, address: str, link: WorkerLink) -> None:
+        if self._now() < self._away.pop(link.complaints, 0.0):
             self._fault(f"{address} is used again, and was taken out")
 
     def judge(
@@ -70,24 +67,17 @@ class ConductRules:
         relay: Callable[[], object],
     ) -> None:
         """What the router makes of a frame, which `relay` passes on."""
-        conduct, now = link.conduct, self._now()
+        now = self._now()
         looked_at = now <= self._doubted.get(link, -1.0)
         wrong = sum(self._is_wrong(address, each) for each in payloads) if looked_at else 0
         most = sum(each.garbled for each in payloads) if looked_at else 0
-        before = conduct.faults
+        before = self._faults(address)
         relay()
-        counted = conduct.faults - before
+        counted = self._faults(address) - before
         if not wrong <= counted <= max(wrong, most):
             self._fault(f"{counted} faults of {address} are counted, not {wrong} to {most}")
-        faults = self._faults[conduct]
-        faults += [now] * counted
-        within = [each for each in faults if now - each <= tandem_router.conduct.WITHIN_SECONDS]
-        enough = 0 < self._eject_after <= len(within)
-        if conduct.condemned != enough:
-            self._fault(f"{address} is to be taken out: {conduct.condemned}, for {faults}")
-        if conduct.condemned:
-            faults.clear()
-            self._away[conduct] = now + self._eject_seconds
+        if link.given_up is not None and link.given_up.died:
+            self._away[link.complaints] = now + self._eject_seconds
 
     def _is_wrong(self, address: str, doubtful: Doubtful) -> bool:
         """Whether that can be seen of a payload alone, or of where its sequences run."""

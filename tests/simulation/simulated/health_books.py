@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+import tandem_router.core.trust
 from tandem.endings import Outcome
 from tandem.errors import WorkerError
 from tandem_router.core.events import LegClosed
@@ -34,6 +35,10 @@ class Past:
     passed: int = 0
     last_slot: int = 0
     """In which it was connected."""
+    faults: list[float] = field(default_factory=list)
+    """When its output could not be read."""
+    closed_until: float = 0.0
+    """No stream to it is to be opened."""
 
     def ratio(self) -> float:
         return self.failed() / len(self.ends) if self.ends else 0.0
@@ -50,7 +55,7 @@ class HealthBooks:
         self._pasts: dict[str, Past] = {}
         self._now = 0.0
         self.news: list[tuple[str, str]] = []
-        """Workers that were just "ejected" or "returned": to be said."""
+        """Workers that were just "ejected" or "returned", or "given up": to be said."""
 
     @property
     def _slot(self) -> int:
@@ -68,7 +73,7 @@ class HealthBooks:
                 past.last_slot = self._slot
 
     def past(self, key: str) -> Past:
-        """Of a worker that comes up."""
+        """Of a worker that comes up, or whose first words cannot be read."""
         past = self._pasts.get(key)
         if past is None or (self._slot - past.last_slot) * SLOT_SECONDS > FORGET_SECONDS:
             past = self._pasts[key] = Past()
@@ -95,8 +100,25 @@ class HealthBooks:
             failed = died and leg.number not in unsent and not _is_excused(leg)
             self._end(leg, False if failed else None)
 
-    def fault(self, worker: WorkerBook) -> None:
-        self._failed(worker, probe=False)
+    def fault(self, key: str) -> None:
+        """Output of an address cannot be read: so many faults within a time take its worker out,
+        the last one of its kind too.
+        """
+        past, worker = self.past(key), self._workers.get(key)
+        past.ends.append((self._slot, False))
+        if worker is not None:
+            self.consider(worker)
+        if self._now < past.closed_until:
+            return
+        within = tandem_router.core.trust.FAULTS_SECONDS
+        past.faults = [each for each in past.faults if self._now - each <= within] + [self._now]
+        if 0 < self._bounds.eject_after_faults <= len(past.faults):
+            past.faults.clear()
+            past.closed_until = self._now + self._bounds.eject_seconds
+            self.news.append((key, "ejected"))
+            if worker is not None:
+                worker.given_up = True
+                self.news.append((key, "given up for its output"))
 
     def started(self, leg: LegBook) -> None:
         if leg.worker.past.out == "probation":

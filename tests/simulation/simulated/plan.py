@@ -13,7 +13,6 @@ from simulated.script import LONG, RUNS, Judged, Request
 from simulated.themes import BURST, RETIRE_SECONDS
 from simulated.worker_process import Quirk, WorkerSpec
 from tandem.wire import faces
-from tandem_router.conduct import EJECT_AFTER
 from tandem_router.core.values import Bounds, Phase
 
 Happening = Literal[
@@ -104,8 +103,6 @@ class Plan:
     """The share of legs that a router cannot say the start of."""
     garbles: float = 0.6
     """The share of frames that a worker spoils which is known for it."""
-    eject_after: int = EJECT_AFTER
-    """Faults after which a worker is taken out; 0: none is."""
     fault_seconds: float = 60.0
     """Faults of a worker that lie further apart do not add up."""
     lease_seconds: float = 0.0
@@ -136,6 +133,7 @@ def draw(seed: int) -> Plan:
         pair_wait_seconds=source.choice((1.0, 5.0)) if faulty else 10.0,
         pair_memory_seconds=source.choice((0.0, 3.0, 600.0)) if faulty else 600.0,
         expected_models=frozenset(random.Random(f"expected of {seed}").choice(((), (), ("m0",)))),
+        eject_seconds=3.0,
         canary_seconds=random.Random(f"canaries of {seed}").choice((0.0, 1.0, 5.0, 5.0, 60.0)),
         **_ejections(random.Random(f"ejections of {seed}")),
     )

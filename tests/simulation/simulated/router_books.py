@@ -50,6 +50,7 @@ class WorkerBook:
     past: Past = field(default_factory=Past)
     stalled: bool = False
     given_up: bool = False
+    """Its stream is to be closed."""
     cache: CacheBook = field(default_factory=CacheBook)
     proved: bool = True
     """KV has moved to or from it, or it needs not be tried."""
@@ -78,7 +79,7 @@ class WorkerBook:
     def fit(self) -> bool:
         profile = self.profile
         fits = profile.phase is self.listed_as and profile.max_sequences > 0
-        return fits and not (self.draining or self.stalled)
+        return fits and not (self.draining or self.stalled or self.given_up)
 
     @property
     def usable(self) -> bool:

@@ -49,9 +49,6 @@ from tandem_router.workers import Workers
 _LATE_SECONDS = 0.001
 """Of a look at the time."""
 
-EJECT_SECONDS = 3.0
-"""A worker whose output cannot be read is left alone for so long."""
-
 
 class ScriptedDiscovery:
     """Gives a router the fleet's list, some time after it changed."""
@@ -112,7 +109,6 @@ class RouterProcess:
         bounds: Bounds,
         begun: dict[tuple[str, int], float],
         *,
-        eject_after: int,
         policy: str | None,
         division: Division,
     ) -> None:
@@ -150,8 +146,8 @@ class RouterProcess:
         self.garbler = Garbler(dice)
         self.conduct_rules = ConductRules(
             now=loop.time,
-            eject_after=eject_after,
-            eject_seconds=EJECT_SECONDS,
+            eject_seconds=bounds.eject_seconds,
+            faults=self._faults,
             elsewhere=self.rules.books.elsewhere,
             fault=lambda text: dice.fault(f"{name}: {text}"),
         )
@@ -167,8 +163,6 @@ class RouterProcess:
             self.relay,
             share=division.share(name),
             silence_seconds=5.0,
-            eject_after=eject_after,
-            eject_seconds=EJECT_SECONDS,
         )
         self.servicer = RouterServicer(config, self.relay, self.workers)
         self._idle_since: float | None = None
@@ -228,6 +222,10 @@ class RouterProcess:
         elif self._idle_since is None:
             self._idle_since = now
 
+    def _faults(self, address: str) -> int:
+        """What could not be read of a worker, as the core counts."""
+        return self.core.state.fleet.trusts[address].faults
+
     def _watch_relay(self) -> None:
         """Note what the relay is given to pass on."""
         relay = self.relay
@@ -237,7 +235,7 @@ class RouterProcess:
 
         def watched_frame(address: str, message: worker_pb2.WorkerFrame) -> None:
             link = relay._workers[address]
-            if link.conduct.condemned:
+            if link.given_up is not None:
                 self.dice.fault(f"{self.name}: {address} is at fault and goes on")
             known = self.dice.quirks.get(address) == "garbles"
             share = self.dice.garbles if known else self.dice.garbled
@@ -275,7 +273,7 @@ class RouterProcess:
         def watched_worker_up(address: str, link: WorkerLink, **options: Any) -> None:
             self.wire.workers[address] = WorkerFlow()
             self._fail_some(address, link)
-            self.conduct_rules.worker_up(address, link.conduct)
+            self.conduct_rules.worker_up(address, link)
             worker_up(address, link, **options)
 
         def watched_worker_down(address: str, reason: str, *, died: bool) -> None:

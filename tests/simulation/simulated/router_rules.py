@@ -149,7 +149,9 @@ class RouterRules:
             actions.RefuseFrontend: self._judge_refuse_frontend,
             actions.PairRejected: self._judge_pair_rejected,
             actions.WorkerDied: self._judge_worker_died,
-            actions.GiveUpWorker: lambda action: self._judge_news(action.worker, "given up"),
+            actions.GiveUpWorker: lambda action: self._judge_news(
+                action.worker, "given up for its output" if action.died else "given up"
+            ),
             actions.WorkerStalled: lambda action: self._judge_news(
                 action.worker, f"stalled: {action.stalled}"
             ),
@@ -347,6 +349,7 @@ class RouterRules:
         worker.fleet = self.books.workers
         worker.stalled = self._is_stalled(event.step_age)
         worker.past = self.books.health.past(event.worker)
+        worker.past.closed_until = 0.0
         self.canaries.worker_up(worker)
         self.books.health.consider(worker)
         self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
@@ -469,8 +472,8 @@ class RouterRules:
         return step_age is not None and step_age >= self.bounds.stall_seconds
 
     def _worker_fault(self, event: events.WorkerFault) -> None:
-        if worker := self.books.workers.get(event.worker):
-            self.books.health.fault(worker)
+        self.books.health.fault(event.worker)
+        if event.worker in self.books.workers:
             self.books.note_fleet(self.now, self.bounds.pair_memory_seconds)
 
     def _leg(self, worker: str, number: int) -> LegBook | None:

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simulated.script import LONG, RUNS
-from tandem_router.conduct import EJECT_AFTER
-from tandem_router.core.values import Phase
+from tandem_router.core.values import Bounds, Phase
 
 if TYPE_CHECKING:
     from simulated.plan import Happening, Plan
@@ -87,7 +86,8 @@ def _garbling(source: random.Random, plan: Plan) -> None:
     plan.workers = [replace(prefill, slots=8), replace(garbler, quirk="garbles"), sound]
     plan.frontends = plan.routers = 1
     plan.garbles = 0.18
-    plan.eject_after = source.choice((EJECT_AFTER, EJECT_AFTER, 0))
+    after = Bounds().eject_after_faults
+    plan.bounds = replace(plan.bounds, eject_after_faults=source.choice((after, after, 0)))
     plan.fault_seconds = source.choice((60.0, 0.3))
     judged = decode.judged
     judged.hook = judged.classifier = False

@@ -23,9 +23,9 @@ import tandem.worker.core.leg
 import tandem.worker.core.machine
 import tandem.worker.core.outgoing
 import tandem.worker.core.shows
-import tandem_router.conduct
 import tandem_router.connection
 import tandem_router.core.prefixes
+import tandem_router.core.trust
 import tandem_router.core.worker
 import tandem_router.links
 import tandem_router.policies.prefix
@@ -214,7 +214,6 @@ class World:
             f"router-{self.routers_made}",
             self.plan.bounds,
             self.frontend_rules.begun,
-            eject_after=self.plan.eject_after,
             policy=self.plan.policy,
             division=self.plan.division,
         )
@@ -679,7 +678,8 @@ class World:
         modules = (tandem_router.connection, tandem.upstream.router_link, simulated.stranger)
         with ExitStack() as stack:
             within = self.plan.fault_seconds
-            stack.enter_context(patch.object(tandem_router.conduct, "WITHIN_SECONDS", within))
+            trust = tandem_router.core.trust
+            stack.enter_context(patch.object(trust, "FAULTS_SECONDS", within))
             if self.plan.small_messages:
                 for module, name, size in SMALL:
                     stack.enter_context(patch.object(module, name, size))

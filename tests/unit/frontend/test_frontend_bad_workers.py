@@ -151,7 +151,8 @@ def workers_by_request(monkeypatch: pytest.MonkeyPatch) -> defaultdict[str, set[
 
 
 def ejections(router: RunningRouter) -> dict[str, int]:
-    return {listed.address: each.ejections for listed, each in router.workers.conducts()}
+    trusts = router.relay.core.snapshot().trusts
+    return {each.address: trusts[each.address].ejections for each in router.workers.listed()}
 
 
 @pytest.mark.promise("S6-181")

@@ -97,6 +97,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
         """Every one since the start; one is open while it is in `live`."""
         self.live: list[Stream] = []
         self.ignores_cancels = False
+        self.first: worker_pb2.WorkerFrame | None = None
+        """What it says first of each stream; None: nothing of its own."""
         self.step_age_ms: int | None = None
         """Of its reports; None: it does not say."""
         self.described = asyncio.Event()
@@ -142,6 +144,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServicer):
 
     async def Connect(self, request_iterator: Any, context: Any) -> None:  # type: ignore[override]
         stream = Stream()
+        if self.first is not None:
+            stream.outgoing.put_nowait(self.first)
         self.streams.append(stream)
         self.live.append(stream)
         try:

@@ -12,11 +12,11 @@ import pytest
 from fake_fleet import SECONDS, FakeDiscovery, FakeWorker, soon, until
 from prometheus_client import generate_latest
 
-from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
+from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2
 from tandem.wire.grpc import open_channel
 from tandem_router import metrics
 from tandem_router.config import RouterConfig
-from tandem_router.connection import UNLISTED
+from tandem_router.connection import MOST_EVENTS, UNLISTED
 from tandem_router.core import events
 from tandem_router.core.values import Phase
 from tandem_router.discovery import Listed
@@ -131,11 +131,11 @@ async def test_a_worker_that_leaves_the_list_finishes_what_is_open_and_is_then_l
 
 async def test_an_idle_worker_that_leaves_the_list_is_left_within_a_report() -> None:
     async with fleet() as f:
-        conducts = dict(f.router.workers.conducts())
         f.discovery.say(f.prefill)
         await until(lambda: not f.decode.live)
         assert list(await f.statuses()) == [f.prefill.address]
-        assert not conducts[f.decode.listed].faults, "nothing is held against it"
+        trust = f.router.relay.core.snapshot().trusts[f.decode.address]
+        assert not trust.faults, "nothing is held against it"
 
 
 async def test_a_worker_that_left_the_list_and_breaks_is_not_dialled_again() -> None:
@@ -288,6 +288,52 @@ async def test_what_waits_does_not_start_on_a_worker_that_comes_with_a_standing_
         prefill.finish(await prefill.start())
         decode.finish(await decode.start())
         assert [await _status_of(each) for each in calls] == [grpc.StatusCode.OK] * 2
+
+
+# --- workers whose output cannot be read -----------------------------------------------------
+
+
+NO_FRAME = worker_pb2.WorkerFrame(events=[worker_pb2.LegEvent()] * (MOST_EVENTS + 1))
+"""No worker has so much to say at once."""
+
+
+@pytest.mark.promise("S6-181")
+async def test_a_worker_whose_output_cannot_be_read_is_left_alone_while_it_is_listed() -> None:
+    async with fleet(eject_after_faults=2, eject_seconds=600.0) as f:
+        for number in (1, 2):
+            stream = await f.decode.stream(number)
+            await until(lambda: f.status(f.decode).connected)
+            stream.outgoing.put_nowait(NO_FRAME)
+            await until(lambda: not f.status(f.decode).connected)
+        why = "ejected for 600 s: its output could not be read"
+        await until(lambda: f.status(f.decode).refused == why)
+        assert len(f.decode.streams) == 2
+        f.discovery.say(f.prefill)
+        await until(lambda: len(f.router.workers.statuses()) == 1)
+        f.discovery.say(f.prefill, f.decode)
+        await until(lambda: f.router.relay.ready)
+        assert len(f.decode.streams) == 3, "whoever is listed there now may be another"
+
+
+async def test_a_worker_that_was_ejected_for_its_output_is_dialled_when_its_time_is_over() -> None:
+    async with fleet(eject_after_faults=1, eject_seconds=1.0) as f:
+        (await f.decode.stream()).outgoing.put_nowait(NO_FRAME)
+        await until(lambda: not f.router.relay.ready)
+        began = asyncio.get_running_loop().time()
+        await f.decode.stream(2)
+        assert asyncio.get_running_loop().time() - began > 0.9
+        await until(lambda: f.router.relay.ready)
+
+
+async def test_a_worker_whose_first_words_cannot_be_read_is_left_alone_too() -> None:
+    async with fleet(eject_after_faults=2, eject_seconds=600.0) as f:
+        strange = await f.worker(Phase.DECODE)
+        strange.first = NO_FRAME
+        f.discovery.say(f.prefill, f.decode, strange)
+        await strange.stream(2)
+        why = "ejected for 600 s: its output could not be read"
+        await until(lambda: f.status(strange).refused == why)
+        assert len(strange.streams) == 2
 
 
 # --- several routers -------------------------------------------------------------------------

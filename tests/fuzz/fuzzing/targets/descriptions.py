@@ -16,7 +16,6 @@ from fuzzing.router_bench import RouterBench
 from fuzzing.target import MODEL, FoundError, Target
 from tandem.errors import WorkerError
 from tandem.v1 import common_pb2, worker_pb2
-from tandem_router.conduct import Conduct
 from tandem_router.connection import WorkerConnection
 from tandem_router.core.values import Phase
 from tandem_router.discovery import Listed
@@ -69,7 +68,6 @@ class DescriptionsSubject:
             Listed(address, next(self._phases)),
             self._bench.relay,
             silence_seconds=9.0,
-            conduct=Conduct(address),
         )
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -77,7 +75,7 @@ class DescriptionsSubject:
         except WorkerError:
             pass
         finally:
-            connection.conduct.close()
+            connection.complaints.close()
             if connection.connected:
                 self._bench.relay.worker_down(address, "its stream ended", died=True)
         await self._bench.settle()
