@@ -23,6 +23,7 @@ from tandem.v1 import common_pb2, worker_pb2
 from tandem_router.config import RouterConfig
 from tandem_router.connection import MOST_EVENTS
 from tandem_router.core.actions import StartLeg
+from tandem_router.core.snapshot import UNKNOWN
 from tandem_router.links import WorkerLink
 from tandem_router.server import RunningRouter, running
 
@@ -151,8 +152,10 @@ def workers_by_request(monkeypatch: pytest.MonkeyPatch) -> defaultdict[str, set[
 
 
 def ejections(router: RunningRouter) -> dict[str, int]:
+    """How often each address was ejected; one that never came up was not."""
     trusts = router.relay.core.snapshot().trusts
-    return {each.address: trusts[each.address].ejections for each in router.workers.listed()}
+    addresses = (each.address for each in router.workers.listed())
+    return {each: trusts.get(each, UNKNOWN).ejections for each in addresses}
 
 
 @pytest.mark.promise("S6-181")
