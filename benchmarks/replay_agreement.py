@@ -32,14 +32,14 @@ import msgspec
 
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
-from tandem.cli.trace import TracedRequest
 from tandem.engine.sim import options as sim_options
 from tandem.engine.sim.options import SimOptions
 from tandem_router.policies import POLICIES
-from tandem_trace_replay import times
-from tandem_trace_replay.fleet import FleetFile, Pool
-from tandem_trace_replay.replay import Replay
-from tandem_trace_replay.router import Policies
+from tandem_tools.trace import TracedRequest
+from tandem_tools.trace_replay import times
+from tandem_tools.trace_replay.fleet import FleetFile, Pool
+from tandem_tools.trace_replay.replay import Replay
+from tandem_tools.trace_replay.router import Policies
 
 MODEL = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny"
 ENGINE = {

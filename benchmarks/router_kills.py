@@ -30,14 +30,14 @@ import httpx
 import machine
 from prefixes import turn
 
-from tandem.cli import trace as traces
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
-from tandem.cli.trace import TracedRequest
 from tandem_router.policies import POLICIES
-from tandem_trace_replay.fleet import RESTART_SECONDS
-from tandem_trace_replay.legs import blocks_of
-from tandem_trace_replay.prefix_cache import IdealCache
+from tandem_tools import trace as traces
+from tandem_tools.trace import TracedRequest
+from tandem_tools.trace_replay.fleet import RESTART_SECONDS
+from tandem_tools.trace_replay.legs import blocks_of
+from tandem_tools.trace_replay.prefix_cache import IdealCache
 
 MODEL = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny"
 TOKENS_A_SECOND = 20_480

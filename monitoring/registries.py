@@ -14,7 +14,6 @@ from prometheus_client import Metric
 from tandem import metrics
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
-from tandem.cli.certificate_keeping import KeptCollector
 from tandem.engine.base import EngineFigures, RankLoad
 from tandem.hooks.classifiers.counters import ClassifierCounters
 from tandem.hooks.runner.processes.pool import HookPool
@@ -40,6 +39,7 @@ from tandem_router.discovery.static import StaticDiscovery
 from tandem_router.relay import Relay
 from tandem_router.server import build_core
 from tandem_router.workers import Workers
+from tandem_tools.certificate_keeping import KeptCollector
 
 
 def families() -> Iterator[Metric]:

@@ -15,47 +15,41 @@ from collections.abc import Sequence
 from importlib import metadata
 
 from tandem import launching
-from tandem.cli import (
-    bench,
-    certificates,
-    chat,
-    check_hook,
-    demo,
-    fetch_model,
-    fit,
-    keys,
-    options,
-    replay,
-    top,
-    up,
-    verify,
-)
+from tandem.cli import chat, demo, keys, options, up, verify
 from tandem.cli.client import ApiError
+from tandem.cli.commands import Command, kit_command
 from tandem.cli.console import Console
 from tandem.cli.plan import COMPONENTS
 from tandem.errors import ConfigError, StartError
 from tandem.process import would_start
 
 DISTRIBUTION = "tandem-serving"
-_CHECK_HOOK = "Run an output hook against the calls a worker makes."
-_VERIFY = "Check that a deployment serves, and that its KV cache really moves."
-_BENCH = "Send load to a frontend, and show how fast it answers."
-_REPLAY = "Say what fleets and policies would make of a trace, in virtual time."
-_MEASURE_TIMES = "Measure how long workers take, for `tandem replay`."
-_TOP = "Show the fleet, the queues and slow workers, live."
-_KEYS = "Make keys for clients."
-_FETCH_MODEL = "Bring a model's files into a folder, whole or not at all."
-_FIT = "Say whether a model fits on GPUs, and what fits beside it."
+_OWN = {
+    "verify": Command(verify.add_arguments, verify.verify),
+    "keys": Command(keys.add_arguments, keys.keys),
+}
+_HELP = {
+    "check-hook": "Run an output hook against the calls a worker makes.",
+    "verify": "Check that a deployment serves, and that its KV cache really moves.",
+    "bench": "Send load to a frontend, and show how fast it answers.",
+    "replay": "Say what fleets and policies would make of a trace, in virtual time.",
+    "measure-times": "Measure how long workers take, for `tandem replay`.",
+    "top": "Show the fleet, the queues and slow workers, live.",
+    "keys": "Make keys for clients.",
+    "fetch-model": "Bring a model's files into a folder, whole or not at all.",
+    "plan-fit": "Say whether a model fits on GPUs, and what fits beside it.",
+    "certificates": "Make a CA and certificates for mutual TLS, or renew them in time.",
+}
+"""In the order of `tandem --help`. Kits bring the commands that are none of `_OWN`."""
 CHECK = "check"
 _CHECKED = f"Whose settings; `{CHECK} COMPONENT`: say whether it would start with them."
 CHECK_SECONDS = 60.0
-_CERTIFICATES = "Make a CA and certificates for mutual TLS, or renew them in time."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit status: 0 done, 1 it failed, 2 it could not start, 130 interrupted."""
-    arguments = _parser().parse_args(argv)
     try:
+        arguments = parsed(sys.argv[1:] if argv is None else argv)
         status: int = arguments.run(arguments, Console())
     except ApiError as error:
         return _complain(error, 1)
@@ -76,7 +70,14 @@ def _complain(error: Exception, status: int) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """A command's arguments. Raises StartError where no kit that is installed has the command."""
+    asked = next((word for word in words if not word.startswith("-")), "")
+    return _parser(asked).parse_args(words)
+
+
+def _parser(asked: str = "") -> argparse.ArgumentParser:
+    """Of all commands of kits, only the command `asked` gets its options. Raises StartError."""
     parser = argparse.ArgumentParser(
         prog="tandem",
         description="Serve a language model with prefill and decode on separate workers.",
@@ -89,21 +90,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_chat(commands)
     _add_demo(commands)
     _add_config(commands)
-    for name, add_arguments, run, text in (
-        ("check-hook", check_hook.add_arguments, check_hook.check_hook, _CHECK_HOOK),
-        ("verify", verify.add_arguments, verify.verify, _VERIFY),
-        ("bench", bench.add_arguments, bench.bench, _BENCH),
-        ("replay", replay.add_arguments, replay.replay, _REPLAY),
-        ("measure-times", replay.add_measure_arguments, replay.measure_times, _MEASURE_TIMES),
-        ("top", top.add_arguments, top.top, _TOP),
-        ("keys", keys.add_arguments, keys.keys, _KEYS),
-        ("fetch-model", fetch_model.add_arguments, fetch_model.fetch_model, _FETCH_MODEL),
-        ("plan-fit", fit.add_arguments, fit.plan_fit, _FIT),
-        ("certificates", certificates.add_arguments, certificates.certificates, _CERTIFICATES),
-    ):
-        command = commands.add_parser(name, help=text)
-        add_arguments(command)
-        command.set_defaults(run=run)
+    for name, text in _HELP.items():
+        command_parser = commands.add_parser(name, help=text)
+        command = _OWN.get(name) or (kit_command(name) if name == asked else None)
+        if command is not None:
+            command.add_arguments(command_parser)
+            command_parser.set_defaults(run=command.run)
     return parser
 
 

@@ -300,7 +300,7 @@ def test_everything_that_is_referred_to_is_there(name: str) -> None:
 def _kept_secrets(controller: Pod | None) -> Iterator[str]:
     """What is made while the release runs."""
     if controller is not None:
-        given = cli._parser().parse_args(["certificates", *controller.main["args"]])
+        given = cli.parsed(["certificates", *controller.main["args"]])
         yield from (*given.secrets, given.voucher_secret)
 
 

@@ -283,7 +283,7 @@ def test_the_tandem_command_takes_its_arguments(name: str) -> None:
         for container in pod.containers:
             program, *arguments = container["command"]
             if program == "tandem":
-                cli._parser().parse_args([*arguments, *container["args"]])
+                cli.parsed([*arguments, *container["args"]])
                 seen += 1
     assert seen >= 1
 

@@ -16,9 +16,9 @@ from one_case import one_case
 from pods import Pod, by_name
 
 from tandem import cli
-from tandem.cli import certificate_stores
-from tandem.cli.certificate_issuing import VOUCHER_FILE
 from tandem.wire.tls import ROLES, role_name
+from tandem_tools import certificate_stores
+from tandem_tools.certificate_issuing import VOUCHER_FILE
 
 KEPT = [name for name in SETS if name not in ("tls", "existing-secrets", "mesh")]
 """The sets in which the chart makes the certificates itself."""
@@ -51,7 +51,7 @@ def keeper(name: str) -> Pod:
 def arguments(name: str) -> Any:
     """The command line of `keeper`, as the command reads it."""
     main = keeper(name).main
-    return cli._parser().parse_args([*main["command"][1:], *main["args"]])
+    return cli.parsed([*main["command"][1:], *main["args"]])
 
 
 def kept_secrets(name: str) -> list[str]:

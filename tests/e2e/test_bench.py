@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from tandem.cli import main
-from tandem.cli.bench import aiperf
-from tandem.cli.bench.aiperf import BenchRun, BenchTarget
-from tandem.cli.bench.figures import Figures, Slo, percentiles
-from tandem.cli.bench.load import BenchLoad
 from tandem.cli.console import Console
-from tandem.cli.trace import TracedRequest
 from tandem.errors import ConfigError
 from tandem.testing.sim_stack import SimStack, sim_stack
+from tandem_tools.bench import aiperf
+from tandem_tools.bench.aiperf import BenchRun, BenchTarget
+from tandem_tools.bench.figures import Figures, Slo, percentiles
+from tandem_tools.bench.load import BenchLoad
+from tandem_tools.trace import TracedRequest
 
 VERSION = "0.13.0"
 HOME = Path(__file__).parents[2] / "build" / "aiperf"

@@ -11,7 +11,7 @@ from stacks import SIM_READY_SECONDS
 from tandem.cli import main, options
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
-from tandem_trace_replay import times
+from tandem_tools.trace_replay import times
 
 ENGINE = ("prefill_base_ms=20", "prefill_ms_per_token=0.5", "step_ms=20", "step_ms_per_sequence=5")
 

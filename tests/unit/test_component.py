@@ -65,6 +65,7 @@ COMMANDS = {
         f"python -m {of_package(name)}": ([sys.executable, "-m", of_package(name)], IMPORTS[name])
         for name in IMPORTS
     },
+    "tandem bench": ([str(SCRIPTS / "tandem"), "bench"], ("tandem_tools.bench.aiperf",)),
     "python -m tandem.engine.reference": (
         [sys.executable, "-m", "tandem.engine.reference"],
         ("tandem.engine.factory",),

@@ -12,10 +12,10 @@ import httpx
 import pytest
 
 from tandem.cli import main
-from tandem.cli.check_hook import checks
-from tandem.cli.check_hook.subject import Subject
 from tandem.hooks.contract import Chunk
 from tandem.testing import run_hook, run_hook_async
+from tandem_tools.check_hook import checks
+from tandem_tools.check_hook.subject import Subject
 
 PAGES = Path(__file__).parents[3] / "docs" / "hooks"
 

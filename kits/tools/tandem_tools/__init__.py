@@ -1,0 +1,1 @@
+"""Commands of `tandem` beside those that serve, each found by its entry point."""

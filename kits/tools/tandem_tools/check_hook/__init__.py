@@ -1,0 +1,117 @@
+"""`tandem check-hook`: run an output hook through what workers do to it, and say what was found.
+
+Nothing is served and no model is needed. It finds hooks that do not keep to the contract, that mix
+up requests, that remember too much, or that are slow; it cannot tell whether a hook's verdicts are
+the ones its author wants.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tandem.cli.commands import Command
+from tandem.cli.console import Console
+from tandem.errors import ConfigError
+from tandem_tools.check_hook import checks, crowd, duration, report, samples
+from tandem_tools.check_hook.findings import Check
+from tandem_tools.check_hook.subject import Subject
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("hook", metavar="MODULE:CLASS")
+    parser.add_argument(
+        "--config",
+        default="",
+        metavar="YAML",
+        help="Keyword arguments of the class: a mapping in YAML or JSON, or a file that holds one.",
+    )
+    parser.add_argument(
+        "--text",
+        action="append",
+        default=[],
+        help="An answer that the hook should act on; may be given again. The hook is tried on "
+        "answers with the strings of its config and attributes anyway.",
+    )
+    parser.add_argument("--json", action="store_true", help="Print the findings as JSON.")
+
+
+def check_hook(arguments: argparse.Namespace, console: Console) -> int:
+    """Status 0, or 1 where something must be fixed. Raises StartError where the hook cannot be
+    built.
+    """
+    sys.path.append(str(Path.cwd()))
+    subject = Subject(arguments.hook, _config(arguments.config))
+    done = asyncio.run(_run(subject, arguments.text, None if arguments.json else console))
+    if arguments.json:
+        console.line(report.as_json(subject.path, done))
+    else:
+        report.conclude(subject.path, done, console)
+    return 1 if any(check.problems for check in done) else 0
+
+
+async def _run(subject: Subject, texts: Sequence[str], console: Console | None) -> list[Check]:
+    done = []
+    with _quiet(), redirect_stdout(sys.stderr):
+        async for check in _checks(subject, texts):
+            done.append(check)
+            if console is not None:
+                report.show(check, console)
+    return done
+
+
+async def _checks(subject: Subject, given: Sequence[str]) -> AsyncIterator[Check]:
+    async with subject.fresh() as (_, probe):
+        hook = probe.hook
+        yield Check("built", _kind(hook, probe.is_async))
+        texts = samples.texts(hook, subject.config, given)
+    calls = await checks.calls(subject, texts)
+    yield calls
+    if calls.problems:
+        return  # what else could be said of it would follow from this
+    yield await checks.borders(subject, texts)
+    yield await checks.tokens(subject, texts)
+    yield await checks.outputs(subject, texts)
+    async for check in crowd.checks(subject, texts):
+        yield check
+    yield await duration.long_answer(subject)
+
+
+def _kind(hook: object, is_async: bool) -> str:
+    parts = [name for name in ("close", "startup", "shutdown") if hasattr(hook, name)]
+    return ", ".join(["async __call__" if is_async else "__call__", *parts])
+
+
+def _config(given: str) -> Mapping[str, Any]:
+    if not given:
+        return {}
+    try:
+        text = Path(given).read_text(encoding="utf-8") if Path(given).is_file() else given
+        config = yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"--config cannot be read: {error}") from error
+    if not isinstance(config, dict) or not all(isinstance(key, str) for key in config):
+        raise ConfigError(f"--config must be a mapping of keyword arguments, not {config!r}")
+    return config
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Log lines of forty thousand calls would bury the report."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+COMMAND = Command(add_arguments, check_hook)

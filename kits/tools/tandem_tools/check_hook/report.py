@@ -1,0 +1,76 @@
+"""Shows what was found: for a reader, or as JSON for a program."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+
+from tandem.cli.console import Console
+from tandem_tools.check_hook.findings import Check
+
+NAME_WIDTH = 14
+LINE_WIDTH = 96
+
+
+def show(check: Check, console: Console) -> None:
+    """Print one check as soon as the check is done."""
+    mark = {
+        "ok": console.good("ok"),
+        "warning": console.bold("??"),
+        "failed": console.bad("!!"),
+    }[check.status]
+    texts = [check.summary] if check.summary else []
+    first, *more = _lines(texts + check.problems + check.warnings)
+    console.line(f"{mark}  {console.bold(check.name.ljust(NAME_WIDTH))}  {first}".rstrip())
+    for line in more:
+        console.line(f"{' ' * (NAME_WIDTH + 6)}{line}")
+
+
+def conclude(path: str, checks: Sequence[Check], console: Console) -> None:
+    """Print the last line, which says what all checks came to."""
+    failed = sum(check.status == "failed" for check in checks)
+    warned = sum(check.status == "warning" for check in checks)
+    console.line()
+    if failed:
+        console.failed(console.bold(f"{path}: {_count(failed, 'finding')} to fix"))
+    elif warned:
+        console.done(f"{console.bold(path)} keeps to the contract; {_count(warned, 'warning')}")
+    else:
+        console.done(f"{console.bold(path)} keeps to the contract")
+
+
+def as_json(path: str, checks: Sequence[Check]) -> str:
+    return json.dumps(
+        {
+            "hook": path,
+            "ok": not any(check.problems for check in checks),
+            "checks": [
+                {
+                    "name": check.name,
+                    "status": check.status,
+                    "summary": check.summary,
+                    "problems": check.problems,
+                    "warnings": check.warnings,
+                }
+                for check in checks
+            ],
+        },
+        ensure_ascii=False,
+        indent=2,
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + "s" * (number != 1)
+
+
+def _lines(texts: Sequence[str]) -> list[str]:
+    width = LINE_WIDTH - NAME_WIDTH - 6
+    lines = [
+        part
+        for text in texts
+        for line in text.splitlines()
+        for part in textwrap.wrap(line, width, subsequent_indent="  ", break_on_hyphens=False)
+    ]
+    return lines or [""]

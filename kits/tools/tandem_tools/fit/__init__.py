@@ -1,0 +1,180 @@
+"""`tandem plan-fit`: whether a model fits on GPUs, from its config.json alone."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from tandem.cli import options
+from tandem.cli.commands import Command
+from tandem.cli.console import Console
+from tandem.engine import model_files
+from tandem_tools.fit import memory, shape
+from tandem_tools.fit.memory import Fit, WorkerPlan
+from tandem_tools.fit.shape import Division, Phase, Shape
+
+CONTEXT = 8192
+PAGE_SIZE = 64
+MAX_SEQUENCES = 256
+"""What a worker has where its settings do not say it."""
+_PHASES: tuple[Phase, ...] = ("prefill", "decode")
+_SIZES = {
+    "tp": "GPUs that share a worker's model.",
+    "dp": "Groups of these GPUs that compute attention apart (DP attention).",
+    "pp": "Parts of the layers, each on as many GPUs as --tp says.",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", type=Path, metavar="MODEL", help="A model's folder, or its config.json.")
+    add("--gpu", choices=tuple(memory.GPU_MIB), default="h100", help="[%(default)s]")
+    for name, what in _SIZES.items():
+        add(
+            f"--{name}", type=options.positive, default=1, metavar="N", help=f"{what} [%(default)s]"
+        )
+        add(
+            f"--decode-{name}",
+            type=options.positive,
+            metavar="N",
+            help=f"The same for a decode worker. [--{name}]",
+        )
+    add(
+        "--max-sequences",
+        type=options.positive,
+        default=MAX_SEQUENCES,
+        metavar="N",
+        help="Sequences of a decode worker, as its setting of this name. [%(default)s]",
+    )
+    add(
+        "--context",
+        type=options.positive,
+        metavar="TOKENS",
+        help=f"Prompt and answer of a sequence together. [{CONTEXT}, or the model's if shorter]",
+    )
+    add("--page-size", type=options.positive, default=PAGE_SIZE, metavar="N", help="[%(default)s]")
+    add(
+        "--kv-dtype",
+        choices=shape.KV_DTYPES,
+        default="auto",
+        help="Type of the KV cache; auto is the type that the model computes in. [%(default)s]",
+    )
+    add(
+        "--moe-a2a-backend",
+        choices=shape.A2A_BACKENDS,
+        default="none",
+        help="SGLang's option of this name: with any backend, each GPU holds all shared experts."
+        " [%(default)s]",
+    )
+    for phase in _PHASES:
+        add(
+            f"--{phase}-memory-share",
+            type=options.share,
+            default=0.0,
+            metavar="SHARE",
+            help="Share of each GPU's memory for weights and KV cache, mem_fraction_static of"
+            f" {phase}. [SGLang's choice]",
+        )
+    add("--json", action="store_true", help="Print the figures as JSON, in bytes.")
+
+
+def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
+    """Status 0; 1 where it does not fit. Raises ConfigError for what cannot be computed."""
+    model = shape.read(
+        model_files.text_config(arguments.model),
+        kv_dtype=arguments.kv_dtype,
+        moe_a2a_backend=arguments.moe_a2a_backend,
+    )
+    context = arguments.context or min(CONTEXT, model.context_length)
+    workers = [_worker(arguments, phase, context) for phase in _PHASES]
+    fits = [memory.compute(model, worker) for worker in workers]
+    refused = [worker for worker, fit in zip(workers, fits, strict=True) if not fit.fits]
+    if arguments.json:
+        console.line(json.dumps(_told(model, workers, fits), indent=2))
+        return 1 if refused else 0
+    console.line(f"  {model.parameters / 1e9:,.2f} billion parameters")
+    console.table(_rows(model, workers, fits), head=("", *_PHASES))
+    for worker in refused:
+        console.failed(_refusal(model, worker))
+    return 1 if refused else 0
+
+
+def _worker(arguments: argparse.Namespace, phase: Phase, context: int) -> WorkerPlan:
+    sizes = [getattr(arguments, name) for name in _SIZES]
+    if phase == "decode":
+        of_decode = [getattr(arguments, f"decode_{name}") for name in _SIZES]
+        sizes = [own or same for own, same in zip(of_decode, sizes, strict=True)]
+    return WorkerPlan(
+        phase=phase,
+        gpu=arguments.gpu,
+        division=Division(*sizes),
+        memory_share=getattr(arguments, f"{phase}_memory_share"),
+        page_size=arguments.page_size,
+        context=context,
+        max_sequences=arguments.max_sequences,
+        moe_a2a_backend=arguments.moe_a2a_backend,
+    )
+
+
+def _told(model: Shape, workers: Sequence[WorkerPlan], fits: Sequence[Fit]) -> dict[str, object]:
+    return {
+        "parameters": model.parameters,
+        "window": model.window,
+        **{
+            worker.phase: {
+                **dataclasses.asdict(worker),
+                **dataclasses.asdict(fit),
+                "fits": fit.fits,
+                "fewest_gpus": memory.fewest_gpus(model, worker),
+            }
+            for worker, fit in zip(workers, fits, strict=True)
+        },
+    }
+
+
+def _rows(
+    model: Shape, workers: Sequence[WorkerPlan], fits: Sequence[Fit]
+) -> list[tuple[str, str, str]]:
+    columns = [_column(model, *each) for each in zip(workers, fits, strict=True)]
+    names = [name for name in columns[0] if any(column[name] for column in columns)]
+    return [(name, columns[0][name], columns[1][name]) for name in names]
+
+
+def _column(model: Shape, worker: WorkerPlan, fit: Fit) -> dict[str, str]:
+    """What is said of a phase, by the name of its row; a row of which neither says anything is
+    left out.
+    """
+    division, decodes = worker.division, worker.phase == "decode"
+    length = f"{worker.context:,} tokens"
+    return {
+        "GPUs": f"{division.gpus} x {worker.gpu} of {_gb(fit.gpu_bytes)}",
+        "attention": f"in {division.groups} groups" if division.groups > 1 else "",
+        "layers": f"in {division.parts} parts" if division.parts > 1 else "",
+        "used": f"{fit.memory_share:.3f} of what is free",
+        "weights": f"{_gb(fit.weight_bytes)} a GPU",
+        "KV a token": f"{fit.token_bytes:,} B a GPU",
+        f"of the last {model.window}": (
+            f"{fit.sliding_token_bytes:,} B a GPU" if model.window else ""
+        ),
+        "KV cache": f"{_gb(fit.kv_bytes)} a GPU: {fit.kv_tokens:,} tokens",
+        "holds": f"{fit.sequences:,} {'sequences' if decodes else 'prompts'} of {length}",
+        "a hand-over": f"{_gb(fit.handover_bytes)} for {length}" if decodes else "",
+        "pins": f"{_gb(fit.pinned_bytes)} of the host's memory" if decodes else "",
+    }
+
+
+def _refusal(model: Shape, worker: WorkerPlan) -> str:
+    fewest = memory.fewest_gpus(model, worker)
+    enough = f"it takes {fewest} of these GPUs" if fewest else "no number of these GPUs is enough"
+    flag = "--decode-tp" if worker.phase == "decode" else "--tp"
+    return f"{worker.phase} holds no sequence of {worker.context:,} tokens: {enough} ({flag})"
+
+
+def _gb(size: float) -> str:
+    return f"{size / memory.GB:,.1f} GB"
+
+
+COMMAND = Command(add_arguments, plan_fit)

@@ -1,0 +1,1 @@
+"""Traces through the router's real cores and policies, in virtual time: `tandem replay`."""

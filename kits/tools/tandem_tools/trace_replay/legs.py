@@ -1,0 +1,158 @@
+"""A request on its way through a fleet, and its legs on workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
+from tandem_router.core.events import WorkerLoad, WorkerUp
+from tandem_tools import trace
+from tandem_tools.trace import TracedRequest
+
+_PARTS = trace.BLOCK_TOKENS // BLOCK_TOKENS
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One of the trace. Times are seconds since the replay began."""
+
+    line: TracedRequest
+    came: float
+    blocks: Blocks = ()
+    """The numbers of its prompt's blocks, while it is open."""
+    first: float | None = None
+    """When its first token reached the client; None: not yet."""
+    ended: float | None = None
+    failure: str = ""
+    """Once it has ended: the error's code, or empty."""
+    cached_tokens: int = 0
+    """Prompt tokens that the last prefill worker had cached."""
+    router: int = 0
+    """The number of the request's router."""
+    tried: int = 0
+    """How many have had it."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        return self.line.input_length
+
+    @property
+    def later_tokens(self) -> int:
+        """Output tokens behind the first one."""
+        return self.line.output_length - 1
+
+    @property
+    def kv_tokens(self) -> int:
+        """What it needs in the KV cache that it ends in."""
+        return self.line.input_length + self.line.output_length
+
+    def match(self, blocks: int) -> int:
+        """Take in that its worker has so many blocks of its prompt, and return the tokens that are
+        left to compute: one at least, whose output is the first token.
+        """
+        self.cached_tokens = min(blocks * BLOCK_TOKENS, self.prompt_tokens - 1)
+        return self.prompt_tokens - self.cached_tokens
+
+
+class Worker(Protocol):
+    """What starts and ends legs in virtual time."""
+
+    @property
+    def up(self) -> WorkerUp:
+        """The event that tells routers about the worker."""
+        ...
+
+    def start(self, leg: Leg) -> None:
+        """A leg has reached it."""
+        ...
+
+    def cancel(self, leg: Leg) -> None:
+        """Forget a leg that is open here."""
+        ...
+
+    def go_on(self, hand_over: HandOver) -> None:
+        """Its partner and it are ready. Prefill is told, for both."""
+        ...
+
+    def moved(self, leg: Leg) -> None:
+        """The KV of a leg that is open here has moved, from here or to here."""
+        ...
+
+    def report(self) -> None:
+        """Tell the routers what it has, as it does each second."""
+        ...
+
+    def loads(self) -> Callable[[], WorkerLoad]:
+        """For a router that has just come: gives at each call what that one is to know of it."""
+        ...
+
+
+class Teller(Protocol):
+    """Where a worker says what becomes of a leg: the router that started it."""
+
+    def started(self, leg: Leg) -> None:
+        """The leg's first token has come."""
+        ...
+
+    def finished(self, leg: Leg) -> None:
+        """It is over, and all went well."""
+        ...
+
+    def refused(self, leg: Leg) -> None:
+        """Its worker has no slot for it; it has not begun."""
+        ...
+
+
+def blocks_of(line: TracedRequest) -> Blocks:
+    """The numbers of a prompt's whole blocks, as routers count them: those of a trace are larger.
+    A prompt without numbers has nothing in common with others.
+    """
+    numbers = (each * _PARTS + part for each in line.hash_ids for part in range(_PARTS))
+    return tuple(islice(numbers, line.input_length // BLOCK_TOKENS))
+
+
+@dataclass(slots=True, eq=False)
+class HandOver:
+    """The two legs of one attempt. `go_on` is called once both workers are ready for what they do
+    together: that is when prefill has the KV and decode has room for it, where these are two.
+    """
+
+    prefill: Leg | None = None
+    decode: Leg | None = None
+    _ready: int = 0
+
+    def ready(self) -> None:
+        """Note that prefill or decode is ready."""
+        self._ready += 1
+        if self._ready == 2:
+            assert self.prefill is not None
+            self.prefill.worker.go_on(self)
+
+    def done(self) -> None:
+        """The KV is where decode goes on from."""
+        for leg in (self.prefill, self.decode):
+            if leg is not None and leg.open:
+                leg.worker.moved(leg)
+
+
+@dataclass(slots=True, eq=False)
+class Leg:
+    """A run of a request on one worker."""
+
+    number: int
+    """Its router's own."""
+    sequence: int
+    """The number of the sequence, its request's own."""
+    request: Request
+    worker: Worker
+    teller: Teller
+    to_compute: int
+    """Prompt tokens that the router expects its worker to compute."""
+    new_blocks: Blocks
+    """Those of its prompt that the router does not expect there."""
+    hand_over: HandOver
+    open: bool = True
+    """The worker has not closed the leg."""

@@ -1,0 +1,412 @@
+"""`tandem plan-fit`: the memory of models whose sizes are known.
+
+tests/model_configs/ holds what the public configurations say, in the keys that describe a model's
+shape: https://huggingface.co/ and Qwen/Qwen3-8B, meta-llama/Llama-3.3-70B-Instruct,
+Qwen/Qwen3-235B-A22B, deepseek-ai/DeepSeek-V3, openai/gpt-oss-120b. The parameters below are those
+that the same pages and the models' reports give.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tandem.cli import main
+from tandem.engine import model_files
+from tandem_tools.fit import shape
+
+CONFIGS = Path(__file__).resolve().parents[3] / "tests" / "model_configs"
+QWEN, LLAMA, MOE = "Qwen3-8B", "Llama-3.3-70B-Instruct", "Qwen3-235B-A22B"
+DEEPSEEK, GPT_OSS = "DeepSeek-V3", "gpt-oss-120b"
+
+
+def both(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str, Any]:
+    main(["plan-fit", str(CONFIGS / name), "--json", *flags])
+    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return answer
+
+
+def told(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str, Any]:
+    """What is said of decode."""
+    answer: dict[str, Any] = both(capsys, name, *flags)["decode"]
+    return answer
+
+
+def changed(tmp_path: Path, name: str, **fields: Any) -> str:
+    """The configuration of a model with other fields."""
+    config = json.loads((CONFIGS / name / "config.json").read_text())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**config, **fields}))
+    return str(path)
+
+
+@pytest.mark.promise("S5-302")
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [(QWEN, 8.19), (LLAMA, 70.55), (MOE, 235.09), (DEEPSEEK, 671.03), (GPT_OSS, 116.83)],
+)
+def test_parameters_are_those_that_the_model_is_known_for(name: str, billions: float) -> None:
+    found = shape.read(model_files.text_config(CONFIGS / name))
+    assert found.parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+@pytest.mark.promise("S5-302")
+@pytest.mark.parametrize(
+    ("name", "tp", "of_rank"),
+    [
+        (QWEN, 1, 2 * 8 * 128 * 2 * 36),  # keys and values of 8 heads of 128, two bytes, 36 layers
+        (QWEN, 4, 2 * 2 * 128 * 2 * 36),  # two of the heads
+        (LLAMA, 8, 2 * 1 * 128 * 2 * 80),
+        (LLAMA, 16, 2 * 1 * 128 * 2 * 80),  # each head lies on two GPUs
+        (MOE, 8, 2 * 1 * 128 * 2 * 94),
+        (DEEPSEEK, 1, (512 + 64) * 2 * 61),  # one latent and its rotated part for all heads
+        (DEEPSEEK, 16, (512 + 64) * 2 * 61),  # which every GPU holds
+        (GPT_OSS, 2, 2 * 4 * 64 * 2 * 18),  # every other of 36 layers
+    ],
+)
+def test_kv_of_a_token_is_that_of_the_heads_that_a_gpu_holds(
+    name: str, tp: int, of_rank: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(capsys, name, "--tp", str(tp))["token_bytes"] == of_rank
+
+
+LATENTS = 61 * (
+    7168 * (1536 + 512 + 64)  # what makes them
+    + 1536 * 128 * (128 + 64)  # queries
+    + 512 * 128 * (128 + 128)  # keys without their rotated part, and values
+    + 128 * 128 * 7168  # what leaves attention
+)
+"""Parameters of DeepSeek-V3's attention, nearly a byte each."""
+
+
+@pytest.mark.promise("S5-432")
+def test_groups_of_gpus_have_attention_and_a_cache_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    together = told(capsys, DEEPSEEK, "--tp", "16", "--gpu", "h200")
+    apart = told(capsys, DEEPSEEK, "--tp", "16", "--dp", "16", "--gpu", "h200")
+    made, embeddings = 61 * 7168 * (1536 + 512 + 64), 129_280 * 7168 * 2
+    more = (LATENTS - made + embeddings) * 15 / 16
+    assert apart["weight_bytes"] - together["weight_bytes"] == pytest.approx(more, rel=1e-3)
+    assert apart["token_bytes"] == (512 + 64) * 2 * 61
+    of_rank = int(apart["kv_bytes"] / apart["token_bytes"]) // 64
+    assert apart["pages"] == 16 * of_rank
+    assert apart["kv_tokens"] == 16 * of_rank * 64
+    assert apart["sequences"] == 16 * (of_rank * 64 // (8192 + 512))
+    assert apart["handover_bytes"] == (512 + 64) * 2 * 61 * 8192  # from the one that holds it
+    assert together["handover_bytes"] == 16 * apart["handover_bytes"]
+
+
+@pytest.mark.promise("S5-432")
+def test_gpus_of_a_group_share_its_heads(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, MOE, "--tp", "8", "--dp", "4", "--gpu", "h200")
+    assert found["token_bytes"] == 2 * 2 * 128 * 2 * 94  # two of four heads
+    assert found["handover_bytes"] == 2 * found["token_bytes"] * 8192
+
+
+@pytest.mark.promise("S5-432")
+@pytest.mark.parametrize(
+    ("parts", "layers"), [(1, [61]), (2, [30, 31]), (4, [15, 15, 15, 16]), (5, [12] * 4 + [13])]
+)
+def test_parts_of_a_pipeline_have_the_layers_that_sglang_gives_them(
+    parts: int, layers: list[int]
+) -> None:
+    found = shape.read(model_files.text_config(CONFIGS / DEEPSEEK))
+    made = found.parts(shape.Division(1, parts=parts))
+    assert [part.kv / ((512 + 64) * 2) for part in made] == layers
+    whole = found.parts(shape.Division(1))
+    assert sum(part.weights for part in made) == pytest.approx(whole[0].weights)
+
+
+@pytest.mark.promise("S5-432")
+def test_the_fullest_part_of_a_pipeline_decides_what_all_hold(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = told(capsys, DEEPSEEK, "--tp", "8", "--pp", "2")
+    whole = told(capsys, DEEPSEEK, "--tp", "8", "--gpu", "h200")
+    # The first part has the three layers without experts, the second 31 with them.
+    assert whole["weight_bytes"] / 2 < found["weight_bytes"] < whole["weight_bytes"] * 0.55
+    assert found["token_bytes"] == (512 + 64) * 2 * 31
+    assert found["kv_tokens"] == int(found["kv_bytes"] / found["token_bytes"]) // 64 * 64
+    assert found["handover_bytes"] == whole["handover_bytes"]
+    assert found["fewest_gpus"] == 16
+
+
+def test_the_last_part_has_a_copy_of_embeddings_that_are_its_head_too(tmp_path: Path) -> None:
+    config = Path(changed(tmp_path, QWEN, tie_word_embeddings=True))
+    found = shape.read(model_files.text_config(config))
+    whole, *parts = (
+        part.weights for number in (1, 2) for part in found.parts(shape.Division(1, parts=number))
+    )
+    assert sum(parts) - whole == 151_936 * 4096 * 2
+
+
+def test_layers_with_a_window_hold_no_more_than_that(capsys: pytest.CaptureFixture[str]) -> None:
+    found = both(capsys, GPT_OSS, "--tp", "1", "--gpu", "h200", "--max-sequences", "96")
+    prefill, decode = found["prefill"], found["decode"]
+    assert (found["window"], decode["sliding_token_bytes"]) == (128, 2 * 8 * 64 * 2 * 18)
+    assert decode["handover_bytes"] == 36_864 * 8192 + 36_864 * 128
+    # SGLang gives those layers of prefill a pool of 0.8 times the others' tokens.
+    assert prefill["kv_tokens"] == prefill["kv_bytes"] // (36_864 * 1.8) // 64 * 64
+    # And of decode what 96 sequences need: a window, 128 tokens until it is emptied, two pages.
+    left = decode["kv_bytes"] - 96 * 384 * 36_864
+    assert decode["kv_tokens"] == left // 36_864 // 64 * 64
+
+
+def test_few_sequences_have_room_for_windows_on_their_way(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = told(capsys, GPT_OSS, "--gpu", "h200", "--max-sequences", "32")
+    left = found["kv_bytes"] - (32 * 384 + 64 * 192) * 36_864
+    assert found["kv_tokens"] == left // 36_864 // 64 * 64
+
+
+def test_kv_in_eight_bits_takes_half(capsys: pytest.CaptureFixture[str]) -> None:
+    assert told(capsys, QWEN, "--kv-dtype", "fp8_e4m3")["token_bytes"] == 73_728
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "gigabytes"),
+    [
+        (QWEN, 1, 8.19 * 2),
+        (LLAMA, 4, 70.55 * 2 / 4),
+        (DEEPSEEK, 1, 671.03 - 1.85 + 1.85 * 2 + 0.27),  # embeddings and routers in two bytes
+        (
+            GPT_OSS,
+            1,
+            114.66 * 4.25 / 8 + (116.83 - 114.66) * 2,
+        ),  # its experts alone are in four bits
+    ],
+)
+def test_weights_take_what_their_types_say(
+    name: str, tp: int, gigabytes: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = told(capsys, name, "--tp", str(tp))["weight_bytes"] / 1e9
+    assert found == pytest.approx(gigabytes, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("quantised", "bytes_each"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, (4 + 20 / 128) / 8),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 128}, (8 + 24 / 128) / 8),
+        ({"quant_method": "fp8"}, 1.0),
+    ],
+)
+def test_embeddings_stay_as_they_are_under_quantisation(
+    quantised: dict[str, Any], bytes_each: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["plan-fit", changed(tmp_path, QWEN, quantization_config=quantised), "--json"])
+    found = json.loads(capsys.readouterr().out)
+    embeddings = 2 * 151_936 * 4096
+    matrices = found["parameters"] - embeddings
+    assert found["decode"]["weight_bytes"] == pytest.approx(
+        2 * embeddings + bytes_each * matrices, rel=1e-3
+    )
+
+
+@pytest.mark.promise("S5-302")
+def test_what_fits_is_counted_in_whole_pages_beside_what_decode_keeps_free(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ("--context", "1000", "--page-size", "64", "--prefill-memory-share", "0.5")
+    found = both(capsys, QWEN, *flags, "--decode-memory-share", "0.6")
+    prefill, decode = found["prefill"], found["decode"]
+    assert prefill["gpu_bytes"] == 85_520_809_984
+    # 2 percent are never free.
+    assert prefill["kv_bytes"] == pytest.approx(41_905_196_892 - prefill["weight_bytes"], abs=2)
+    assert decode["kv_bytes"] == pytest.approx(50_286_236_270 - decode["weight_bytes"], abs=2)
+    for phase in (prefill, decode):
+        assert phase["pages"] == int(phase["kv_bytes"] / 147_456) // 64
+        assert phase["kv_tokens"] == phase["pages"] * 64
+    assert prefill["sequences"] == prefill["kv_tokens"] // 1024
+    assert decode["sequences"] == decode["kv_tokens"] // 1536  # 512 for each
+
+
+@pytest.mark.promise("S5-302")
+@pytest.mark.parametrize(
+    ("gpu", "prefill", "decode"),
+    [
+        ("l4", 0.700, 0.811),
+        ("l40s", 0.850, 0.906),
+        ("a100-40gb", 0.831, 0.894),
+        ("a100", 0.841, 0.875),
+        ("h100", 0.840, 0.874),
+        ("h200", 0.909, 0.929),
+        ("b200", 0.862, 0.944),
+    ],
+)
+def test_the_share_of_each_gpu_is_what_sglang_resolves_for_it(
+    gpu: str, prefill: float, decode: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SGLang 0.5.21, told of each card's MiB, said so of Qwen3-8B on two of them."""
+    found = both(capsys, QWEN, "--gpu", gpu, "--tp", "2", "--max-sequences", "256")
+    assert [found[phase]["memory_share"] for phase in ("prefill", "decode")] == [prefill, decode]
+
+
+@pytest.mark.promise("S5-302")
+@pytest.mark.parametrize(
+    ("name", "flags", "prefill", "decode"),
+    [
+        (QWEN, ("--max-sequences", "4096"), 0.841, 0.816),
+        (QWEN, ("--max-sequences", "6000"), 0.841, 0.735),
+        (LLAMA, ("--tp", "4", "--decode-tp", "8"), 0.837, 0.874),
+        (MOE, ("--tp", "8", "--dp", "4", "--max-sequences", "2048"), 0.831, 0.818),
+        (DEEPSEEK, ("--tp", "8", "--pp", "2"), 0.818, 0.874),
+        (DEEPSEEK, ("--tp", "16", "--moe-a2a-backend", "deepep"), 0.818, 0.849),
+        (
+            DEEPSEEK,
+            ("--tp", "16", "--dp", "16", "--moe-a2a-backend", "deepep", "--max-sequences", "2048"),
+            0.818,
+            0.827,
+        ),
+        (
+            DEEPSEEK,
+            ("--tp", "16", "--dp", "16", "--moe-a2a-backend", "deepep", "--max-sequences", "8192"),
+            0.818,
+            0.328,
+        ),
+    ],
+)
+def test_the_share_of_a_phase_is_what_sglang_resolves_for_its_workers(
+    name: str,
+    flags: tuple[str, ...],
+    prefill: float,
+    decode: float,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What SGLang 0.5.21 said of these on H100."""
+    found = both(capsys, name, *flags)
+    assert [found[phase]["memory_share"] for phase in ("prefill", "decode")] == [prefill, decode]
+
+
+@pytest.mark.promise("S5-302")
+def test_decode_pins_a_sequence_of_the_whole_context_where_that_is_more_than_a_fifth(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fifth = told(capsys, QWEN)
+    assert fifth["pinned_bytes"] == pytest.approx(0.2 * fifth["kv_bytes"], rel=1e-3)
+    # 131,072 tokens, three that SGLang adds, in whole pages: all layers and heads of each.
+    assert told(capsys, LLAMA, "--tp", "4")["pinned_bytes"] == pytest.approx(131_136 * 327_680)
+    wider = told(capsys, LLAMA, "--tp", "4", "--pp", "2")
+    assert wider["pinned_bytes"] == pytest.approx(0.2 * 8 * wider["kv_bytes"], rel=1e-3)
+
+
+@pytest.mark.promise("S5-302")
+def test_decode_pins_no_more_than_its_cache_and_nothing_of_latents(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    whole = told(capsys, GPT_OSS)
+    assert whole["kv_tokens"] < 131_072
+    assert whole["pinned_bytes"] == pytest.approx(whole["kv_bytes"], rel=1e-3)
+    assert told(capsys, DEEPSEEK, "--tp", "16")["pinned_bytes"] == 0
+    assert both(capsys, LLAMA, "--tp", "4")["prefill"]["pinned_bytes"] == 0
+
+
+@pytest.mark.promise("S5-432")
+def test_decode_may_have_other_numbers_of_gpus_than_prefill(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = both(capsys, LLAMA, "--tp", "4", "--decode-tp", "8")
+    assert found["prefill"]["token_bytes"] == 2 * 2 * 128 * 2 * 80
+    assert found["decode"]["token_bytes"] == 2 * 1 * 128 * 2 * 80
+    assert found["decode"] == told(capsys, LLAMA, "--tp", "8")
+    assert found["decode"]["handover_bytes"] == found["prefill"]["handover_bytes"]
+    apart = both(capsys, DEEPSEEK, "--tp", "16", "--decode-dp", "16")
+    assert apart["decode"]["division"] == {"tensor": 16, "groups": 16, "parts": 1}
+    assert apart["prefill"]["division"] == {"tensor": 16, "groups": 1, "parts": 1}
+
+
+@pytest.mark.promise("S5-432")
+def test_each_gpu_has_shared_experts_whole_where_experts_exchange_tokens(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    divided, whole = (
+        told(capsys, DEEPSEEK, "--tp", "16", "--moe-a2a-backend", backend)["weight_bytes"]
+        for backend in ("none", "deepep")
+    )
+    # One expert of 3 matrices in each of 58 layers, nearly a byte a weight.
+    assert whole - divided == pytest.approx(58 * 3 * 7168 * 2048 * 15 / 16, rel=1e-3)
+
+
+@pytest.mark.promise("S5-302")
+def test_what_does_not_fit_says_how_many_gpus_it_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--tp", "8"]) == 1
+    shown = capsys.readouterr().out
+    assert "prefill holds no sequence of 8,192 tokens: it takes 16 of these GPUs (--tp)" in shown
+    assert "decode holds no sequence" in shown
+    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--tp", "16"]) == 0
+    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--tp", "8", "--decode-tp", "16"]) == 1
+    assert "!!  decode" not in capsys.readouterr().out
+    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--gpu", "l40s", "--tp", "32"]) == 0
+    capsys.readouterr()
+    assert told(capsys, LLAMA, "--gpu", "l4")["fewest_gpus"] == 8
+    scarce = ("--gpu", "l4", "--decode-memory-share", "0.01")
+    assert main(["plan-fit", str(CONFIGS / LLAMA), *scarce]) == 1
+    assert "no number of these GPUs is enough" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("fields", "flags", "named"),
+    [
+        ({"model_type": "mamba2"}, (), "a model of type 'mamba2'"),
+        ({"dtype": "float8"}, (), "dtype 'float8'"),
+        ({"hidden_size": "wide"}, (), "hidden_size must be a number, not 'wide'"),
+        ({"num_attention_heads": None}, (), "num_attention_heads must be a number, not None"),
+        ({"num_attention_heads": 0}, (), "num_attention_heads must be from 1"),
+        ({"num_hidden_layers": 10**12}, (), "num_hidden_layers must be from 1"),
+        ({"layer_types": 5}, (), "this cannot be a model"),
+        (
+            {"layer_types": ["sliding_attention"] * 36, "sliding_window": 128},
+            (),
+            "all layers look at a window",
+        ),
+        ({"quantization_config": "fp8"}, (), "this cannot be a model"),
+        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 0]}}, (), "this"),
+        ({"quantization_config": {"quant_method": "hqq"}}, (), "'hqq' is not known here"),
+        ({}, ("--tp", "3"), "3 GPUs cannot share 32 attention heads, 8 for KV, equally"),
+        ({}, ("--tp", "4", "--dp", "3"), "3 groups cannot share 4 GPUs equally"),
+        ({}, ("--tp", "2", "--dp", "4"), "4 groups cannot share 2 GPUs equally"),
+        ({"model_type": "llama"}, ("--tp", "4", "--dp", "2"), "SGLang does not divide this model"),
+        ({}, ("--pp", "37"), "37 parts cannot share 36 layers"),
+        ({}, ("--context", "50000"), "the model's context has 40,960 tokens"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_by_name(
+    fields: dict[str, Any],
+    flags: tuple[str, ...],
+    named: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan-fit", changed(tmp_path, QWEN, **fields), *flags]) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_folder_without_a_configuration_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan-fit", str(tmp_path)]) == 2
+    assert "config.json" in capsys.readouterr().err
+
+
+def test_the_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan-fit", str(CONFIGS / LLAMA), "--tp", "4", "--decode-tp", "8"]) == 0
+    shown = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    cells = {row[1]: [cell for cell in map(str.strip, row[2:]) if cell] for row in shown}
+    assert "70.55 billion parameters" in cells
+    assert cells["GPUs"] == ["4 x h100 of 85.5 GB", "8 x h100 of 85.5 GB"]
+    assert cells["KV a token"] == ["81,920 B a GPU", "40,960 B a GPU"]
+    assert cells["a hand-over"] == ["2.7 GB for 8,192 tokens"]
+    assert "attention" not in cells
+    main(
+        ["plan-fit", str(CONFIGS / MOE), "--tp", "8", "--dp", "4", "--decode-dp", "8", "--pp", "2"]
+    )
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["attention", "in", "4", "groups", "in", "8", "groups"] in shown
+    assert ["layers", "in", "2", "parts", "in", "2", "parts"] in shown
