@@ -77,7 +77,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _parser(asked: str = "") -> argparse.ArgumentParser:
-    """Of all commands of kits, only the command `asked` gets its options. Raises StartError."""
+    """The command `asked` gets its options, and no other command of a kit. Raises StartError."""
     parser = argparse.ArgumentParser(
         prog="tandem",
         description="Serve a language model with prefill and decode on separate workers.",
