@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures, marks and reports of the tests of all folders."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class WorkerConnection:
         """Until the worker is not listed, and has finished what is open on it."""
         while self.is_listed:
             trouble = await self._session()
-            seconds, ejected = self._relay.closed(self.listed.address)
+            seconds, ejected = self._relay.closed_for(self.listed.address)
             self._note(ejected if seconds else trouble)
             self.tried.set()
             if seconds:

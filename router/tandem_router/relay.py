@@ -278,11 +278,11 @@ class Relay:
         _complain(complaints, "a worker sends output that cannot be right", address, fault)
         self.handle(events.WorkerFault(address))
 
-    def closed(self, address: str) -> tuple[float, str]:
+    def closed_for(self, address: str) -> tuple[float, str]:
         """For how many seconds no stream to a worker is to be opened, and why, for people; 0: one
         may be.
         """
-        until, reason = self.core.closed(address)
+        until, reason = self.core.closed_until(address)
         return max(0.0, until - self._clock()), reason
 
     def complaint(self, worker: int, fault: str) -> None:

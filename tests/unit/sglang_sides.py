@@ -7,8 +7,10 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,9 +25,14 @@ def answers(script: Path, *arguments: str) -> dict[str, Any]:
     assert forks.stdin is not None
     assert forks.stdout is not None
     with TemporaryDirectory() as folder:
-        forks.stdin.write(json.dumps([str(script), *arguments, folder]) + "\n")
-        forks.stdin.flush()
-        status = forks.stdout.readline()
+        try:
+            forks.stdin.write(json.dumps([str(script), *arguments, folder]) + "\n")
+            forks.stdin.flush()
+            status = forks.stdout.readline()
+        except BaseException:  # a test's time limit too: its answer is not to be the next script's
+            _forks.cache_clear()
+            _end(forks)
+            raise
         assert status, "the process that has imported SGLang has ended"
         printed, errors = ((Path(folder) / name).read_text() for name in ("out", "err"))
     assert status == "0\n", errors[-3000:]
@@ -43,6 +50,18 @@ def _forks() -> subprocess.Popen[str]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
+        start_new_session=True,
     )
-    atexit.register(started.communicate)
+    atexit.register(_end, started)
     return started
+
+
+def _end(forks: subprocess.Popen[str]) -> None:
+    """Kill the process and the script that it runs, where they have not ended."""
+    if forks.poll() is None:
+        os.killpg(forks.pid, signal.SIGKILL)
+        forks.wait()
+    for pipe in (forks.stdin, forks.stdout):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()

@@ -72,7 +72,7 @@ class FaultBench(HealthBench):
         return [each for done in said for each in done if isinstance(each, actions.GiveUpWorker)]
 
     def closed_seconds(self, key: str) -> float:
-        return self.core.closed(key)[0] - self.now
+        return self.core.closed_until(key)[0] - self.now
 
     def come_back(self, index: int = 1) -> None:
         """The stream of a decode worker is closed, and opened again when it may be."""
@@ -99,7 +99,7 @@ def test_a_few_faults_within_a_minute_eject_a_worker(
 ) -> None:
     bench = FaultBench(eject_after_faults=after)
     for at in times:
-        assert not bench.core.closed("decode-1")[0]
+        assert not bench.core.closed_until("decode-1")[0]
         bench.feed(events.WorkerFault("decode-1"), after=at - bench.now)
     assert bool(bench.of(actions.GiveUpWorker)) == ejected
     assert bench.closed_seconds("decode-1") == (SECONDS_OUT if ejected else -bench.now)
@@ -112,7 +112,7 @@ def test_an_ejected_worker_gets_nothing_new_though_its_stream_is_open() -> None:
     assert said == [
         actions.GiveUpWorker("decode-1", "too much of its output could not be read", died=True)
     ]
-    assert bench.core.closed("decode-1")[1] == "ejected for 7 s: its output could not be read"
+    assert bench.core.closed_until("decode-1")[1] == "ejected for 7 s: its output could not be read"
     assert bench.at("decode-1").trust.standing is Standing.EJECTED
     assert bench.at("decode-1").used_as is None
     for first in range(1, 3):
@@ -377,14 +377,14 @@ async def test_a_worker_that_somebody_complains_of_is_looked_at_for_a_time() -> 
     assert bench.decode.given_up is not None
     assert bench.decode.given_up.died
     bench.clock.now += 10.0
-    assert bench.relay.closed("d") == (50.0, "ejected for 60 s: its output could not be read")
+    assert bench.relay.closed_for("d") == (50.0, "ejected for 60 s: its output could not be read")
     bench.clock.now += SECONDS + 1
     bench.say(b"\xff")
     bench.say(b"\xff")
     assert bench.faults == 3
     assert bench.decode.inspection is None
-    assert bench.relay.closed("d")[0] == 0.0
-    assert bench.relay.closed("unknown") == (0.0, "")
+    assert bench.relay.closed_for("d")[0] == 0.0
+    assert bench.relay.closed_for("unknown") == (0.0, "")
 
 
 async def test_rows_of_what_runs_elsewhere_are_a_fault() -> None:

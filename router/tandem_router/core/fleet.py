@@ -92,8 +92,8 @@ class Fleet:
         """How far the worker at an address is trusted."""
         return self.trusts.setdefault(key, Trust())
 
-    def closed(self, key: str) -> tuple[float, str]:
-        """As Core.closed."""
+    def closed_until(self, key: str) -> tuple[float, str]:
+        """When a stream to the worker at an address may be opened, and why not before."""
         trust = self.trusts.get(key)
         return (0.0, "") if trust is None else (trust.closed_until, trust.closed_reason)
 

@@ -173,9 +173,9 @@ class Core:
         """Why no pair uses a connected worker now, for people; empty: one does."""
         return self.state.fleet.refusal(self.state.fleet.workers[worker])
 
-    def closed(self, worker: str) -> tuple[float, str]:
+    def closed_until(self, worker: str) -> tuple[float, str]:
         """Until when no stream to a worker is to be opened, and why, for people; 0: one may be."""
-        return self.state.fleet.closed(worker)
+        return self.state.fleet.closed_until(worker)
 
     def free_slots(self) -> dict[Edition, int]:
         """How many sequences of each edition could start now, less those that wait."""
