@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from tandem.errors import ConfigError
 from tandem.v1 import router_pb2_grpc
 from tandem.wire import grpc as wire
-from tandem.wire.rpc.client import RpcChannel
+from tandem_loop_grpc.client import RpcChannel
 
 SERVICE = "tandem.v1.Router"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tandem.wire.rpc.headers import Headers, number
+from tandem_loop_grpc.headers import Headers, number
 
 _OF_REQUESTS: Final = frozenset((b":method", b":scheme", b":path", b":authority"))
 _NEEDED: Final = (b":method", b":scheme", b":path")

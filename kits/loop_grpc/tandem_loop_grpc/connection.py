@@ -14,23 +14,23 @@ from typing import Final
 
 import grpc
 
-from tandem.byte_budget import Allotment
-from tandem.wire.rpc import frames, header_blocks, work
-from tandem.wire.rpc.closed_streams import ClosedStreams
-from tandem.wire.rpc.frames import (
+from tandem_loop_grpc import frames, header_blocks, work
+from tandem_loop_grpc.budget import UnreadBytes
+from tandem_loop_grpc.closed_streams import ClosedStreams
+from tandem_loop_grpc.frames import (
     HEAD_BYTES,
     MESSAGE_FRAME_HEAD,
     MESSAGE_HEAD_BYTES,
     Code,
     ProtocolError,
 )
-from tandem.wire.rpc.header_blocks import HeaderBlocks, Whole
-from tandem.wire.rpc.headers import MOST_BYTES, Headers, of_reset
-from tandem.wire.rpc.link import Link
-from tandem.wire.rpc.reading import FrameReader
-from tandem.wire.rpc.stream import WINDOW, Stream, StreamError
-from tandem.wire.rpc.validity import MalformedError
-from tandem.wire.rpc.work import Calm, ConnectionWork
+from tandem_loop_grpc.header_blocks import HeaderBlocks, Whole
+from tandem_loop_grpc.headers import MOST_BYTES, Headers, of_reset
+from tandem_loop_grpc.link import Link
+from tandem_loop_grpc.reading import FrameReader
+from tandem_loop_grpc.stream import WINDOW, Stream, StreamError
+from tandem_loop_grpc.validity import MalformedError
+from tandem_loop_grpc.work import Calm, ConnectionWork
 
 CONNECTION_WINDOW: Final = 8 * WINDOW
 """Bytes of whole messages that may wait unread; partial messages do not count here."""
@@ -69,7 +69,7 @@ class PeerConnection(Link):
         self.partial = 0
         """Bytes of messages that are not whole yet, of all streams."""
         self.most_partial = _MOST_PARTIAL * most_bytes
-        self._held: Allotment | None = None
+        self._held: UnreadBytes | None = None
         self._received = self._allowed_again = 0
         """Bytes of DATA that the peer has not been told to send again as many of, and has."""
         self._blocked: dict[Stream, None] = {}
@@ -325,9 +325,9 @@ class PeerConnection(Link):
         if not self.unread and self._held is not None:
             self._count_held()
 
-    def hold(self, allotment: Allotment) -> None:
-        """Count this connection's unread bytes in an allotment."""
-        self._held = allotment
+    def hold(self, held: UnreadBytes) -> None:
+        """Count this connection's unread bytes there."""
+        self._held = held
 
     def _count_held(self) -> None:
         """Tell the budget what is kept, in steps."""

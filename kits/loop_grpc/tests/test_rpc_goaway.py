@@ -7,11 +7,11 @@ import struct
 import grpc
 import grpc.aio
 import pytest
-from rpc.echo import Stub
-from rpc.raw import called
+from echo_service import Stub
+from raw_peer import called
 
-from tandem.wire.rpc import frames
-from tandem.wire.rpc.frames import Code, frame
+from tandem_loop_grpc import frames
+from tandem_loop_grpc.frames import Code, frame
 
 CALM = int(Code.ENHANCE_YOUR_CALM)
 

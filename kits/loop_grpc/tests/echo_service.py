@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
 import grpc.aio
+from go_end import GoChannel, go_serving
 from google.protobuf.wrappers_pb2 import BytesValue
-from rpc.go_end import GoChannel, go_serving
 
-from tandem import sockets
-from tandem.wire.rpc.client import RpcChannel
-from tandem.wire.rpc.server import Listener
+from tandem_loop_grpc.client import RpcChannel
+from tandem_loop_grpc.server import Listener
 
 SERVICE = "test.Echo"
 MOST_BYTES = 4 * 1024 * 1024
@@ -135,7 +135,7 @@ async def serving(kind: str, echo: Echo, **options: Any) -> AsyncIterator[int]:
             yield port
         return
     if kind == "ours":
-        listening = sockets.listen("127.0.0.1:0", setting="listen")
+        listening = socket.create_server(("127.0.0.1", 0))
         server: Any = Listener(None, most_bytes=MOST_BYTES, **options)
         echo.add_to(server)
         await server.start(listening)

@@ -9,9 +9,9 @@ import ssl
 from contextlib import suppress
 from typing import Any, Final, cast
 
-from tandem.wire.rpc import frames
-from tandem.wire.rpc.frames import Code
-from tandem.wire.rpc.watching import ProcessWatch, watch_machine
+from tandem_loop_grpc import frames
+from tandem_loop_grpc.frames import Code
+from tandem_loop_grpc.watching import ProcessWatch, watch_machine
 
 _MOST_CONTROL_BYTES: Final = 1024 * 1024
 """So much may wait of answers to the peer's own frames that it does not read."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
-from tandem.wire.rpc.frames import Code, ProtocolError
+from tandem_loop_grpc.frames import Code, ProtocolError
 
 # Units of work, some 10 µs each: a frame is one. What costs more counts as more.
 OF_A_CONNECTION: Final = 256

@@ -13,11 +13,10 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
-from tandem.wire import addresses
-from tandem.wire.rpc import headers
-from tandem.wire.rpc.dialled import Dialled
-from tandem.wire.rpc.headers import Headers, Metadata
-from tandem.wire.rpc.stream import Stream, StreamError
+from tandem_loop_grpc import headers
+from tandem_loop_grpc.dialled import Dialled
+from tandem_loop_grpc.headers import Headers, Metadata
+from tandem_loop_grpc.stream import Stream, StreamError
 
 log = logging.getLogger(__name__)
 
@@ -191,10 +190,11 @@ class RpcChannel:
         raise failure
 
     async def _look_up(self) -> Sequence[tuple[str, int]]:
-        host, port = addresses.split(self.address)
+        host, _, digits = self.address.rpartition(":")
+        port = int(digits)
         loop = asyncio.get_running_loop()
         try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = await loop.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
         except UnicodeError as error:  # of what can be no name, as "a..b"
             raise OSError(str(error)) from error
         return list(dict.fromkeys((str(where[0]), port) for *_, where in found))

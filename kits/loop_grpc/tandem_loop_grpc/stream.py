@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 import grpc
 
-from tandem.wire.rpc import frames, work
-from tandem.wire.rpc.frames import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, Code, ProtocolError
-from tandem.wire.rpc.headers import Headers, Metadata
-from tandem.wire.rpc.validity import MalformedError
+from tandem_loop_grpc import frames, work
+from tandem_loop_grpc.frames import MESSAGE_HEAD, MESSAGE_HEAD_BYTES, Code, ProtocolError
+from tandem_loop_grpc.headers import Headers, Metadata
+from tandem_loop_grpc.validity import MalformedError
 
 if TYPE_CHECKING:
-    from tandem.wire.rpc.connection import PeerConnection
+    from tandem_loop_grpc.connection import PeerConnection
 
 WINDOW: Final = 1024 * 1024
 """Bytes that a peer may send on a stream before they are read, beside one message."""

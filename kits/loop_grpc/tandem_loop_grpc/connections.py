@@ -7,41 +7,15 @@ import random
 from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from math import inf, isfinite
-from typing import Final, Protocol
+from math import isfinite
+from typing import Final
 
 MOST_CONNECTIONS: Final = 4096
 MOST_OF_A_CLIENT: Final = 1024
 IDLE_SECONDS: Final = 300.0
 AGE_SECONDS: Final = 3600.0
-MOST_HELP: Final = (
-    "Connections that each gRPC port takes; one more is told ENHANCE_YOUR_CALM and closed."
-)
-MOST_OF_A_CLIENT_HELP: Final = (
-    "Those of one client among them: of one address, with the same names in its certificate."
-)
-IDLE_HELP: Final = (
-    "A connection to a gRPC port that has no call for so long is told GOAWAY and closed. 0: never."
-)
-AGE_HELP: Final = (
-    "A connection to a gRPC port takes new calls for so long, or up to a tenth less, and is closed"
-    " when its last call has ended: clients dial again, and calls go on. 0: for ever."
-)
 _AGE_SPREAD: Final = 0.1
 """Connections that began together do not all begin anew together."""
-
-
-class ConnectionSettings(Protocol):
-    """What the settings of every component with a gRPC port hold, with the help texts above."""
-
-    @property
-    def grpc_max_connections(self) -> int: ...
-    @property
-    def grpc_max_connections_of_a_client(self) -> int: ...
-    @property
-    def grpc_max_connection_idle_seconds(self) -> float: ...
-    @property
-    def grpc_max_connection_age_seconds(self) -> float: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +30,6 @@ class ConnectionLimits:
     """A connection that has no call for so long is closed."""
     age_seconds: float = AGE_SECONDS
     """A connection takes new calls for so long, or up to a tenth less; those it has go on."""
-
-    @classmethod
-    def of(cls, settings: ConnectionSettings) -> ConnectionLimits:
-        return cls(
-            most=settings.grpc_max_connections,
-            most_of_a_client=settings.grpc_max_connections_of_a_client,
-            idle_seconds=settings.grpc_max_connection_idle_seconds or inf,
-            age_seconds=settings.grpc_max_connection_age_seconds or inf,
-        )
 
 
 class ConnectionCount:

@@ -6,10 +6,27 @@ import asyncio
 from typing import Any
 
 import hpack
-from rpc.echo import MOST_BYTES, Echo
+from echo_service import MOST_BYTES, Echo
 
-from tandem.wire.rpc.frames import HEAD, HEAD_BYTES
-from tandem.wire.rpc.server import Listener, Served
+from tandem_loop_grpc import frames
+from tandem_loop_grpc.frames import HEAD, HEAD_BYTES, frame
+from tandem_loop_grpc.header_blocks import encoded
+from tandem_loop_grpc.server import Listener, Served
+
+GREETING = frames.PREFACE + frames.settings({})
+
+
+def request(number: int, method: str = "Talk") -> bytes:
+    """What begins a call."""
+    block = encoded(
+        [
+            (b":method", b"POST"),
+            (b":scheme", b"http"),
+            (b":path", f"/test.Echo/{method}".encode()),
+            (b"content-type", b"application/grpc"),
+        ]
+    )
+    return frame(frames.HEADERS, frames.END_HEADERS, number, block)
 
 
 class Recorder(asyncio.Transport):

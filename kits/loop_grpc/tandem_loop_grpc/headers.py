@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 import grpc
 import grpc.aio
 
-from tandem.wire.rpc.frames import Code
+from tandem_loop_grpc.frames import Code
 
 Headers = Sequence[tuple[bytes, bytes]]
 Metadata = Sequence[tuple[str, str | bytes]]

@@ -13,13 +13,12 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from echo_service import KINDS, SERVICE, Echo, Stub, open_channel, pack, serving
 from google.protobuf.wrappers_pb2 import BytesValue
-from rpc.echo import KINDS, SERVICE, Echo, Stub, open_channel, pack, serving
 
-from tandem.wire.outbox import Outbox
-from tandem.wire.rpc.frames import MESSAGE_HEAD
-from tandem.wire.rpc.stream import Stream, StreamError
-from tandem.wire.rpc.work import ConnectionWork
+from tandem_loop_grpc.frames import MESSAGE_HEAD
+from tandem_loop_grpc.stream import Stream, StreamError
+from tandem_loop_grpc.work import ConnectionWork
 
 PATIENCE = 60.0
 Code = grpc.StatusCode
@@ -139,7 +138,7 @@ async def test_a_message_that_cannot_be_read_is_none(channel: Any) -> None:
     await call.write(b"")
     await call.done_writing()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rpc.echo.pack", bytes)
+        patch.setattr("echo_service.pack", bytes)
         await call.hand_on(keep(came))
     assert [type(each) for each in came] == [BytesValue, BytesValue]
 
@@ -242,67 +241,3 @@ async def test_a_taker_may_cancel_whoever_hands_on(then: str) -> None:
     assert came == [b"one"]
     bench.receive(b"three")
     assert await bench.stream.read() == b"two"
-
-
-# --- an outbox that is written to a call ----------------------------------------------------------
-
-
-class Feeding(Echo):
-    """Its stream says numbers, as many at once as come while it cannot write."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.draft: list[int] = []
-        self.taken = 0
-        self.outbox: Outbox[bytes] = Outbox(self._take)
-        self._size = size
-
-    async def talk(self, requests: AsyncIterator[BytesValue], context: Any) -> None:
-        try:
-            await self.outbox.write_to(context)
-        finally:
-            self.ended.set()
-
-    def say(self, number: int) -> None:
-        self.draft.append(number)
-        self.outbox.notify()
-
-    def _take(self) -> bytes:
-        self.taken += 1
-        said, self.draft = self.draft, []
-        return b" ".join(b"%d" % each for each in said) + b" " * self._size
-
-
-@pytest.mark.promise("S5-447")
-@pytest.mark.parametrize("client", KINDS)
-async def test_an_outbox_takes_no_more_than_a_client_reads(client: str) -> None:
-    feeding, heard = Feeding(1_000_000), []
-    async with serving("ours", feeding) as port, open_channel(client, port) as channel:
-        call = Stub(channel).talk()
-        for number in range(200):
-            feeding.say(number)
-            await asyncio.sleep(0.001)
-        assert feeding.taken < 100, "a client that does not read is written to"
-        feeding.outbox.close()
-        async with asyncio.timeout(3 * PATIENCE):
-            while (message := await call.read()) is not grpc.aio.EOF:
-                heard += [int(each) for each in message.split()]
-    assert heard == [*range(200)]
-
-
-@pytest.mark.promise("S5-447")
-async def test_a_client_that_goes_ends_what_writes_to_it() -> None:
-    feeding = Feeding(1_000_000)
-    async with serving("ours", feeding) as port, open_channel("ours", port) as channel:
-        call = Stub(channel).talk()
-        feeding.say(0)
-        await call.read()
-        for number in range(100):
-            feeding.say(number)
-            await asyncio.sleep(0)
-        call.cancel()
-        await asyncio.wait_for(feeding.ended.wait(), PATIENCE)
-        taken = feeding.taken
-        feeding.say(1)
-        await asyncio.sleep(0.05)
-        assert feeding.taken == taken

@@ -12,10 +12,10 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from rpc.echo import KINDS, MOST_BYTES, Echo, Stub, open_channel, serving
-from rpc.go_end import GO
+from echo_service import KINDS, MOST_BYTES, Echo, Stub, open_channel, serving
+from go_end import GO
 
-from tandem.wire.rpc.stream import WINDOW
+from tandem_loop_grpc.stream import WINDOW
 
 PATIENCE = 60.0
 PAIRS = [pair for pair in itertools.product((*KINDS, "go"), repeat=2) if "ours" in pair]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from tandem.wire.rpc import headers
+from tandem_loop_grpc import headers
 
 
 @pytest.mark.promise("S5-445")

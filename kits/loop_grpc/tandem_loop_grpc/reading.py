@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from tandem.wire.rpc import frames, work
-from tandem.wire.rpc.frames import HEAD, HEAD_BYTES, Code, ProtocolError
-from tandem.wire.rpc.work import ConnectionWork
+from tandem_loop_grpc import frames, work
+from tandem_loop_grpc.frames import HEAD, HEAD_BYTES, Code, ProtocolError
+from tandem_loop_grpc.work import ConnectionWork
 
 _WITH_HEADERS: Final = (frames.HEADERS, frames.CONTINUATION)
 

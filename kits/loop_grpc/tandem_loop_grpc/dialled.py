@@ -9,11 +9,11 @@ from math import inf
 
 import grpc
 
-from tandem.wire.rpc import frames, validity
-from tandem.wire.rpc.connection import PeerConnection
-from tandem.wire.rpc.frames import PREFACE, Code
-from tandem.wire.rpc.headers import Headers, has_status, is_grpc, is_interim, of_http
-from tandem.wire.rpc.stream import Stream, StreamError
+from tandem_loop_grpc import frames, validity
+from tandem_loop_grpc.connection import PeerConnection
+from tandem_loop_grpc.frames import PREFACE, Code
+from tandem_loop_grpc.headers import Headers, has_status, is_grpc, is_interim, of_http
+from tandem_loop_grpc.stream import Stream, StreamError
 
 
 class Dialled(PeerConnection):

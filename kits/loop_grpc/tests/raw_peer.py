@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import hpack
-from rpc.echo import MOST_BYTES, SERVICE, pack
+from echo_service import MOST_BYTES, SERVICE, pack
 
-from tandem.wire.rpc import frames
-from tandem.wire.rpc.client import RpcChannel
-from tandem.wire.rpc.frames import HEAD, HEAD_BYTES, frame
+from tandem_loop_grpc import frames
+from tandem_loop_grpc.client import RpcChannel
+from tandem_loop_grpc.frames import HEAD, HEAD_BYTES, frame
 
 LONGEST = 60.0
 """Seconds of a test, lest it hang."""

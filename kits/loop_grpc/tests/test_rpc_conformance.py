@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
-from rpc.echo import SERVICE, Echo, Stub, open_channel, serving
-from rpc.raw import Peer, dialled, message
+from echo_service import SERVICE, Echo, Stub, open_channel, serving
+from raw_peer import Peer, dialled, message
 
-from tandem.wire.rpc import frames
-from tandem.wire.rpc.frames import Code, frame
+from tandem_loop_grpc import frames
+from tandem_loop_grpc.frames import Code, frame
 
 pytestmark = pytest.mark.promise("S6-403")
 

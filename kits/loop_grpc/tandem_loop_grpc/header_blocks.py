@@ -8,9 +8,9 @@ from typing import Final
 
 import hpack
 
-from tandem.wire.rpc import frames
-from tandem.wire.rpc.frames import Code, ProtocolError
-from tandem.wire.rpc.headers import MOST_BYTES, Headers
+from tandem_loop_grpc import frames
+from tandem_loop_grpc.frames import Code, ProtocolError
+from tandem_loop_grpc.headers import MOST_BYTES, Headers
 
 _HARD_BYTES: Final = 8 * MOST_BYTES
 """Larger headers end the connection. Those below are unpacked, and refused alone where they are too

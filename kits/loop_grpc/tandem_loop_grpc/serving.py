@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import grpc
 from google.protobuf.message import DecodeError
 
-from tandem.wire.rpc import headers
-from tandem.wire.rpc.headers import Metadata, Status
-from tandem.wire.rpc.stream import Stream, StreamError
+from tandem_loop_grpc import headers
+from tandem_loop_grpc.headers import Metadata, Status
+from tandem_loop_grpc.stream import Stream, StreamError
 
 if TYPE_CHECKING:
-    from tandem.wire.rpc.server import Listener, Served
+    from tandem_loop_grpc.server import Listener, Served
 
 log = logging.getLogger(__name__)
 

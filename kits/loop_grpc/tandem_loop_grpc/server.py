@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -11,18 +10,14 @@ from typing import Any, Final
 
 import grpc
 
-from tandem.byte_budget import ByteBudget
-from tandem.complaints import Complaints
-from tandem.wire.bounded import bounded
-from tandem.wire.rpc import frames, headers, validity
-from tandem.wire.rpc.connection import PeerConnection
-from tandem.wire.rpc.connections import ConnectionCount, ConnectionLimits, Lifetime
-from tandem.wire.rpc.frames import PREFACE, Code, ProtocolError
-from tandem.wire.rpc.headers import Headers, Status
-from tandem.wire.rpc.serving import Context, ServedCall, refuse
-from tandem.wire.rpc.stream import Stream, StreamError
-
-log = logging.getLogger(__name__)
+from tandem_loop_grpc import frames, headers, validity
+from tandem_loop_grpc.budget import UnreadBudget
+from tandem_loop_grpc.connection import PeerConnection
+from tandem_loop_grpc.connections import ConnectionCount, ConnectionLimits, Lifetime
+from tandem_loop_grpc.frames import PREFACE, Code, ProtocolError
+from tandem_loop_grpc.headers import Headers, Status
+from tandem_loop_grpc.serving import Context, ServedCall, refuse
+from tandem_loop_grpc.stream import Stream, StreamError
 
 _ALPN: Final = "h2"
 MOST_CALLS: Final = 100
@@ -36,6 +31,8 @@ _ENDING_SECONDS: Final = 5.0
 """For handlers that were cancelled."""
 Admit = Callable[["Context"], Awaitable[None]]
 """Asked before each call; it aborts those that may not be."""
+Complain = Callable[[str, ProtocolError], None]
+"""Told a client's address, and what the client did that the protocol forbids."""
 
 
 class Listener:
@@ -48,10 +45,12 @@ class Listener:
         admit: Admit | None = None,
         most_bytes: int,
         limits: ConnectionLimits | None = None,
-        budget: ByteBudget | None = None,
+        budget: UnreadBudget | None = None,
+        complain: Complain | None = None,
     ) -> None:
         """`most_bytes` of a message that is received. What is received and not read takes of
-        `budget`: where there is no room, the connection that holds the most is closed.
+        `budget`. `complain` is called whenever a connection is closed because its client broke the
+        protocol, which strangers can do as often as they like.
         """
         self.admit = admit
         self.most_bytes = most_bytes
@@ -61,7 +60,7 @@ class Listener:
         self.count = ConnectionCount(self.limits)
         self.budget = budget
         self.stops = False
-        self.complaints = Complaints(log)
+        self.complain = complain
         self._tls = tls
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         self._listening: asyncio.Server | None = None
@@ -71,8 +70,7 @@ class Listener:
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
         for name, handler in handlers.items():
-            parse = bounded(handler.request_deserializer, streams=handler.request_streaming)
-            self._handlers[f"/{service}/{name}"] = handler._replace(request_deserializer=parse)
+            self._handlers[f"/{service}/{name}"] = handler
 
     def handler(self, method: str) -> grpc.RpcMethodHandler[Any, Any] | None:
         return self._handlers.get(method)
@@ -105,7 +103,6 @@ class Listener:
             await asyncio.wait(tasks, timeout=_ENDING_SECONDS)
         if closing := [each.closed() for each in self.connections]:
             await asyncio.gather(*closing)
-        self.complaints.close()
 
 
 class Served(PeerConnection):
@@ -162,12 +159,8 @@ class Served(PeerConnection):
         return len(PREFACE)
 
     def refused(self, error: ProtocolError) -> None:
-        self._listener.complaints.warn(
-            "connection ended: the peer broke the protocol",
-            error.code.name,
-            peer=self.peer,
-            reason=str(error),
-        )
+        if (complain := self._listener.complain) is not None:
+            complain(self.peer, error)
 
     def drain(self) -> None:
         """Refuse new calls, and say so."""

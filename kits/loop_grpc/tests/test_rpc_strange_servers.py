@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 import grpc.aio
 import pytest
+from echo_service import MOST_BYTES, Stub
 from one_case import one_case
-from rpc.echo import MOST_BYTES, Stub
-from rpc.raw import Peer, called, message
+from raw_peer import Peer, called, message
 
-from tandem.wire.rpc import client, frames
-from tandem.wire.rpc.client import RpcChannel
-from tandem.wire.rpc.frames import Code, frame
+from tandem_loop_grpc import client, frames
+from tandem_loop_grpc.client import RpcChannel
+from tandem_loop_grpc.frames import Code, frame
 
 PATIENCE = 60.0
 Status = grpc.StatusCode

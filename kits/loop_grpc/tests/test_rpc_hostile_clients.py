@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 import pytest
-from rpc.echo import MOST_BYTES, Echo, Stub, open_channel, serving, unpack
-from rpc.raw import Peer, dialled, message
-from rpc.served import served
+from echo_service import MOST_BYTES, Echo, Stub, open_channel, serving, unpack
+from raw_peer import Peer, dialled, message
+from served_end import served
 
-from tandem.wire.rpc import frames, link, server, work
-from tandem.wire.rpc.frames import Code, frame
-from tandem.wire.rpc.stream import WINDOW, Stream, StreamError
+from tandem_loop_grpc import frames, link, server, work
+from tandem_loop_grpc.frames import Code, frame
+from tandem_loop_grpc.stream import WINDOW, Stream, StreamError
 
 PATIENCE = 60.0
 DATA, HEADERS, SETTINGS, PING = frames.DATA, frames.HEADERS, frames.SETTINGS, frames.PING

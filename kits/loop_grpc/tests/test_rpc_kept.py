@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections.abc import Callable
 from math import inf
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rpc.echo import MOST_BYTES, Echo, Stub, open_channel, serving
-from rpc.go_end import GO
-from rpc.raw import dialled, message
-from rpc.served import served
-from rpc.test_rpc_work import GREETING, request
+from echo_service import MOST_BYTES, Echo, Stub, open_channel, serving
+from go_end import GO
+from raw_peer import dialled, message
+from served_end import GREETING, request, served
 
-from tandem.byte_budget import ByteBudget
-from tandem.wire.rpc import connections, frames, server
-from tandem.wire.rpc.connection import CONNECTION_WINDOW
-from tandem.wire.rpc.connections import ConnectionLimits
-from tandem.wire.rpc.frames import Code, frame
-from tandem.wire.rpc.server import Served
-from tandem.wire.rpc.stream import WINDOW
+from tandem_loop_grpc import connections, frames, server
+from tandem_loop_grpc.connection import CONNECTION_WINDOW
+from tandem_loop_grpc.connections import ConnectionLimits
+from tandem_loop_grpc.frames import Code, frame
+from tandem_loop_grpc.server import Served
+from tandem_loop_grpc.stream import WINDOW
 
 PATIENCE = 10.0
 PART = frame(frames.DATA, 0, 1, message(bytes(16_000)))
@@ -75,10 +74,45 @@ async def test_more_than_the_connections_window_ends_it() -> None:
     assert frames.read_goaway(goaway)[1] == Code.FLOW_CONTROL_ERROR
 
 
+class Held:
+    """What one connection holds: with more than `most` bytes it is closed."""
+
+    def __init__(self, most: int, end: Callable[[], object]) -> None:
+        self.size = 0
+        self._most = most
+        self._end = end
+
+    def grow(self, size: int) -> None:
+        self.size += size
+        if self.size > self._most:
+            self._end()
+
+    def give_back(self, size: int) -> None:
+        self.size -= size
+        assert self.size >= 0
+
+    def close(self) -> None:
+        self.size = 0
+
+
+class Budget:
+    def __init__(self, most: int) -> None:
+        self.connections: list[Held] = []
+        self._most = most
+
+    @property
+    def held(self) -> int:
+        return sum(each.size for each in self.connections)
+
+    def allotment(self, end: Callable[[], object]) -> Held:
+        self.connections.append(Held(self._most, end))
+        return self.connections[-1]
+
+
 @pytest.mark.promise("S6-404")
 async def test_what_nobody_reads_takes_of_the_budget() -> None:
-    """And once there is no room, the connection that holds the most is closed, and no other."""
-    budget = ByteBudget(4 * WINDOW)
+    """And the connection that the budget ends is closed, and no other."""
+    budget = Budget(4 * WINDOW)
     small, _ = served(Echo(), budget=budget)
     await _fill(small, calls=1)
     assert budget.held >= WINDOW // 2

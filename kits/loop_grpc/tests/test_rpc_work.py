@@ -6,33 +6,19 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
+from echo_service import Echo, Stub, open_channel, serving
 from one_case import one_case
-from rpc.echo import Echo, Stub, open_channel, serving
-from rpc.raw import called, dialled, message
-from rpc.served import served
+from raw_peer import called, dialled, message
+from served_end import GREETING, request, served
 
-from tandem.wire.rpc import frames, work
-from tandem.wire.rpc.frames import Code, frame
-from tandem.wire.rpc.header_blocks import encoded
-from tandem.wire.rpc.server import MOST_CALLS, Served
-from tandem.wire.rpc.stream import Stream
+from tandem_loop_grpc import frames, work
+from tandem_loop_grpc.frames import Code, frame
+from tandem_loop_grpc.server import MOST_CALLS, Served
+from tandem_loop_grpc.stream import Stream
 
 PATIENCE = 10.0
 READS_A_TURN = 32
 """Of 256 KiB each, as uvloop has it."""
-GREETING = frames.PREFACE + frames.settings({})
-
-
-def request(number: int, method: str = "Talk") -> bytes:
-    block = encoded(
-        [
-            (b":method", b"POST"),
-            (b":scheme", b"http"),
-            (b":path", f"/test.Echo/{method}".encode()),
-            (b"content-type", b"application/grpc"),
-        ]
-    )
-    return frame(frames.HEADERS, frames.END_HEADERS, number, block)
 
 
 def _settings(name: int, count: int) -> bytes:

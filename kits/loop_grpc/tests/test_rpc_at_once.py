@@ -12,11 +12,11 @@ import grpc
 import pytest
 from one_case import one_case
 
-from tandem.wire.rpc import frames
-from tandem.wire.rpc.connection import PeerConnection
-from tandem.wire.rpc.dialled import Dialled
-from tandem.wire.rpc.frames import MESSAGE_HEAD, frame, message_frame
-from tandem.wire.rpc.stream import WINDOW, Stream, StreamError
+from tandem_loop_grpc import frames
+from tandem_loop_grpc.connection import PeerConnection
+from tandem_loop_grpc.dialled import Dialled
+from tandem_loop_grpc.frames import MESSAGE_HEAD, frame, message_frame
+from tandem_loop_grpc.stream import WINDOW, Stream, StreamError
 
 pytestmark = pytest.mark.promise("S5-446")
 

@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from rpc.echo import Echo, Stub, open_channel, serving
-from rpc.go_end import GO
+from echo_service import Echo, Stub, open_channel, serving
+from go_end import GO
 
-from tandem.wire.rpc import frames
-from tandem.wire.rpc.connection import PeerConnection
-from tandem.wire.rpc.dialled import Dialled
+from tandem_loop_grpc import frames
+from tandem_loop_grpc.connection import PeerConnection
+from tandem_loop_grpc.dialled import Dialled
 
 pytestmark = [*GO, pytest.mark.promise("S5-445")]
 
