@@ -31,5 +31,5 @@ class UnreadBudget(Protocol):
     """The bytes that all connections may hold together."""
 
     def allotment(self, end: Callable[[], object]) -> UnreadBytes:
-        """Of a new connection, which `end` closes."""
+        """Begin to count a new connection, which `end` closes."""
         ...
