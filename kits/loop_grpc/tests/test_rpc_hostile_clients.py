@@ -12,7 +12,7 @@ from raw_peer import Peer, dialled, message
 from served_end import served
 
 from tandem_loop_grpc import frames, link, server, work
-from tandem_loop_grpc.frames import Code, frame
+from tandem_loop_grpc.frames import Code, ProtocolError, frame
 from tandem_loop_grpc.stream import WINDOW, Stream, StreamError
 
 PATIENCE = 60.0
@@ -242,6 +242,14 @@ async def test_whoever_does_not_greet_is_cut_off(
         async with dialled(port, greets=False) as peer:
             peer.send(b"GET / HTTP/1.1\r\n\r\n")
             assert await peer.ending() == Code.PROTOCOL_ERROR
+
+
+async def test_the_owner_is_told_of_a_client_that_breaks_the_protocol() -> None:
+    told: list[tuple[str, ProtocolError]] = []
+    connection, _ = served(complain=lambda *each: told.append(each))
+    connection.data_received(b"GET / HTTP/1.1\r\n\r\n")
+    ((peer, error),) = told
+    assert (peer, error.code) == (connection.peer, Code.PROTOCOL_ERROR)
 
 
 @pytest.mark.promise("S6-191")
