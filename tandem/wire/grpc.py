@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
 Handlers = Mapping[str, Any]
-"""Those of a service's methods, by their names."""
+"""Handlers of the methods of a service, by the names of the methods."""
 
 
 def open_channel(

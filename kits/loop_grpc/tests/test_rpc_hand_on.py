@@ -1,5 +1,5 @@
-"""Messages that are handed on in the turn in which they come, and those that a server puts without
-a task: as those that are read and written, in order, up to the same ends, and in bounds.
+"""Messages that are handed on in the turn in which they come: as those that are read, in order, up
+to the same ends, and in bounds.
 """
 
 from __future__ import annotations
