@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import pytest
 from hypothesis import HealthCheck, settings
 from rerun_failed import FailedRerun
@@ -62,6 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
             # with a handler that does nothing this process does, and they do not.
             signal.signal(number, lambda *_: None)
     _leave_out_models()
+    fork_server.install()
     if hasattr(config, "workerinput"):
         return  # the process that started this one reports
     config.pluginmanager.register(SkipReasons())

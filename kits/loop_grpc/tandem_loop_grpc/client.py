@@ -336,6 +336,8 @@ class RpcCall:
             raise _failure(error.code, error.details) from None
         if found is None:
             self._end()
+            if self._cancelled:  # by who took a message, when the answer's end had come too
+                raise asyncio.CancelledError
             code, details, metadata = headers.status(stream.trailers or ())
             if code is not grpc.StatusCode.OK:
                 raise _failure(code, details, metadata)

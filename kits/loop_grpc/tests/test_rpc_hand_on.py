@@ -116,8 +116,12 @@ async def test_a_call_whose_taker_s_task_is_cancelled_is_over(channel: Any, echo
 
 
 @pytest.mark.promise("S5-446")
-async def test_a_taker_may_cancel_its_call(channel: Any) -> None:
+@pytest.mark.parametrize("after", [0, 20])
+async def test_a_taker_may_cancel_its_call(channel: Any, after: int) -> None:
+    """Also `after` so many other calls, when all of the answer has come."""
     call, came = Stub(channel).many(b"100"), []
+    for _ in range(after):
+        await Stub(channel).one(b"")
 
     def take(message: bytes) -> None:
         came.append(message)

@@ -16,6 +16,8 @@ BUDGET_SECONDS = 1e-3
 """For one call: it runs on the worker's path, and delays every token of the worker."""
 LONG_ANSWER = 4_000
 """Chunks."""
+BEGINNING = 50
+"""Chunks after which an answer that is measured at its start gives way to the next."""
 LONG_ANSWER_SECONDS = 5.0
 GROWS_TIMES = 5.0
 GROWS_SECONDS = 2e-5
@@ -41,22 +43,38 @@ def of_calls(probe: Probe) -> Check:
 
 
 async def long_answer(subject: Subject) -> Check:
-    """A call late in a long answer costs what one at its start costs."""
+    """A call late in a long answer costs what one at an answer's start costs, at the same time: so
+    whatever else the machine does, both are measured beside it.
+    """
     check = Check("long answers")
+    steps = _long()
+    early: list[float] = []
+    late: list[float] = []
     async with subject.fresh() as (chain, probe):
-        request = TrialRequest(chain)
+
+        async def calls(request: TrialRequest, step: Brought) -> list[float]:
+            before = len(probe.blocked)
+            await request.step([step])
+            return probe.blocked[before:]
+
+        request, begun = TrialRequest(chain), TrialRequest(chain, request_id=2)
         until = time.monotonic() + LONG_ANSWER_SECONDS
-        for step in _long():
+        for number, step in enumerate(steps):
             if request.over or time.monotonic() > until:
                 break
-            await request.step([step])
-    number = len(probe.blocked)
+            late += await calls(request, step)
+            if number and not number % BEGINNING:
+                await begun.abort()
+                begun = TrialRequest(chain, request_id=2 + number)
+            if not begun.over:
+                early += await calls(begun, steps[number % BEGINNING])
+    number = len(late)
     if number < LONG_ANSWER // 10:
         why = "the hook ends them" if request.over else "not known: the hook is too slow"
         check.summary = f"{why} ({number:,} chunks)"
         return check
     tenth = number // 10
-    begin, end = median(probe.blocked[:tenth]), median(probe.blocked[-tenth:])
+    begin, end = median(early[-tenth:]), median(late[-tenth:])
     spoken = f"{spell(begin)} a call at the start, {spell(end)} after {number:,} chunks"
     if end > GROWS_TIMES * begin and end > GROWS_SECONDS:
         check.warnings.append(

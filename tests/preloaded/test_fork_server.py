@@ -1,0 +1,56 @@
+"""A program that is forked is as one that is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("forked_side.py")
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(200)]
+
+
+def said(folder: Path, *, session: bool = True, **environment: str) -> dict[str, Any]:
+    readable, writable = os.pipe()
+    os.write(writable, b"passed")
+    ended = subprocess.run(
+        [sys.executable, str(SCRIPT), str(readable), "and more"],
+        input="read",
+        capture_output=True,
+        text=True,
+        pass_fds=[readable],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": "/nowhere", "FORKED": "yes", **environment},
+        start_new_session=session,
+        check=False,
+    )
+    os.close(readable)
+    os.close(writable)
+    assert ended.returncode == 3, ended.stderr
+    return {**json.loads(ended.stdout), "arguments": json.loads(ended.stdout)["arguments"][1:]}
+
+
+@pytest.mark.parametrize("session", [True, False])
+def test_a_forked_program_sees_what_a_started_one_sees(tmp_path: Path, session: bool) -> None:
+    seen = [
+        said(tmp_path, session=session, **more) for more in ({}, {"SGLANG_NOT_AS_IMPORTED": "1"})
+    ]
+    assert [each.pop("imported") for each in seen] == [True, False]
+    assert seen[0] == seen[1]
+    assert seen[0] == {
+        "arguments": ["and more"],
+        "parent": os.getpid(),
+        "leads_session": session,
+        "folder": str(tmp_path),
+        "variable": "yes",
+        "path": [str(SCRIPT.parent), "/nowhere"],
+        "input": "read",
+        "passed": "passed",
+        "threads": 1,
+        "cpu_clock": True,
+    }
