@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from tandem.upstream.answer import Finish, Row
+from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Part, Reasoning
 from tandem_frontend.openai.answers import ChatFinishReason, Report, Usage
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.parsed import Answer, call_id
-from tandem_frontend.openai.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from tandem_frontend.openai.writers import Parsed
 
 _encode = msgspec.json.Encoder().encode

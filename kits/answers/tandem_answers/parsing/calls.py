@@ -6,10 +6,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
-from typing import TypeAlias
 
-from tandem_frontend.openai.parsing.attributed import attributed_arguments, attributed_name
-from tandem_frontend.openai.parsing.formats import (
+from tandem_answers.parsing.attributed import attributed_arguments, attributed_name
+from tandem_answers.parsing.formats import (
     Attributed,
     Format,
     Named,
@@ -19,15 +18,13 @@ from tandem_frontend.openai.parsing.formats import (
     Unquoted,
     Xml,
 )
-from tandem_frontend.openai.parsing.json_reader import JsonReader
-from tandem_frontend.openai.parsing.nested import another_call, name_in_tag, nested_arguments
-from tandem_frontend.openai.parsing.parts import CallArguments, CallStart
-from tandem_frontend.openai.parsing.schemas import types_of_property
-from tandem_frontend.openai.parsing.source import Fault, Reader, Source
-from tandem_frontend.openai.parsing.unquoted import unquoted_arguments
-from tandem_frontend.openai.parsing.values import is_object, keyword_arguments, to_json, typed
-
-Tools: TypeAlias = Mapping[str, Mapping[str, object]]
+from tandem_answers.parsing.json_reader import JsonReader
+from tandem_answers.parsing.nested import another_call, name_in_tag, nested_arguments
+from tandem_answers.parsing.schemas import types_of_property
+from tandem_answers.parsing.source import Fault, Reader, Source
+from tandem_answers.parsing.unquoted import unquoted_arguments
+from tandem_answers.parsing.values import is_object, keyword_arguments, to_json, typed
+from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Tools
 
 _ARGUMENT_KEYS = ("arguments", "parameters")
 _IDLE_KEYS = ("id", "index", "type")

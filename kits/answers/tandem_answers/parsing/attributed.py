@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tandem_frontend.openai.parsing.formats import Attributed
-from tandem_frontend.openai.parsing.source import Fault, Reader, Source
-from tandem_frontend.openai.parsing.values import is_object, to_json, typed
+from tandem_answers.parsing.formats import Attributed
+from tandem_answers.parsing.source import Fault, Reader, Source
+from tandem_answers.parsing.values import is_object, to_json, typed
 
 _ATTRIBUTE = re.compile(r'\s*(\w+)="([^"]*)"')
 _TYPES = ("string", "number", "integer", "boolean", "null", "object", "array")

@@ -7,8 +7,8 @@ import json
 import re
 from typing import Never
 
-from tandem_frontend.openai.parsing.json_reader import JsonReader
-from tandem_frontend.openai.parsing.schemas import types_of
+from tandem_answers.parsing.json_reader import JsonReader
+from tandem_answers.parsing.schemas import types_of
 
 LITERAL_LIMIT = 16 * 1024
 """Characters outside of strings in the arguments of one call in Python: they bound for how long

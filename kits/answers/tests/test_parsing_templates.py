@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import pytest
 from one_case import one_case
 
+from tandem_answers.parsing.families import FAMILIES, Family, detect, named
+from tandem_answers.parsing.parser import Parser
+from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Reasoning
 from tandem_frontend.openai.asked import Parsing
 from tandem_frontend.openai.chat_template import ChatTemplate
 from tandem_frontend.openai.conversation import ChatMessage
-from tandem_frontend.openai.parsing.families import FAMILIES, Family, detect, named
-from tandem_frontend.openai.parsing.parser import Parser
-from tandem_frontend.openai.parsing.parts import CallArguments, CallStart, Content, Reasoning
 from tandem_frontend.openai.thought import thought_of
 from tandem_frontend.openai.tools import CalledFunction, MadeCall
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from parsed_answers import parsed, parser
 from recorded_answers import RECORDED
 
-from tandem_frontend.openai.parsing.families import FAMILIES
-from tandem_frontend.openai.parsing.parts import CallArguments, CallStart, Part
+from tandem_answers.parsing.families import FAMILIES
+from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Part
 
 _TOKENS = re.compile(r"<[^<>\s]*>|\[/?[A-Z_]+\]|\w+|\s+|.", re.DOTALL)
 _ESCAPE = re.compile(r"\\(?:u00[01][0-9a-f]|[bfnrt])?")

@@ -10,8 +10,8 @@ from one_case import one_case
 from parsed_answers import check_cuts, parsed, parser, plain
 from recorded_answers import ONE, RECORDED, TWO
 
-from tandem_frontend.openai.parsing.families import FAMILIES, detect
-from tandem_frontend.openai.parsing.parts import Content, Reasoning
+from tandem_answers.parsing.families import FAMILIES, detect
+from tandem_frontend.openai.answer_parsers import Content, Reasoning
 
 ENDED_BY_CALLS = [name for name in RECORDED if FAMILIES[name].call_ends_thought]
 THINKING = [name for name, recorded in RECORDED.items() if recorded.opens[0]]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tandem_frontend.openai.parsing.formats import Unquoted
-from tandem_frontend.openai.parsing.schemas import types_of_property
-from tandem_frontend.openai.parsing.source import Fault, Reader, Source
-from tandem_frontend.openai.parsing.values import to_json, typed
+from tandem_answers.parsing.formats import Unquoted
+from tandem_answers.parsing.schemas import types_of_property
+from tandem_answers.parsing.source import Fault, Reader, Source
+from tandem_answers.parsing.values import to_json, typed
 
 DEEPEST = 64
 """Objects and lists that may stand in each other."""

@@ -5,21 +5,30 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tandem_frontend.openai.parsing.calls import CallReader, Stage, Tools
-from tandem_frontend.openai.parsing.families import Family
-from tandem_frontend.openai.parsing.formats import (
+from tandem_answers.parsing.calls import CallReader, Stage
+from tandem_answers.parsing.formats import (
     Format,
     Header,
     Objects,
     Pythonic,
-    Thinking,
     Xml,
     mark_of,
 )
-from tandem_frontend.openai.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
-from tandem_frontend.openai.parsing.source import Ended, Fault, Marks, Reader, Source, marks_of
+from tandem_answers.parsing.source import Ended, Fault, Marks, Reader, Source, marks_of
+from tandem_frontend.openai.answer_parsers import (
+    CallArguments,
+    CallStart,
+    Content,
+    Part,
+    Reasoning,
+    Thinking,
+    Tools,
+)
+
+if TYPE_CHECKING:
+    from tandem_answers.parsing.family import Family  # which makes parsers
 
 
 class Parser:

@@ -10,8 +10,8 @@ from one_case import one_case
 from parsed_answers import parsed, parser, plain
 from recorded_answers import ANSWERS, ONE, OTHERS, RECORDED, TWO
 
-from tandem_frontend.openai.parsing.families import FAMILIES, detect
-from tandem_frontend.openai.parsing.parts import CallArguments, CallStart, Content, Reasoning
+from tandem_answers.parsing.families import FAMILIES, detect
+from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Reasoning
 
 THINKING = [name for name, recorded in RECORDED.items() if recorded.opens[0]]
 BARE = ("llama3_json", "json_array")

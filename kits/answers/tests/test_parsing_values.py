@@ -10,10 +10,10 @@ from one_case import one_case
 from parsed_answers import check_cuts
 from recorded_answers import RECORDED
 
-from tandem_frontend.openai.parsing.families import FAMILIES
-from tandem_frontend.openai.parsing.formats import Xml
-from tandem_frontend.openai.parsing.schemas import MOST_SCHEMAS, types_of_property
-from tandem_frontend.openai.parsing.values import keyword_arguments, typed
+from tandem_answers.parsing.families import FAMILIES
+from tandem_answers.parsing.formats import Xml
+from tandem_answers.parsing.schemas import MOST_SCHEMAS, types_of_property
+from tandem_answers.parsing.values import keyword_arguments, typed
 
 XML = {name: xml for name in RECORDED if isinstance(xml := FAMILIES[name].calls[0], Xml)}
 

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from one_case import one_case
 
-from tandem_frontend.openai.parsing.json_reader import LONGEST_SCALAR, JsonReader
+from tandem_answers.parsing.json_reader import LONGEST_SCALAR, JsonReader
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)

@@ -8,21 +8,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
-
-class Envelope(NamedTuple):
-    """What stands around the calls of an answer, where their arguments are JSON.
-
-    The answer is `section_begin`, then for each call `begin`, the JSON object of its arguments and
-    `end`, with `separator` between two calls, and then `section_end`.
-    """
-
-    begin: str
-    end: str
-    separator: str = "\n"
-    section_begin: str = ""
-    section_end: str = ""
+from tandem_frontend.openai.answer_parsers import Envelope
 
 
 class _NoJson:
@@ -30,14 +18,6 @@ class _NoJson:
 
     def envelope(self, name: str) -> None:
         """None: a grammar of JSON cannot write these calls."""
-
-
-@dataclass(frozen=True)
-class Thinking:
-    """The markers around what a model thinks."""
-
-    begin: str
-    end: str
 
 
 @dataclass(frozen=True)

@@ -3,81 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 
-from tandem_frontend.openai.parsing.formats import (
+from tandem_answers.parsing.family import JSON_ARRAY, Family
+from tandem_answers.parsing.formats import (
     Attributed,
-    Envelope,
-    Format,
     Header,
     Named,
     Nested,
     Objects,
     Pythonic,
-    Thinking,
     Unquoted,
     Xml,
 )
+from tandem_frontend.openai.answer_parsers import ModelFamilies, Thinking
 
-_SPECIAL = re.compile(r"\]<\][a-z]+\[>\[|<[^<>\s]+>|\[/?[A-Z_]+\]|｜[A-Z]+｜")
 _SUFFIXES = "hy3:"
 _SUFFIX = re.compile(r"[\w.-]{1,64}")
 _SUFFIXED = re.compile(rf"<tool_sep:({_SUFFIX.pattern})>")
 _TAG = re.compile(r"(</?\w+)>")
 
 
-@dataclass(frozen=True)
-class Family:
-    """How models of one family write reasoning and calls. What is not known of it is None or
-    empty."""
-
-    name: str
-    thinking: Thinking | None = None
-    calls: tuple[Format, ...] = ()
-    """The first is how models write; others are read too."""
-    sections: tuple[str, ...] = ()
-    """Markers around all calls, without a meaning of their own."""
-    silent: tuple[str, ...] = ()
-    """Markers around content, which are no part of it."""
-    headers: tuple[Header, ...] = ()
-    """Markers before content, with words between the markers: no part of the content either."""
-    call_ends_thought: bool = False
-    """Whether a call inside a thought ends it: some models go over to their calls without the
-    end."""
-    signs: tuple[str, ...] = ()
-    """Texts that the chat template of such a model contains, each of them."""
-    thought_sign: str = ""
-    """What a chat template has, beside the markers, whose model thinks."""
-    architectures: tuple[str, ...] = ()
-    """Classes of models that write like this, whatever their chat template is."""
-
-    @property
-    def markers(self) -> tuple[str, ...]:
-        """All that may be a special token of the tokenizer: the parser has to see them as text."""
-        texts = [*self.sections, *self.silent]
-        if self.thinking is not None:
-            texts += [self.thinking.begin, self.thinking.end]
-        for each in self.calls:
-            texts += _texts(astuple(each))
-        return tuple(dict.fromkeys(mark for text in texts for mark in _SPECIAL.findall(text)))
-
-    def envelope(self, name: str) -> Envelope | None:
-        """What stands around calls of the tool `name`. None: the family's arguments are no JSON, or
-        nothing is known of its calls."""
-        return self.calls[0].envelope(name) if self.calls else None
-
-    def forced(self) -> Family:
-        """The family where a grammar makes the model write calls as plain JSON, after its reasoning
-        if it has any: an array of objects with "name" and "parameters"."""
-        return replace(self, calls=(_JSON_ARRAY,), sections=())
-
-
 _THINK = Thinking("<think>", "</think>")
 _HERMES = Objects("<tool_call>\n", "\n</tool_call>")
-_JSON_ARRAY = Objects(array=True, arguments="parameters")
 _PYTHON_TAG = Objects("<|python_tag|>", arguments="parameters")
 _MISTRAL_ARRAY = Objects("[TOOL_CALLS] ", array=True)
 _MISTRAL_NAMED = Named("[TOOL_CALLS]", "[ARGS]", skipped=("[CALL_ID]",), id="[CALL_ID]")
@@ -200,7 +151,7 @@ def _suffixed(name: str, suffix: str) -> Family:
     return replace(
         _HUNYUAN,
         name=name,
-        thinking=all_texts(_HUNYUAN.thinking),
+        thinking=Thinking(*map(text, _HUNYUAN.thinking)),
         calls=tuple(map(all_texts, _HUNYUAN.calls)),
         sections=tuple(map(text, _HUNYUAN.sections)),
         signs=(f"<tool_sep:{suffix}>",),
@@ -383,7 +334,7 @@ _KNOWN = (
     Family(
         "llama4",
         None,
-        (Pythonic(), replace(_JSON_ARRAY, begin="[", first=True), Objects(arguments="parameters")),
+        (Pythonic(), replace(JSON_ARRAY, begin="[", first=True), Objects(arguments="parameters")),
         ("<|python_start|>", "<|python_end|>"),
         signs=("<|python_start|>",),
         architectures=("Llama4ForConditionalGeneration",),
@@ -435,7 +386,7 @@ _KNOWN = (
     _LFM2,
     replace(_LFM2, signs=_LFM2.sections),
     Family("pythonic", None, (Pythonic(),)),
-    Family("json_array", None, (_JSON_ARRAY,)),
+    Family("json_array", None, (JSON_ARRAY,)),
     Family("think", _THINK, signs=("think>",)),
     Family("magistral", Thinking("[THINK]", "[/THINK]"), signs=("THINK]",)),
 )
@@ -484,10 +435,5 @@ def _thinking_in(text: str, family: Family) -> Thinking | None:
     return next((each for each in known if each.begin in text or each.end in text), None)
 
 
-def _texts(value: object) -> Iterator[str]:
-    """All texts of a format."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, tuple):
-        for each in value:
-            yield from _texts(each)
+OFFERED = ModelFamilies(FAMILIES.keys(), named, detect)
+"""What the kit's entry point names."""

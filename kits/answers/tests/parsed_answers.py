@@ -9,10 +9,10 @@ from typing import Any
 
 from recorded_answers import TOOLS
 
+from tandem_answers.parsing.families import FAMILIES, Family
+from tandem_answers.parsing.parser import Parser
 from tandem_frontend.config import FrontendConfig
-from tandem_frontend.openai.parsing.families import FAMILIES, Family
-from tandem_frontend.openai.parsing.parser import Parser
-from tandem_frontend.openai.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
+from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Part, Reasoning
 
 MOST_HELD = FrontendConfig(model_path="m").max_call_characters
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tandem_frontend.openai.parsing.formats import Nested
-from tandem_frontend.openai.parsing.schemas import alternatives, types_allowed
-from tandem_frontend.openai.parsing.source import Fault, Reader, Source
-from tandem_frontend.openai.parsing.values import to_json, typed
+from tandem_answers.parsing.formats import Nested
+from tandem_answers.parsing.schemas import alternatives, types_allowed
+from tandem_answers.parsing.source import Fault, Reader, Source
+from tandem_answers.parsing.values import to_json, typed
 
 DEEPEST = 64
 """Elements that may stand in each other."""

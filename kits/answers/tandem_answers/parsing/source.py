@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
-from tandem_frontend.openai.parsing.json_reader import JsonReader
+from tandem_answers.parsing.json_reader import JsonReader
 
 T = TypeVar("T")
 Reader: TypeAlias = Generator[None, None, T]

@@ -17,13 +17,14 @@ from parsed_answers import MOST_HELD, check_cuts, parsed, parser, plain
 from recorded_answers import ONE, PLAN, RECORDED
 from spoilt_answers import CONVERTED, check, spoilt
 
-from tandem_frontend.openai.parsing import parser as parser_module
-from tandem_frontend.openai.parsing.families import FAMILIES
-from tandem_frontend.openai.parsing.formats import Xml
-from tandem_frontend.openai.parsing.parts import CallArguments, CallStart, Content, Reasoning
-from tandem_frontend.openai.parsing.unquoted import DEEPEST
-from tandem_frontend.openai.parsing.values import LITERAL_LIMIT, keyword_arguments, typed
+from tandem_answers.parsing import parser as parser_module
+from tandem_answers.parsing.families import FAMILIES
+from tandem_answers.parsing.formats import Xml
+from tandem_answers.parsing.unquoted import DEEPEST
+from tandem_answers.parsing.values import LITERAL_LIMIT, keyword_arguments, typed
+from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Reasoning
 
+CONTRACT = "tandem_frontend.openai.answer_parsers"
 FAMILY_NAMES = st.sampled_from(sorted(FAMILIES))
 
 
@@ -446,13 +447,13 @@ def test_parts_of_a_piece_are_joined() -> None:
     assert parts == [Content("a[1], b[2], c[3] and d")]
 
 
-def test_parsers_import_nothing_but_each_other() -> None:
-    """They do no I/O, and know nothing of the frontend."""
+def test_parsers_import_nothing_but_each_other_and_what_they_offer() -> None:
+    """Parsers do no I/O, and know nothing else of the frontend."""
     folder = Path(str(parser_module.__file__)).parent
     for path in folder.glob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             names += [each.name for each in node.names] if isinstance(node, ast.Import) else []
             for name in names:
-                own = name.startswith("tandem_frontend.openai.parsing.")
+                own = name.startswith("tandem_answers.parsing.") or name == CONTRACT
                 assert own or name.partition(".")[0] in sys.stdlib_module_names, (path, name)
