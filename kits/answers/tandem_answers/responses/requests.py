@@ -10,19 +10,10 @@ from msgspec import Meta
 
 from tandem.errors import InvalidRequestError
 from tandem.sampling import MaxTokens, Temperature, TopP
+from tandem_answers.foreign import OF_FLAT_TOOLS, OF_ITEMS, OF_REASONING, OF_RESPONSES, OF_TEXT
 from tandem_frontend.openai.conversation import ChatMessage, TextPart
 from tandem_frontend.openai.decoding import Body
-from tandem_frontend.openai.foreign import (
-    BUILT_IN_CALLS,
-    BUILT_IN_TOOLS,
-    OF_FLAT_TOOLS,
-    OF_ITEMS,
-    OF_PARTS,
-    OF_REASONING,
-    OF_RESPONSES,
-    OF_TEXT,
-    TOOL_TYPES,
-)
+from tandem_frontend.openai.foreign import BUILT_IN_CALLS, BUILT_IN_TOOLS, OF_PARTS, TOOL_TYPES
 from tandem_frontend.openai.formats import (
     JsonObjectFormat,
     JsonSchema,

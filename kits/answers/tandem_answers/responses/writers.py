@@ -10,9 +10,7 @@ import msgspec
 
 from tandem.errors import InternalError, TandemError
 from tandem.upstream.answer import Finish, Row
-from tandem_frontend.openai.answers import Report, Usage
-from tandem_frontend.openai.asked import Asked
-from tandem_frontend.openai.blocks import (
+from tandem_answers.blocks import (
     Block,
     BlockBegun,
     BlockBody,
@@ -22,7 +20,7 @@ from tandem_frontend.openai.blocks import (
     Change,
     counted_already,
 )
-from tandem_frontend.openai.responses.answers import (
+from tandem_answers.responses.answers import (
     IncompleteDetails,
     InputTokensDetails,
     ItemStatus,
@@ -40,7 +38,9 @@ from tandem_frontend.openai.responses.answers import (
     ResponseUsage,
     Status,
 )
-from tandem_frontend.openai.responses.requests import CUSTOM_INPUT, ResponseTool, joined_name
+from tandem_answers.responses.requests import CUSTOM_INPUT, ResponseTool, joined_name
+from tandem_frontend.openai.answers import Report, Usage
+from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.writers import Parsed
 
 _encode = msgspec.json.Encoder().encode

@@ -9,9 +9,7 @@ import msgspec
 
 from tandem.errors import InternalError, TandemError
 from tandem.upstream.answer import Finish, Row
-from tandem_frontend.openai.answers import Report, Usage
-from tandem_frontend.openai.asked import Asked
-from tandem_frontend.openai.blocks import (
+from tandem_answers.blocks import (
     Block,
     BlockBegun,
     BlockBody,
@@ -21,8 +19,8 @@ from tandem_frontend.openai.blocks import (
     Change,
     counted_already,
 )
-from tandem_frontend.openai.messages import errors
-from tandem_frontend.openai.messages.answers import (
+from tandem_answers.messages import errors
+from tandem_answers.messages.answers import (
     AnswerBlock,
     MessageUsage,
     RefusalDetails,
@@ -32,7 +30,9 @@ from tandem_frontend.openai.messages.answers import (
     ToolUseBlock,
     WholeMessage,
 )
-from tandem_frontend.openai.messages.requests import INVALID_JSON
+from tandem_answers.messages.requests import INVALID_JSON
+from tandem_frontend.openai.answers import Report, Usage
+from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.writers import Parsed
 
 _encode = msgspec.json.Encoder().encode

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tandem_answers.blocks import BlockBody
+from tandem_answers.responses.answers import Response, repeated
+from tandem_answers.responses.requests import BODY, NAMES, chat
+from tandem_answers.responses.writers import ResponseEvents, response_body
 from tandem_frontend.openai.asked import Asked
-from tandem_frontend.openai.blocks import BlockBody
-from tandem_frontend.openai.dialects import Dialect, Running
-from tandem_frontend.openai.responses.answers import repeated
-from tandem_frontend.openai.responses.requests import BODY, NAMES, chat
-from tandem_frontend.openai.responses.writers import ResponseEvents, response_body
+from tandem_frontend.openai.dialects import OPENAI_ERRORS, Dialect, Running
 from tandem_frontend.openai.tokenizer import Tokenizer
 
 
@@ -20,7 +20,9 @@ def _body(tokenizer: Tokenizer, asked: Asked) -> BlockBody:
 
 
 RESPONSES = Dialect(
-    kind="response",
+    endpoint="responses",
+    path="/v1/responses",
+    summary="Answer items of a conversation, as one body or as server-sent events",
     operation="chat",
     requests=BODY,
     generating=chat,
@@ -28,4 +30,7 @@ RESPONSES = Dialect(
     names=NAMES,
     events=_events,
     body=_body,
+    answer=Response,
+    errors=OPENAI_ERRORS,
+    below="Responses are not stored here; send the whole conversation as `input`",
 )

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from tandem.errors import RefusedError, TandemError
-from tandem_frontend.openai.messages.answers import ErrorType, MessageError, MessageErrorDetail
+from tandem_answers.messages.answers import ErrorType, MessageError, MessageErrorDetail
 
 OVERLOADED: Final = 529
 """Anthropic's status of a server that takes no more now."""

@@ -19,10 +19,10 @@ from spoken import JSON, Script, offer
 from upstream_parts import submission
 
 from tandem.errors import EngineError
+from tandem_answers.responses.answers import repeated
+from tandem_answers.responses.requests import ResponseRequest
+from tandem_answers.responses.writers import ResponseEvents
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
-from tandem_frontend.openai.responses.answers import repeated
-from tandem_frontend.openai.responses.requests import ResponseRequest
-from tandem_frontend.openai.responses.writers import ResponseEvents
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WEATHER = {

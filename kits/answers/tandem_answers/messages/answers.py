@@ -77,7 +77,7 @@ class WholeMessage(msgspec.Struct, kw_only=True):
     usage: MessageUsage
 
 
-class TokenCount(msgspec.Struct, kw_only=True):
+class TokenCount(msgspec.Struct):
     input_tokens: int
 
 

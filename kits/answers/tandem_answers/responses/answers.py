@@ -6,15 +6,15 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from tandem_frontend.openai.answers import AnsweredTier
-from tandem_frontend.openai.formats import TextFormat
-from tandem_frontend.openai.responses.requests import (
+from tandem_answers.responses.requests import (
     ChosenTools,
     ReasoningOptions,
     ResponseRequest,
     ResponseTool,
     TextOptions,
 )
+from tandem_frontend.openai.answers import AnsweredTier
+from tandem_frontend.openai.formats import TextFormat
 from tandem_frontend.openai.tools import Choice
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete", "failed"]

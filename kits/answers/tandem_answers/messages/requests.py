@@ -10,16 +10,10 @@ from msgspec import Meta
 
 from tandem.errors import InvalidRequestError
 from tandem.sampling import MAX_INT32, MaxTokens, Temperature, TopP
+from tandem_answers.foreign import OF_BLOCKS, OF_CLIENT_TOOLS, OF_COUNTS, OF_TURNS
 from tandem_frontend.openai.conversation import ChatMessage
 from tandem_frontend.openai.decoding import Body
-from tandem_frontend.openai.foreign import (
-    BUILT_IN_TOOLS,
-    OF_BLOCKS,
-    OF_CLIENT_TOOLS,
-    OF_COUNTS,
-    OF_TURNS,
-    TOOL_TYPES,
-)
+from tandem_frontend.openai.foreign import BUILT_IN_TOOLS, TOOL_TYPES
 from tandem_frontend.openai.formats import JsonSchema, JsonSchemaFormat
 from tandem_frontend.openai.nvext import KIND as NVEXT
 from tandem_frontend.openai.nvext import AnyNvExt, KvHints, NvExt
