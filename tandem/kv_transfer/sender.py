@@ -21,8 +21,8 @@ from tandem.kv_transfer.sender_link import SenderLink, Servicer
 from tandem.kv_transfer.tasks import Tasks
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
 from tandem.wire.grpc import Server
-from tandem.wire.rpc.connections import ConnectionLimits
 from tandem.wire.tls import PeerTls
+from tandem_loop_grpc.connections import ConnectionLimits
 
 _POLL_SECONDS = 0.001  # uvloop's finest timer; only while a write is under way
 _REMEMBER_SECONDS = 30.0  # how long a room that ended early is told apart from one not yet known
