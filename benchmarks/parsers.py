@@ -21,11 +21,11 @@ import machine
 
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
+from tandem_answers.parsing.families import FAMILIES
+from tandem_answers.parsing.parser import Parser
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.asked import Asked, Parsing
 from tandem_frontend.openai.parsed import ParsedEvents
-from tandem_frontend.openai.parsing.families import FAMILIES
-from tandem_frontend.openai.parsing.parser import Parser
 from tandem_frontend.openai.shapes import CHAT
 from tandem_frontend.openai.thought import thought_of
 from tandem_frontend.openai.tokenizer import Tokenizer

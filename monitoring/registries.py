@@ -65,7 +65,7 @@ def families() -> Iterator[Metric]:
 
 
 def _frontend() -> Iterator[Metric]:
-    frontend = FrontendMetrics(slo=Slo(ttft=1, itl=1))
+    frontend = FrontendMetrics(slo=Slo(ttft=1, itl=1), endpoints=())
     frontend.models.loaded("any", ready=lambda: 1)
     frontend.upstream.watch_waiting(lambda _: 0)
     frontend.keys.series("any")

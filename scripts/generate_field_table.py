@@ -22,11 +22,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from tandem_answers.messages import requests as messages
+from tandem_answers.responses import requests as responses
 from tandem_frontend.openai import requests
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.foreign import VALUES, Foreign
-from tandem_frontend.openai.messages import requests as messages
-from tandem_frontend.openai.responses import requests as responses
 from tandem_frontend.openai.strangers import Kind
 
 ROOT = Path(__file__).resolve().parent.parent

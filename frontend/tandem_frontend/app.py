@@ -25,28 +25,22 @@ from tandem.errors import (
     TandemError,
     TooLargeError,
 )
-from tandem_frontend.http import errors as http_errors
 from tandem_frontend.http.browsers import Browsers
 from tandem_frontend.http.capacity import Capacity
 from tandem_frontend.http.errors import HostNotAllowedError, MethodNotAllowedError, NotFoundError
 from tandem_frontend.http.messages import Call, Receive, Scope, Send
 from tandem_frontend.http.spans import CallSpans
-from tandem_frontend.metrics import Endpoint, Metrics
-from tandem_frontend.openai.dialects import CHAT, COMPLETION
+from tandem_frontend.metrics import Metrics
+from tandem_frontend.openai.dialects import COMPLETION, OPENAI_ERRORS, ErrorShape, spoken
 from tandem_frontend.openai.endpoints import DOCS, MODELS, Endpoints
 from tandem_frontend.openai.generation import Generation
-from tandem_frontend.openai.messages import errors as message_errors
-from tandem_frontend.openai.messages.dialect import MESSAGES
 from tandem_frontend.openai.moderations.endpoint import Moderations
-from tandem_frontend.openai.responses.dialect import RESPONSES
 from tandem_frontend.playground import PATH, File
 from tandem_frontend.scrapes import Scrapes
 from tandem_frontend.tenants import Tenant, Tenants
 
 log = logging.getLogger(__name__)
 
-RESPONSES_PATH = "/v1/responses"
-MESSAGES_PATH = "/v1/messages"
 _BESIDE = {
     PATH: "A page to chat on",
     "/metrics": "Metrics, as Prometheus reads them",
@@ -61,7 +55,7 @@ class Route(NamedTuple):
     handler: Handler
     secured: bool = False
     """Wants an API key, where the deployment has any."""
-    counted: Endpoint | None = None
+    counted: str | None = None
     """The name under which its requests are counted."""
 
     @property
@@ -99,27 +93,16 @@ class App:
         self._spans = spans
         self._trust_traceparent = trust_traceparent
         self._tenants = tenants
+        own = (each for each in spoken() if each.errors is not OPENAI_ERRORS)
+        self._own_errors = [(f"{each.path}/", each.errors) for each in own]
+        """Paths, each with the shape of its errors, of dialects whose errors are not OpenAI's."""
         get, post = "GET", "POST"
         self._model = Route(get, endpoints.model, secured=True)
         self._routes = {
-            "/v1/chat/completions": Route(
-                post, functools.partial(generation.serve, CHAT), True, "chat_completions"
-            ),
-            "/v1/completions": Route(
-                post, functools.partial(generation.serve, COMPLETION), True, "completions"
-            ),
-            RESPONSES_PATH: Route(
-                post, functools.partial(generation.serve, RESPONSES), True, "responses"
-            ),
-            MESSAGES_PATH: Route(
-                post, functools.partial(generation.serve, MESSAGES), True, "messages"
-            ),
-            f"{MESSAGES_PATH}/count_tokens": Route(
-                post, endpoints.count_tokens, True, "count_tokens"
-            ),
+            **_of_dialects(endpoints, generation),
             "/v1/moderations": Route(post, moderations.serve, True, "moderations"),
-            "/tokenize": Route(post, endpoints.tokenize, True, "tokenize"),
-            "/detokenize": Route(post, endpoints.detokenize, True, "detokenize"),
+            "/tokenize": _reads(endpoints, "tokenize"),
+            "/detokenize": _reads(endpoints, "detokenize"),
             "/v1/models": Route(get, endpoints.models, secured=True),
             "/health": Route(get, endpoints.ready),
             "/ready": Route(get, endpoints.ready),
@@ -134,17 +117,19 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive, send, trust_traceparent=self._trust_traceparent)
         call.headers = self._browsers.headers(call)
-        if _speaks_messages(call.path):
-            call.headers = (*call.headers, (b"request-id", call.trace_id.encode()))
+        errors = self._errors(call.path)
+        if errors.request_id_header:
+            call.headers = (*call.headers, (errors.request_id_header, call.trace_id.encode()))
         error: TandemError | None
         try:
             error = await self._serve(call)
         except TandemError as failure:
             error = failure
-            await _answer_error(call, error)
+            await _answer_error(call, error, errors)
         except Exception:
             if not call.started:
-                await _answer_error(call, InternalError("The frontend failed; see its log"))
+                error = InternalError("The frontend failed; see its log")
+                await _answer_error(call, error, errors)
             raise  # uvicorn logs it
         if error is not None:
             self._complain(call, error)
@@ -172,16 +157,16 @@ class App:
         route = self._routes.get(path)
         if route is None:
             if not path.startswith(MODELS):
-                if path.startswith(f"{RESPONSES_PATH}/"):
-                    raise NotFoundError(
-                        "Responses are not stored here; send the whole conversation as `input`"
-                    )
-                raise NotFoundError(
-                    f"There is no {path[:200]} here; what generates is at /v1/chat/completions,"
-                    " /v1/responses, /v1/messages and /v1/completions, and / lists all there is"
-                )
+                raise NotFoundError(_not_found(path))
             route = self._model
         return route
+
+    def _errors(self, path: str) -> ErrorShape:
+        """How clients of a path are told of errors."""
+        for root, errors in self._own_errors:
+            if f"{path}/".startswith(root):
+                return errors
+        return OPENAI_ERRORS
 
     def _authenticate(self, call: Call, route: Route) -> Tenant | None:
         """The tenant whose key a call sends; None: the path needs no key."""
@@ -207,7 +192,7 @@ class App:
         finally:
             call.headers = (*call.headers, *tenant.headers(now))
 
-    async def _count(self, call: Call, route: Route, endpoint: Endpoint) -> TandemError | None:
+    async def _count(self, call: Call, route: Route, endpoint: str) -> TandemError | None:
         """Serve a request and count it by how it ended."""
         if self._spans is not None:
             call.span = self._spans.begin(
@@ -276,11 +261,32 @@ def _given_key(call: Call) -> bytes:
     return bearer or (call.header(b"x-api-key") or b"").strip()
 
 
-def _speaks_messages(path: str) -> bool:
-    return path == MESSAGES_PATH or path.startswith(f"{MESSAGES_PATH}/")
+def _of_dialects(endpoints: Endpoints, generation: Generation) -> dict[str, Route]:
+    routes: dict[str, Route] = {}
+    for each in spoken():
+        serve = functools.partial(generation.serve, each)
+        routes[each.path] = Route("POST", serve, True, each.endpoint)
+        if each.counting is not None:
+            routes[each.counting.path] = _reads(endpoints, each.counting.endpoint)
+    return routes
 
 
-async def _answer_error(call: Call, error: TandemError) -> None:
+def _reads(endpoints: Endpoints, endpoint: str) -> Route:
+    return Route("POST", functools.partial(endpoints.read, endpoint), True, endpoint)
+
+
+def _not_found(path: str) -> str:
+    for each in spoken():
+        if each.below and path.startswith(f"{each.path}/"):
+            return each.below
+    *others, last = sorted((each.path for each in spoken()), key=COMPLETION.path.__eq__)
+    return (
+        f"There is no {path[:200]} here; what generates is at {', '.join(others)} and {last}, and /"
+        " lists all there is"
+    )
+
+
+async def _answer_error(call: Call, error: TandemError, shape: ErrorShape) -> None:
     """Tell the client, unless it has gone. What it may still be sending is not read."""
     if isinstance(error, CancelledError | SlowClientError):
         call.connection.abort()
@@ -298,13 +304,8 @@ async def _answer_error(call: Call, error: TandemError) -> None:
         headers.append((b"x-should-retry", b"false"))  # as OpenAI's own client libraries read it
     if isinstance(error, TooLargeError | DrainingError):
         headers.append((b"connection", b"close"))
-    status = error.http_status
-    if _speaks_messages(call.path):
-        status = message_errors.status(error)
-        body = message_errors.body(error, call.trace_id)
-    else:
-        body = http_errors.body(error)
-    await call.respond(status, body, headers=headers)
+    body = shape.body(error, call.trace_id)
+    await call.respond(shape.status(error), body, headers=headers)
 
 
 def _log(call: Call, error: TandemError | None) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal, get_args
+from collections.abc import Callable, Iterable
+from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -15,17 +15,8 @@ from tandem_frontend.key_metrics import KeyMetrics
 from tandem_frontend.model_metrics import ModelMetrics, NamesMetrics
 from tandem_frontend.slo import Slo, SloCounts
 
-Endpoint = Literal[
-    "chat_completions",
-    "completions",
-    "responses",
-    "messages",
-    "count_tokens",
-    "tokenize",
-    "detokenize",
-    "moderations",
-]
-ENDPOINTS: tuple[Endpoint, ...] = get_args(Endpoint)
+_BESIDE = ("tokenize", "detokenize", "moderations")
+"""Endpoints of no dialect."""
 Fault = Literal["none", "client", "server"]
 SUCCESS = "success"
 OTHER_FIELD = "_other"
@@ -40,8 +31,8 @@ _BELOW_REQUESTS = (
 class Metrics:
     """The Prometheus series of one frontend process."""
 
-    def __init__(self, *, slo: Slo, key_series: int = 100) -> None:
-        """`key_series`: keys with series of their own."""
+    def __init__(self, *, slo: Slo, endpoints: Iterable[str], key_series: int = 100) -> None:
+        """`endpoints`: those of the dialects. `key_series`: keys with series of their own."""
         registry = self.registry = new_registry("frontend")
         self.models = ModelMetrics(registry)
         self.names = NamesMetrics(registry)
@@ -57,7 +48,7 @@ class Metrics:
         )
         self._requests = {
             (endpoint, outcome): requests.labels(endpoint, outcome, fault)
-            for endpoint in ENDPOINTS
+            for endpoint in (*endpoints, *_BESIDE)
             for outcome, fault in _FAULTS.items()
         }
         self._refused = _refused_connections(registry)
@@ -97,7 +88,7 @@ class Metrics:
             "disconnects", "Requests cancelled because their client went away.", registry
         )
 
-    def count_request(self, endpoint: Endpoint, error: errors.TandemError | None) -> None:
+    def count_request(self, endpoint: str, error: errors.TandemError | None) -> None:
         self._requests[endpoint, error.code if error else SUCCESS].inc()
         if isinstance(error, errors.SlowClientError):
             self.slow_clients.inc()

@@ -30,6 +30,7 @@ from tandem_frontend.http.draining import Draining
 from tandem_frontend.http.server import HttpServer
 from tandem_frontend.http.spans import CallSpans
 from tandem_frontend.metrics import Metrics
+from tandem_frontend.openai.dialects import by_endpoint
 from tandem_frontend.openai.endpoints import Endpoints
 from tandem_frontend.openai.generation import Generation
 from tandem_frontend.openai.moderations.endpoint import Moderations
@@ -63,7 +64,9 @@ class Parts:
         """
         self.config = config
         self.metrics = Metrics(
-            slo=Slo(config.slo_ttft_seconds, config.slo_itl_seconds), key_series=config.key_series
+            slo=Slo(config.slo_ttft_seconds, config.slo_itl_seconds),
+            endpoints=by_endpoint(),
+            key_series=config.key_series,
         )
         self.budget = ByteBudget(config.max_held_bytes)
         self.complaints = Complaints(log)

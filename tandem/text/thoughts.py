@@ -1,7 +1,7 @@
 """Tells a sequence's thoughts from the rest of its text, in whatever pieces it comes.
 
 The rules are those by which frontends take an answer apart: see
-frontend/tandem_frontend/openai/parsing/parser.py.
+kits/answers/tandem_answers/parsing/parser.py.
 """
 
 from __future__ import annotations

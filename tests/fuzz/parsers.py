@@ -1,7 +1,7 @@
 """Give the parsers of answers spoilt outputs of each family: `python tests/fuzz/parsers.py`.
 
 Each output is a recorded one that was cut, doubled or mixed; each has to keep the rules of
-tests/unit/parsing. At the end a line for each family says how many were given; the exit status is 1
+kits/answers/tests. At the end a line for each family says how many were given; the exit status is 1
 where one broke a rule. A family whose share of the minutes is over gives no more.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     # Run from a checkout without an installation too.
-    sys.path[:0] = [str(TESTS.parent), str(TESTS / "unit" / "parsing")]
+    sys.path[:0] = [str(TESTS.parent), str(TESTS.parent / "kits" / "answers" / "tests")]
 
 from recorded_answers import RECORDED  # noqa: E402 - the path comes first
 from spoilt_answers import check, spoilt  # noqa: E402

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
+from tandem_frontend.openai.answer_parsers import ModelFamily, written
 from tandem_frontend.openai.answers import AnsweredTier
-from tandem_frontend.openai.parsing.families import Family, named
 from tandem_frontend.openai.thought import Thought
 
 
 class Parsing(msgspec.Struct, frozen=True, kw_only=True):
-    """How an answer's text is taken apart; families.py says what the families' formats are."""
+    """How an answer's text is taken apart; their package says what the families' formats are."""
 
     family: str
     most_held: int
@@ -36,11 +35,9 @@ class Parsing(msgspec.Struct, frozen=True, kw_only=True):
     """A call is answered as OpenAI's older `function_call`."""
 
     @property
-    def writes(self) -> Family:
+    def writes(self) -> ModelFamily:
         """How the answer is written: the family, with the reasoning that this model has."""
-        if self.thought is None:
-            return replace(named(self.family), thinking=None)
-        return self.thought.family(self.family)
+        return written(self.family, None if self.thought is None else self.thought.thinking)
 
     @property
     def opened(self) -> bool:

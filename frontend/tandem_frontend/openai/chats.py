@@ -8,11 +8,11 @@ from typing import Any
 
 from tandem.errors import InvalidRequestError, UnsupportedError
 from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.answer_parsers import ModelFamily
 from tandem_frontend.openai.asked import Parsing
 from tandem_frontend.openai.chat_template import ChatTemplate
 from tandem_frontend.openai.conversation import ChatMessage
 from tandem_frontend.openai.forced import writes_json
-from tandem_frontend.openai.parsing.families import Family
 from tandem_frontend.openai.requests import NO_BUDGET, ChatRequest, TemplateFields
 from tandem_frontend.openai.thought import SWITCHES, Thought, thought_of
 from tandem_frontend.openai.tools import AskedTools
@@ -24,7 +24,7 @@ class Chats:
     """Knows the model's template, and the family of models whose formats its answers have."""
 
     def __init__(
-        self, config: FrontendConfig, template: ChatTemplate | None, family: Family | None
+        self, config: FrontendConfig, template: ChatTemplate | None, family: ModelFamily | None
     ) -> None:
         self._config = config
         self._template = template

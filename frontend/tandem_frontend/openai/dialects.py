@@ -1,18 +1,23 @@
 """The ways in which clients ask for answers, and are given them: each says how its own shapes stand
-for those of chats, which all else knows alone.
+for those of chats, which all else knows alone. Two are OpenAI's chats and completions; packages
+offer more as entry points of the group `tandem.dialects`, each of which names a tuple of Dialects.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from importlib import metadata
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from tandem.errors import RequestError, TandemError
 from tandem.upstream.answer import Finish, Row
-from tandem_frontend.openai import shapes
+from tandem.usercode.loader import load_entry_point
+from tandem_frontend.http import errors as http_errors
+from tandem_frontend.openai import answers, shapes
 from tandem_frontend.openai.answers import Report, Usage
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.decoding import Body
@@ -27,7 +32,7 @@ from tandem_frontend.openai.shapes import Shape
 from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.openai.writers import BodyWriter, CountingWriter, EventWriter, Parsed
 
-DialectKind: TypeAlias = Literal["chat", "completion", "response", "message"]
+GROUP = "tandem.dialects"
 Generating: TypeAlias = ChatRequest | CompletionRequest
 R = TypeVar("R", bound=msgspec.Struct)
 
@@ -77,10 +82,44 @@ class Collector(Protocol):
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
+class ErrorShape:
+    """How clients are told of errors."""
+
+    schema: type[msgspec.Struct]
+    """An error's body, as the API's description has it."""
+    status: Callable[[TandemError], int]
+    """The HTTP status of an error."""
+    body: Callable[[TandemError, str], bytes]
+    """An error as JSON; the text is the trace id of its request."""
+    request_id_header: bytes = b""
+    """The header of all answers that says the trace id; empty: none but Tandem's own."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Counting:
+    """How clients of a dialect ask how many tokens a prompt has."""
+
+    endpoint: str
+    """As metrics call its path."""
+    path: str
+    summary: str
+    """The path's purpose, for the API's description."""
+    requests: Body[Any]
+    prompt: Callable[[Any], ChatRequest]
+    """The chat that has this prompt. Raises RequestError, as `Dialect.generating` does."""
+    answer: type[msgspec.Struct]
+    """Made of the number."""
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
 class Dialect:
     """How requests are read, and how answers are written."""
 
-    kind: DialectKind
+    endpoint: str
+    """As metrics call its path."""
+    path: str
+    summary: str
+    """The path's purpose, for the API's description."""
     operation: str
     """OpenTelemetry's name for it."""
     requests: Body[Any]
@@ -94,6 +133,13 @@ class Dialect:
     """What its clients call a field of chats, where that is something else."""
     events: Callable[[Tokenizer, Asked, Running], Events]
     body: Callable[[Tokenizer, Asked], Collector]
+    answer: type[msgspec.Struct]
+    """The body of an answer, as the API's description has it."""
+    errors: ErrorShape
+    counting: Counting | None = None
+    below: str = ""
+    """What is said to clients that ask for something below its path; empty: no more than of any
+    unknown path."""
 
     def name_of(self, field: str) -> str:
         """What its clients call a field of chats, or one inside of it."""
@@ -141,8 +187,19 @@ def _body(shape: Shape) -> Callable[[Tokenizer, Asked], Collector]:
     return body
 
 
+def _http_status(error: TandemError) -> int:
+    return error.http_status
+
+
+def _error_body(error: TandemError, trace_id: str) -> bytes:
+    return http_errors.body(error)
+
+
+OPENAI_ERRORS = ErrorShape(schema=answers.ErrorBody, status=_http_status, body=_error_body)
 CHAT = Dialect(
-    kind="chat",
+    endpoint="chat_completions",
+    path="/v1/chat/completions",
+    summary="Answer a chat, as one body or as server-sent events",
     operation="chat",
     requests=CHAT_BODY,
     generating=_itself,
@@ -150,9 +207,13 @@ CHAT = Dialect(
     names={},
     events=_events(shapes.CHAT),
     body=_body(shapes.CHAT),
+    answer=answers.ChatCompletion,
+    errors=OPENAI_ERRORS,
 )
 COMPLETION = Dialect(
-    kind="completion",
+    endpoint="completions",
+    path="/v1/completions",
+    summary="Continue prompts, as one body or as server-sent events",
     operation="text_completion",
     requests=COMPLETION_BODY,
     generating=_itself,
@@ -160,4 +221,24 @@ COMPLETION = Dialect(
     names={},
     events=_events(shapes.COMPLETION),
     body=_body(shapes.COMPLETION),
+    answer=answers.Completion,
+    errors=OPENAI_ERRORS,
 )
+
+
+@functools.cache
+def spoken() -> tuple[Dialect, ...]:
+    """All dialects of this installation. Raises LoadError."""
+    names = sorted(metadata.entry_points(group=GROUP).names)
+    return (CHAT, COMPLETION, *(each for name in names for each in load_entry_point(GROUP, name)))
+
+
+@functools.cache
+def by_endpoint() -> Mapping[str, Dialect]:
+    """The dialect of each endpoint, in which it generates or counts."""
+    found: dict[str, Dialect] = {}
+    for each in spoken():
+        found[each.endpoint] = each
+        if each.counting is not None:
+            found[each.counting.endpoint] = each
+    return found

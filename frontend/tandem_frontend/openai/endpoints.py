@@ -45,14 +45,9 @@ class Endpoints:
 
     # --- tokens and models ---
 
-    async def tokenize(self, call: Call) -> None:
-        await call.respond(200, await self._reading.answer("tokenize", call))
-
-    async def detokenize(self, call: Call) -> None:
-        await call.respond(200, await self._reading.answer("detokenize", call))
-
-    async def count_tokens(self, call: Call) -> None:
-        await call.respond(200, await self._reading.answer("count_tokens", call))
+    async def read(self, endpoint: str, call: Call) -> None:
+        """Answer a body that asks for no more than to be read: into tokens, or their number."""
+        await call.respond(200, await self._reading.answer(endpoint, call))
 
     async def models(self, call: Call) -> None:
         await _json(call, answers.ModelList(data=self._models.cards(call.grant)))

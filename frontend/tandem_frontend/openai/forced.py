@@ -9,18 +9,17 @@ from typing import Any
 
 from tandem.errors import UnsupportedError
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem_frontend.openai.answer_parsers import Envelope, ModelFamily
 from tandem_frontend.openai.asked import Parsing
 from tandem_frontend.openai.formats import Form
 from tandem_frontend.openai.lenient import forcible
-from tandem_frontend.openai.parsing.families import Family
-from tandem_frontend.openai.parsing.formats import Envelope
 from tandem_frontend.openai.thought import Thought
 from tandem_frontend.openai.tools import AskedTools, FunctionDefinition
 
 PROCESSOR = "tagged"
 
 
-def writes_json(family: Family) -> bool:
+def writes_json(family: ModelFamily) -> bool:
     """Whether its calls have arguments that a grammar of JSON can write."""
     return family.envelope("f") is not None
 
@@ -73,7 +72,7 @@ def behind_thought(form: Form | None, thought: Thought | None) -> Form | None:
 
 def _tagged(
     tools: AskedTools,
-    family: Family,
+    family: ModelFamily,
     ends: Sequence[str],
     *,
     field: str,
@@ -101,7 +100,7 @@ def _tagged(
     return Form(field, LogitsProcessorEntry(PROCESSOR, args))
 
 
-def _envelope(family: Family, name: str) -> Envelope:
+def _envelope(family: ModelFamily, name: str) -> Envelope:
     envelope = family.envelope(name)
     assert envelope is not None, "writes_json says so"
     return envelope
@@ -121,7 +120,7 @@ def _without(ends: Sequence[str], text: str) -> str:
     return text
 
 
-def _marker(family: Family, name: str) -> str:
+def _marker(family: ModelFamily, name: str) -> str:
     """What all calls begin with, whatever space follows it; empty: nothing tells them from text, or
     no grammar of JSON writes them.
     """

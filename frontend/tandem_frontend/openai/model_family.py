@@ -9,9 +9,9 @@ from pathlib import Path
 from tandem.engine import model_files
 from tandem.errors import ConfigError
 from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai import answer_parsers
+from tandem_frontend.openai.answer_parsers import ModelFamily
 from tandem_frontend.openai.chat_template import ChatTemplate
-from tandem_frontend.openai.parsing import families
-from tandem_frontend.openai.parsing.families import FAMILIES, Family
 from tandem_frontend.openai.tokenizer import Tokenizer
 
 AUTO, NONE = "auto", "none"
@@ -19,7 +19,7 @@ AUTO, NONE = "auto", "none"
 
 def of(
     config: FrontendConfig, tokenizer: Tokenizer, template: ChatTemplate | None
-) -> Family | None:
+) -> ModelFamily | None:
     """By the setting, or by what the model's files show; None: nobody knows. Raises ConfigError."""
     name = config.model_family
     if name == NONE:
@@ -27,11 +27,11 @@ def of(
     if name == AUTO:
         source = template.source if template else None
         architectures = model_files.architectures(Path(config.model_path))
-        return families.detect(source, architectures, tokenizer.added_tokens)
+        return answer_parsers.detect(source, architectures, tokenizer.added_tokens)
     try:
-        return families.named(name)
+        return answer_parsers.named(name)
     except KeyError:
-        known = ", ".join(sorted(FAMILIES))
+        known = ", ".join(answer_parsers.names())
         raise ConfigError(
             f"model_family must be auto, none or one of {known}; not {name!r}"
         ) from None

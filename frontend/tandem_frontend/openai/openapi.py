@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import msgspec
 
 from tandem.metrics import tandem_version
 from tandem_frontend.openai import answers, requests
 from tandem_frontend.openai.decoding import Body
-from tandem_frontend.openai.messages import requests as message_requests
-from tandem_frontend.openai.messages.answers import MessageError, TokenCount, WholeMessage
+from tandem_frontend.openai.dialects import OPENAI_ERRORS, ErrorShape, spoken
 from tandem_frontend.openai.moderations.answers import ModerationAnswer
 from tandem_frontend.openai.reading import moderations
-from tandem_frontend.openai.responses import requests as response_requests
-from tandem_frontend.openai.responses.answers import Response
 from tandem_frontend.openai.strangers import VERSION, FieldRules, Kind
 
 _REF = "#/components/schemas/{name}"
@@ -28,45 +26,26 @@ _EVENT = {
     "required": ["data"],
 }
 
-_POSTS: tuple[tuple[str, str, Body[Any], Any], ...] = (
-    (
-        "/v1/chat/completions",
-        "Answer a chat, as one body or as server-sent events",
-        requests.CHAT_BODY,
-        answers.ChatCompletion,
-    ),
-    (
-        "/v1/completions",
-        "Continue prompts, as one body or as server-sent events",
-        requests.COMPLETION_BODY,
-        answers.Completion,
-    ),
-    (
-        "/v1/responses",
-        "Answer items of a conversation, as one body or as server-sent events",
-        response_requests.BODY,
-        Response,
-    ),
-    (
-        "/v1/messages",
-        "Answer the turns of a conversation, as one body or as server-sent events",
-        message_requests.BODY,
-        WholeMessage,
-    ),
-    (
-        "/v1/messages/count_tokens",
-        "How many tokens the prompt of such a request has",
-        message_requests.COUNT_BODY,
-        TokenCount,
-    ),
-    (
+
+class Post(NamedTuple):
+    """A path to which bodies are sent."""
+
+    path: str
+    summary: str
+    requests: Body[Any]
+    answer: type[msgspec.Struct]
+    errors: ErrorShape = OPENAI_ERRORS
+
+
+_OWN = (
+    Post(
         "/v1/moderations",
         "Judge texts by the deployment's classifiers",
         moderations.BODY,
         ModerationAnswer,
     ),
-    ("/tokenize", "Text or a chat to token ids", requests.TOKENIZE_BODY, answers.Tokens),
-    ("/detokenize", "Token ids to text", requests.DETOKENIZE_BODY, answers.Text),
+    Post("/tokenize", "Text or a chat to token ids", requests.TOKENIZE_BODY, answers.Tokens),
+    Post("/detokenize", "Token ids to text", requests.DETOKENIZE_BODY, answers.Text),
 )
 _GETS: tuple[tuple[str, str, Any], ...] = (
     ("/", "What is here; a browser is sent to a page", dict[str, Any]),
@@ -95,33 +74,44 @@ def document(rules: FieldRules) -> bytes:
     return msgspec.json.encode(describe(rules))
 
 
+def posts() -> Iterator[Post]:
+    """The paths of all dialects, and those beside."""
+    for each in spoken():
+        yield Post(each.path, each.summary, each.requests, each.answer, each.errors)
+        if (counts := each.counting) is not None:
+            yield Post(counts.path, counts.summary, counts.requests, counts.answer, each.errors)
+    yield from _OWN
+
+
 def index() -> dict[str, str]:
     """What is at each path, in a sentence."""
-    posts = {path: summary for path, summary, _, _ in _POSTS}
-    return posts | {path: summary for path, summary, _ in _GETS}
+    sent = {each.path: each.summary for each in posts()}
+    return sent | {path: summary for path, summary, _ in _GETS}
 
 
 @functools.cache
 def describe(rules: FieldRules = _DEFAULT) -> dict[str, Any]:
     """The same as an object."""
-    types = [kind for _, _, body, answer in _POSTS for kind in (body.kind.struct, answer)]
-    types += [kind for _, _, kind in _GETS] + [answers.ErrorBody, MessageError]
+    all_posts = list(posts())
+    types = [kind for each in all_posts for kind in (each.requests.kind.struct, each.answer)]
+    types += [kind for _, _, kind in _GETS] + [each.errors.schema for each in all_posts]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
-    for _, _, body, _ in _POSTS:
-        described = components[body.kind.struct.__name__]["properties"]
+    for post in all_posts:
+        described = components[post.requests.kind.struct.__name__]["properties"]
         described |= dict.fromkeys(sorted(rules.extra), _EXTRA)
         if rules.unknown == "warn":
-            for kind in body.kind.walk():
+            for kind in post.requests.kind.walk():
                 components[kind.struct.__name__].pop("additionalProperties", None)
-    for kind in {kind.struct: kind for *_, body, _ in _POSTS for kind in body.kind.walk()}.values():
+    kinds = [kind for post in all_posts for kind in post.requests.kind.walk()]
+    for kind in {kind.struct: kind for kind in kinds}.values():
         if kind.left_out:
             name = kind.struct.__name__
             components[name] = {"anyOf": [components[name], _left_out(kind, rules)]}
     schema = dict(zip(map(repr, types), schemas, strict=True))
-    error, message_error = schema[repr(answers.ErrorBody)], schema[repr(MessageError)]
+    error = schema[repr(answers.ErrorBody)]
     paths: dict[str, Any] = {}
-    for path, summary, body, answer in _POSTS:
-        failure = message_error if path.startswith("/v1/messages") else error
+    for path, summary, body, answer, errors in all_posts:
+        failure = schema[repr(errors.schema)]
         operation = _operation(summary, schema[repr(answer)], failure, secured=True)
         operation["requestBody"] = {
             "required": True,

@@ -11,10 +11,9 @@ import msgspec
 
 from tandem.upstream.answer import Finish, Row
 from tandem_frontend.openai import answers
+from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Part, Reasoning
 from tandem_frontend.openai.answers import ChatFinishReason
 from tandem_frontend.openai.asked import Asked, Parsing
-from tandem_frontend.openai.parsing.parser import Parser
-from tandem_frontend.openai.parsing.parts import CallArguments, CallStart, Content, Part, Reasoning
 from tandem_frontend.openai.shapes import Shape
 from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.openai.writers import BodyWriter, EventWriter, Parsed
@@ -28,8 +27,7 @@ class Answer:
     def __init__(self, parsing: Parsing, *, whole: bool) -> None:
         """`whole`: nobody sees it before its end."""
         family = parsing.writes
-        self._parser = Parser(
-            family.forced() if parsing.forced else family,
+        self._parser = (family.forced() if parsing.forced else family).parser(
             reasoning=parsing.reasoning,
             opened=parsing.opened,
             tools=parsing.tools,

@@ -7,13 +7,11 @@ answer's parser ask the same one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import msgspec
 
-from tandem_frontend.openai.parsing.families import Family, named
-from tandem_frontend.openai.parsing.formats import Thinking
+from tandem_frontend.openai.answer_parsers import Thinking
 
 SWITCHES = ("enable_thinking", "thinking")
 """What templates call the switch of models that may also answer at once."""
@@ -33,10 +31,10 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
         """The prompt ended within the thought."""
         return self.state == "opened"
 
-    def family(self, name: str) -> Family:
-        """The parser family of that name, with this thought's markers."""
-        thinking = Thinking(self.begin, self.end)
-        return replace(named(name), thinking=thinking)
+    @property
+    def thinking(self) -> Thinking:
+        """The markers alone."""
+        return Thinking(self.begin, self.end)
 
 
 def thought_of(

@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from tandem.errors import InvalidRequestError
+from tandem_answers.parsing.families import FAMILIES
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.chat_template import ChatTemplate
 from tandem_frontend.openai.chats import Chats
 from tandem_frontend.openai.conversation import ChatMessage
 from tandem_frontend.openai.forced import behind_thought, form_with_calls
-from tandem_frontend.openai.parsing.families import FAMILIES
 from tandem_frontend.openai.requests import ChatRequest
 from tandem_frontend.openai.tools import CalledFunction, MadeCall, asked_tools
 

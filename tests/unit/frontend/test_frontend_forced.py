@@ -15,13 +15,13 @@ from tandem.logits.forms.tagged import LENIENT, Call
 from tandem.logits.model import Model
 from tandem.logits.ready.tagged import Tagged
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem_answers.parsing.families import FAMILIES
+from tandem_answers.parsing.parser import Parser
+from tandem_frontend.openai.answer_parsers import CallArguments, CallStart
 from tandem_frontend.openai.asked import Parsing
 from tandem_frontend.openai.forced import behind_thought, form_with_calls
 from tandem_frontend.openai.formats import Form
 from tandem_frontend.openai.lenient import forcible
-from tandem_frontend.openai.parsing.families import FAMILIES
-from tandem_frontend.openai.parsing.parser import Parser
-from tandem_frontend.openai.parsing.parts import CallArguments, CallStart
 from tandem_frontend.openai.requests import ChatRequest
 from tandem_frontend.openai.thought import thought_of
 from tandem_frontend.openai.tools import asked_tools

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tandem.v1 import common_pb2
+from tandem_answers import foreign as answers_foreign
 from tandem_frontend.openai import foreign, strangers
-from tandem_frontend.openai.reading.bodies import SMALL_BYTES
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES, dropped_name
 
 HEADER = "x-tandem-ignored-fields"
 USER = {"role": "user", "content": "Hello"}
@@ -165,8 +166,9 @@ async def test_every_chunk_has_the_usage_of_its_choice_so_far(start: Start) -> N
 
 
 def test_every_table_says_which_names_the_metric_has() -> None:
-    tables = [each for name, each in vars(foreign).items() if name.startswith("OF_")]
+    both = vars(foreign) | vars(answers_foreign)
+    tables = [each for name, each in both.items() if name.startswith("OF_")]
     known = [each for each in tables if not isinstance(each, frozenset)]
     dropped = {name for each in known for name, field in each.items() if field.dropped}
     assert len(known) > 15
-    assert {name for name in dropped if foreign.dropped_name(f"a[].{name}") != name} == set()
+    assert {name for name in dropped if dropped_name(f"a[].{name}") != name} == set()

@@ -14,13 +14,13 @@ from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.stop_strings import StopStrings, Token
 from tandem.text.thoughts import Marks
 from tandem.upstream.answer import Finish
+from tandem_answers.parsing.families import FAMILIES, detect
+from tandem_answers.parsing.parser import Parser
+from tandem_frontend.openai.answer_parsers import Content, Reasoning
 from tandem_frontend.openai.asked import Parsing
 from tandem_frontend.openai.forced import behind_thought
 from tandem_frontend.openai.formats import Form
 from tandem_frontend.openai.parsed import Answer
-from tandem_frontend.openai.parsing.families import FAMILIES, detect
-from tandem_frontend.openai.parsing.parser import Parser
-from tandem_frontend.openai.parsing.parts import Content, Reasoning
 from tandem_frontend.openai.thought import Thought, thought_of
 
 SIGNS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tandem_frontend.openai.parsing.families import FAMILIES, Family
-from tandem_frontend.openai.parsing.formats import Attributed, Nested, Pythonic, Unquoted, Xml
+from tandem_answers.parsing.families import FAMILIES, Family
+from tandem_answers.parsing.formats import Attributed, Nested, Pythonic, Unquoted, Xml
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "tools.md").read_text(encoding="utf-8")
 

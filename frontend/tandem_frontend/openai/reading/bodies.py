@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from tandem import kv_hints
 from tandem_frontend.http.messages import Call
 from tandem_frontend.metrics import OTHER_FIELD, Metrics
-from tandem_frontend.openai import foreign
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.decoding import Body
-from tandem_frontend.openai.dialects import Dialect
+from tandem_frontend.openai.dialects import Dialect, spoken
 from tandem_frontend.openai.reading.models import Chosen, LoadedModel, Models
 from tandem_frontend.openai.reading.reader import decode
 from tandem_frontend.openai.reading.readers import Readers
-from tandem_frontend.openai.reading.wire import Answerable, Answered, Order, Read
+from tandem_frontend.openai.reading.wire import Answered, Order, Read
+from tandem_frontend.openai.requests import TOKENIZE_BODY
 from tandem_frontend.openai.sessions import Sessions
 from tandem_frontend.openai.strangers import FieldRules
 
@@ -97,7 +99,7 @@ class Reading:
         served = await model.route.served_model(call.connection, None)
         chosen.check(served)
         order = Order(
-            kind=dialect.kind,
+            kind=dialect.endpoint,
             model=model.name,
             lora_adapter=chosen.lora_adapter,
             body=body,
@@ -111,7 +113,7 @@ class Reading:
         assert isinstance(read, Read)
         return Submissible(model, read.submission)
 
-    async def answer(self, kind: Answerable, call: Call) -> bytes:
+    async def answer(self, kind: str, call: Call) -> bytes:
         """The answer to a body that asks for no more than that. Raises RequestError and
         RefusedError.
         """
@@ -142,9 +144,27 @@ def tell_ignored(call: Call, ignored: Sequence[str], metrics: Metrics) -> None:
     """Say in the answer's head what of its request was passed over."""
     if ignored:
         for told in ignored:
-            name = foreign.dropped_name(told)
+            name = dropped_name(told)
             metrics.count_ignored(name or OTHER_FIELD)
         call.headers = (*call.headers, (IGNORED_HEADER, ", ".join(ignored).encode()))
+
+
+def dropped_name(told: str) -> str | None:
+    """The field or type that bodies are read without, of what an answer's head tells, such as
+    `messages[].cache_control` or `tools[web_search]`; None: the tables drop no such thing.
+    """
+    name = told.removesuffix("]").rpartition("[")[2].rpartition(".")[2]
+    return name if name in _dropped() else None
+
+
+@functools.cache
+def _dropped() -> frozenset[str]:
+    bodies = [TOKENIZE_BODY, *(each.requests for each in spoken())]
+    bodies += [each.counting.requests for each in spoken() if each.counting is not None]
+    kinds = [kind for body in bodies for kind in body.kind.walk()]
+    fields = (item for kind in kinds for item in kind.foreign.items())
+    dropped = (name for name, field in fields if field.dropped or field.offers)
+    return frozenset((kv_hints.PARAM, *dropped)).union(*(kind.left_out for kind in kinds))
 
 
 def _key(call: Call) -> str:

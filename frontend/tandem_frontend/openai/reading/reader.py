@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,11 +15,8 @@ from tandem.v1 import router_pb2
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai import answers, chat_template
 from tandem_frontend.openai.asked import Asked
-from tandem_frontend.openai.dialects import CHAT, COMPLETION, Dialect, DialectKind, Generating
+from tandem_frontend.openai.dialects import Counting, Dialect, Generating, by_endpoint, spoken
 from tandem_frontend.openai.limits import Limits
-from tandem_frontend.openai.messages.answers import TokenCount
-from tandem_frontend.openai.messages.dialect import MESSAGES
-from tandem_frontend.openai.messages.requests import COUNT_BODY, prompt
 from tandem_frontend.openai.preprocessor import Preprocessor
 from tandem_frontend.openai.reading.moderations import ModerationReader
 from tandem_frontend.openai.reading.wire import Answered, Order, Read
@@ -28,15 +24,11 @@ from tandem_frontend.openai.requests import (
     DETOKENIZE_BODY,
     TOKENIZE_BODY,
 )
-from tandem_frontend.openai.responses.dialect import RESPONSES
 from tandem_frontend.openai.strangers import FieldRules
 from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.openai.tools import asked_tools, shown_tools
 
 log = logging.getLogger(__name__)
-
-_SPOKEN = (CHAT, COMPLETION, RESPONSES, MESSAGES)
-_DIALECTS: Mapping[DialectKind, Dialect] = {each.kind: each for each in _SPOKEN}
 
 
 class Request(NamedTuple):
@@ -55,7 +47,7 @@ class Request(NamedTuple):
 def field_rules(config: FrontendConfig) -> FieldRules:
     """Raises ConfigError where `extra_fields` cannot be given to classifiers."""
     names = frozenset(config.extra_fields)
-    known = frozenset().union(*(each.requests.kind.names for each in _SPOKEN))
+    known = frozenset().union(*(each.requests.kind.names for each in spoken()))
     if taken := sorted(names & known):
         raise ConfigError(f"extra_fields: requests have `{taken[0]}` for something else")
     longest = max(map(len, names), default=1)
@@ -139,10 +131,11 @@ class Reader:
                 return self._tokenize(order)
             case "detokenize":
                 return self._detokenize(order.body)
-            case "count_tokens":
-                return self._count_tokens(order.body)
-        assert order.kind != "moderation"  # a ModerationReader's
-        request = decode(_DIALECTS[order.kind], order.body, self._rules)
+        dialect = by_endpoint()[order.kind]  # a moderation is a ModerationReader's
+        if dialect.endpoint != order.kind:
+            assert dialect.counting is not None
+            return self._count_tokens(dialect, dialect.counting, order.body)
+        request = decode(dialect, order.body, self._rules)
         submission = self.submission(
             request,
             router_pb2.ServedModel.FromString(order.served),
@@ -169,16 +162,16 @@ class Reader:
         answer = answers.Tokens(tokens=tokens, count=len(tokens), max_model_len=longest)
         return Answered(msgspec.json.encode(answer), ignored)
 
-    def _count_tokens(self, body: bytes) -> Answered:
-        request, ignored, _ = COUNT_BODY.decode(body, self._rules)
-        asked = prompt(request)
+    def _count_tokens(self, dialect: Dialect, counting: Counting, body: bytes) -> Answered:
+        request, ignored, _ = counting.requests.decode(body, self._rules)
+        asked = counting.prompt(request)
         try:
             text = self._preprocessor.chat_text(asked.messages, asked, asked_tools(asked))
         except RequestError as error:
-            MESSAGES.name(error)
+            dialect.name(error)
             raise
-        count = TokenCount(input_tokens=len(self.tokenizer.encode(text, add_special_tokens=False)))
-        hints = map(MESSAGES.name_of, self._preprocessor.passed_over(asked))
+        count = counting.answer(len(self.tokenizer.encode(text, add_special_tokens=False)))
+        hints = map(dialect.name_of, self._preprocessor.passed_over(asked))
         return Answered(msgspec.json.encode(count), (*ignored, *hints))
 
     def _detokenize(self, body: bytes) -> Answered:

@@ -5,7 +5,7 @@ body, and gets Loaded; each Order gets its one Reply before the next is sent.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -15,13 +15,9 @@ from tandem.keys.grant import Grant
 from tandem.pool.boot import Boot
 from tandem.v1 import common_pb2
 from tandem_frontend.openai.asked import Asked
-from tandem_frontend.openai.dialects import DialectKind
 
 PROGRAM: Final = "tandem_frontend.openai.reading.process"
 MAX_MESSAGE_BYTES: Final = 512 * 1024 * 1024
-Answerable: TypeAlias = Literal["tokenize", "detokenize", "count_tokens", "moderation"]
-"""Bodies whose answer the reader of them knows."""
-Kind: TypeAlias = DialectKind | Answerable
 
 
 class ReaderBoot(Boot, frozen=True, kw_only=True, tag=True):
@@ -38,7 +34,8 @@ class ReaderBoot(Boot, frozen=True, kw_only=True, tag=True):
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A body that is to be read, and what else is known of its request."""
 
-    kind: Kind
+    kind: str
+    """The endpoint of a dialect's request or count, or `tokenize`, `detokenize` or `moderation`."""
     model: str
     body: bytes
     served: bytes = b""

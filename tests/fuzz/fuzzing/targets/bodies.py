@@ -22,12 +22,12 @@ from tandem.text import tokenizer
 from tandem.upstream.submission import Submission
 from tandem.v1 import worker_pb2
 from tandem.worker.intake import Intake
+from tandem_answers.messages.dialect import MESSAGES
+from tandem_answers.responses.dialect import RESPONSES
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai import chat_template
 from tandem_frontend.openai.dialects import CHAT, COMPLETION
-from tandem_frontend.openai.messages.dialect import MESSAGES
 from tandem_frontend.openai.preprocessor import Preprocessor
-from tandem_frontend.openai.responses.dialect import RESPONSES
 from tandem_frontend.openai.strangers import FieldRules
 from tandem_frontend.openai.tokenizer import Tokenizer
 

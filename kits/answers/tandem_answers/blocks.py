@@ -1,0 +1,174 @@
+"""An answer as the blocks it consists of, for those dialects whose answers are lists of them:
+reasoning, texts and calls of tools, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import Literal, NamedTuple, Protocol, TypeAlias
+
+import msgspec
+
+from tandem.upstream.answer import Finish, Row
+from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Part, Reasoning
+from tandem_frontend.openai.answers import ChatFinishReason, Report, Usage
+from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.parsed import Answer, call_id
+from tandem_frontend.openai.writers import Parsed
+
+_encode = msgspec.json.Encoder().encode
+_HELD_AT_ONCE = 4096
+"""Characters; fewer are not told of."""
+BlockKind: TypeAlias = Literal["reasoning", "text", "call"]
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    kind: BlockKind
+    index: int
+    """Its place in the answer."""
+    name: str = ""
+    """What the tool is called."""
+    call_id: str = ""
+    written: StringIO = field(default_factory=StringIO)
+    ended: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text of the block that has come so far; of a call, the text of its arguments."""
+        return self.written.getvalue()
+
+
+class BlockBegun(NamedTuple):
+    block: Block
+
+
+class BlockGrown(NamedTuple):
+    block: Block
+    text: str
+    """The part of the block that has come now."""
+
+
+class BlockEnded(NamedTuple):
+    block: Block
+
+
+Change: TypeAlias = BlockBegun | BlockGrown | BlockEnded
+
+
+def counted_already(size: int) -> None:
+    """Hold nothing: what a body is made of was counted while it was collected."""
+
+
+class Blocks:
+    """Takes the one answer of a request apart as it comes."""
+
+    def __init__(
+        self, asked: Asked, hold: Callable[[int], object] | None, *, whole: bool = False
+    ) -> None:
+        """`hold` is told how much more of the text is kept, some of it at once; None: none is.
+        `whole`: nobody sees the answer before its end.
+        """
+        self._hold = hold
+        self._loose = 0
+        self._answer = None if asked.parsing is None else Answer(asked.parsing, whole=whole)
+        self._asked = asked
+        self.all: list[Block] = []
+
+    @property
+    def parsed(self) -> Parsed:
+        """The calls and the reasoning that were found in the answer so far."""
+        return Parsed() if self._answer is None else self._answer.parsed
+
+    def row(self, row: Row) -> Iterator[Change]:
+        """What a row changes in the answer."""
+        _, text, _, _, tokens = row
+        if self._answer is None:
+            return self._add([Content(text)] if text else [])
+        return self._add(self._answer.push(text, tokens))
+
+    def ending(self) -> Iterator[Change]:
+        """What the end of the answer changes: a block that is still open is not ended by it."""
+        return self._add([] if self._answer is None else self._answer.flush())
+
+    def reason(self, ending: Finish) -> ChatFinishReason:
+        """Why the answer ended, for its client."""
+        return ending.reason if self._answer is None else self._answer.reason(ending)
+
+    @property
+    def open(self) -> Block | None:
+        """The one that more of the answer would go on."""
+        return self.all[-1] if self.all and not self.all[-1].ended else None
+
+    def _add(self, parts: Iterable[Part]) -> Iterator[Change]:
+        for part in parts:
+            match part:
+                case CallStart():
+                    id = call_id(self._asked.id, 0, part)
+                    yield from self._begin("call", name=part.name, call_id=id)
+                case CallArguments(text=text):
+                    yield self._grow(text)
+                case Content(text=text) if text:
+                    yield from self._go_on("text", text)
+                case Reasoning(text=text) if text:
+                    yield from self._go_on("reasoning", text)
+
+    def _go_on(self, kind: BlockKind, text: str) -> Iterator[Change]:
+        if self.open is None or self.open.kind != kind:
+            yield from self._begin(kind)
+        yield self._grow(text)
+
+    def _begin(self, kind: BlockKind, *, name: str = "", call_id: str = "") -> Iterator[Change]:
+        if self.open is not None:
+            self.open.ended = True
+            yield BlockEnded(self.all[-1])
+        self.all.append(Block(kind, len(self.all), name, call_id))
+        yield BlockBegun(self.all[-1])
+
+    def _grow(self, text: str) -> BlockGrown:
+        if self._hold is not None:
+            self.all[-1].written.write(text)
+            self._loose += len(text)
+            if self._loose >= _HELD_AT_ONCE:
+                self._hold(self._loose)
+                self._loose = 0
+        return BlockGrown(self.all[-1], text)
+
+
+class BlockAnswer(Protocol):
+    """What a dialect makes of blocks."""
+
+    blocks: Blocks
+
+    def end(self, ending: Finish) -> None:
+        """The block is complete."""
+        ...
+
+    def whole(self, usage: Usage) -> msgspec.Struct:
+        """The answer at its end."""
+        ...
+
+
+class BlockBody:
+    """Collects rows and writes them as one body."""
+
+    def __init__(self, answer: BlockAnswer) -> None:
+        self._answer = answer
+
+    @property
+    def parsed(self) -> Parsed:
+        return self._answer.blocks.parsed
+
+    def row(self, row: Row) -> None:
+        for _ in self._answer.blocks.row(row):
+            pass
+
+    def ending(self, ending: Finish) -> None:
+        self._answer.end(ending)
+        for _ in self._answer.blocks.ending():
+            pass
+
+    def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]:
+        yield _encode(self._answer.whole(usage))

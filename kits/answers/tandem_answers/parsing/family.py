@@ -1,0 +1,94 @@
+"""How models of one family write, as a row of the table of families."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import astuple, dataclass, replace
+
+from tandem_answers.parsing.formats import Format, Header, Objects
+from tandem_answers.parsing.parser import Parser
+from tandem_frontend.openai.answer_parsers import Envelope, Thinking, Tools
+
+_SPECIAL = re.compile(r"\]<\][a-z]+\[>\[|<[^<>\s]+>|\[/?[A-Z_]+\]|｜[A-Z]+｜")
+JSON_ARRAY = Objects(array=True, arguments="parameters")
+
+
+@dataclass(frozen=True)
+class Family:
+    """How models of one family write reasoning and calls. What is not known of it is None or
+    empty."""
+
+    name: str
+    thinking: Thinking | None = None
+    calls: tuple[Format, ...] = ()
+    """The first is how models write; others are read too."""
+    sections: tuple[str, ...] = ()
+    """Markers around all calls, without a meaning of their own."""
+    silent: tuple[str, ...] = ()
+    """Markers around content, which are no part of it."""
+    headers: tuple[Header, ...] = ()
+    """Markers before content, with words between the markers: no part of the content either."""
+    call_ends_thought: bool = False
+    """Whether a call inside a thought ends it: some models go over to their calls without the
+    end."""
+    signs: tuple[str, ...] = ()
+    """Texts that the chat template of such a model contains, each of them."""
+    thought_sign: str = ""
+    """What a chat template has, beside the markers, whose model thinks."""
+    architectures: tuple[str, ...] = ()
+    """Classes of models that write like this, whatever their chat template is."""
+
+    @property
+    def markers(self) -> tuple[str, ...]:
+        """All that may be a special token of the tokenizer: the parser has to see them as text."""
+        texts = [*self.sections, *self.silent]
+        if self.thinking is not None:
+            texts += [self.thinking.begin, self.thinking.end]
+        for each in self.calls:
+            texts += _texts(astuple(each))
+        return tuple(dict.fromkeys(mark for text in texts for mark in _SPECIAL.findall(text)))
+
+    def envelope(self, name: str) -> Envelope | None:
+        """What stands around calls of the tool `name`. None: the family's arguments are no JSON, or
+        nothing is known of its calls."""
+        return self.calls[0].envelope(name) if self.calls else None
+
+    def forced(self) -> Family:
+        """The family where a grammar makes the model write calls as plain JSON, after its reasoning
+        if it has any: an array of objects with "name" and "parameters"."""
+        return replace(self, calls=(JSON_ARRAY,), sections=())
+
+    def with_thinking(self, thinking: Thinking | None) -> Family:
+        """The family of a model that thinks between these markers; None: it does not think."""
+        return replace(self, thinking=thinking)
+
+    def parser(
+        self,
+        *,
+        reasoning: bool,
+        opened: bool,
+        tools: Tools | None,
+        most_held: int,
+        unmarked: bool = False,
+        whole: bool = False,
+    ) -> Parser:
+        """A parser of one answer of such a model."""
+        return Parser(
+            self,
+            reasoning=reasoning,
+            opened=opened,
+            tools=tools,
+            most_held=most_held,
+            unmarked=unmarked,
+            whole=whole,
+        )
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts of a format."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from _texts(each)

@@ -1,0 +1,311 @@
+"""Rows to the answers of `/v1/responses`: events, or one body."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tandem.errors import InternalError, TandemError
+from tandem.upstream.answer import Finish, Row
+from tandem_answers.blocks import (
+    Block,
+    BlockBegun,
+    BlockBody,
+    BlockEnded,
+    BlockGrown,
+    Blocks,
+    Change,
+    counted_already,
+)
+from tandem_answers.responses.answers import (
+    IncompleteDetails,
+    InputTokensDetails,
+    ItemStatus,
+    OutputCall,
+    OutputCustomCall,
+    OutputItem,
+    OutputMessage,
+    OutputReasoning,
+    OutputText,
+    OutputTokensDetails,
+    ReasoningText,
+    Repeated,
+    Response,
+    ResponseError,
+    ResponseUsage,
+    Status,
+)
+from tandem_answers.responses.requests import CUSTOM_INPUT, ResponseTool, joined_name
+from tandem_frontend.openai.answers import Report, Usage
+from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.writers import Parsed
+
+_encode = msgspec.json.Encoder().encode
+_PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
+_DELTAS = {
+    "text": "response.output_text.delta",
+    "reasoning": "response.reasoning_text.delta",
+    "call": "response.function_call_arguments.delta",
+}
+
+
+class _CustomArguments(msgspec.Struct):
+    input: str = msgspec.field(name=CUSTOM_INPUT)
+
+
+class _Called(NamedTuple):
+    """How a client knows the tool that is called."""
+
+    name: str
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+    custom: bool = False
+
+
+class _Answer:
+    """What streams and bodies have in common."""
+
+    def __init__(self, asked: Asked, hold: Callable[[int], object], *, whole: bool = False) -> None:
+        self._asked = asked
+        self._created_at = int(time.time())
+        self.blocks = Blocks(asked, hold, whole=whole)
+        self._finish: Finish | None = None
+        self._said = msgspec.json.decode(asked.repeated, type=Repeated)
+        self._called = dict(_tools(self._said.tools))
+
+    def is_custom(self, block: Block) -> bool:
+        """Whether it is a call of a custom tool."""
+        return block.kind == "call" and self._tool(block).custom
+
+    def _tool(self, block: Block) -> _Called:
+        return self._called.get(block.name) or _Called(block.name)
+
+    def end(self, ending: Finish) -> None:
+        self._finish = ending
+
+    @property
+    def last_status(self) -> ItemStatus:
+        """What the item that is open at the end becomes."""
+        return "completed" if self._incomplete is None else "incomplete"
+
+    def whole(self, usage: Usage) -> Response:
+        """The answer at its end."""
+        return self.response(
+            self.last_status,
+            incomplete_details=self._incomplete,
+            usage=_usage(usage),
+            output=[
+                self.item(block, "completed" if block.ended else self.last_status)
+                for block in self.blocks.all
+            ],
+        )
+
+    def failed(self, error: TandemError) -> Response:
+        """The answer as far as it came."""
+        items = [
+            self.item(block, "completed" if block.ended else "incomplete")
+            for block in self.blocks.all
+        ]
+        limited = error.http_status == 429
+        failure = ResponseError(
+            code="rate_limit_exceeded" if limited else "server_error", message=error.message
+        )
+        return self.response("failed", error=failure, output=items)
+
+    def response(self, status: Status, *, output: list[OutputItem], **fields: Any) -> Response:
+        return Response(
+            **msgspec.structs.asdict(self._said),
+            id=f"resp_{self._asked.id}",
+            created_at=self._created_at,
+            status=status,
+            model=self._asked.shown_model,
+            service_tier=self._asked.tier,
+            output=output,
+            **fields,
+        )
+
+    def item(self, block: Block, status: ItemStatus) -> OutputItem:
+        """The output item of a block, with the text or call that has come so far."""
+        id, text = self.item_id(block), block.text
+        match block.kind:
+            case "text":
+                parts = [OutputText(text=text)]
+                return OutputMessage(id=id, status=status, content=parts)
+            case "reasoning":
+                return OutputReasoning(id=id, status=status, content=[ReasoningText(text=text)])
+            case "call":
+                tool = self._tool(block)
+                call: dict[str, Any] = {
+                    "id": id,
+                    "call_id": block.call_id,
+                    "name": tool.name,
+                    "namespace": tool.namespace,
+                    "status": status,
+                }
+                if tool.custom:
+                    return OutputCustomCall(**call, input=_custom_input(text))
+                return OutputCall(**call, arguments=text)
+
+    def item_id(self, block: Block) -> str:
+        return f"{_PREFIXES[block.kind]}_{self._asked.id}_{block.index}"
+
+    @property
+    def _incomplete(self) -> IncompleteDetails | None:
+        if self._finish is None:
+            raise InternalError("the answer has no end")
+        if self._finish.withheld:
+            return IncompleteDetails(reason="content_filter", stop_reason=self._finish.stop_reason)
+        if self._finish.reason == "length":
+            return IncompleteDetails(reason="max_output_tokens")
+        return None
+
+
+class ResponseEvents:
+    """Writes events, each with its type and its number."""
+
+    def __init__(self, asked: Asked, hold: Callable[[int], object], *, whole: bool = False) -> None:
+        """`hold` is told how many bytes more are kept until the end."""
+        self._answer = _Answer(asked, hold)
+        self._number = 0
+
+    @property
+    def parsed(self) -> Parsed:
+        return self._answer.blocks.parsed
+
+    def opening(self) -> Iterator[bytes]:
+        for type in ("response.created", "response.in_progress"):
+            yield self._event(type, response=self._answer.response("in_progress", output=[]))
+
+    def row(self, row: Row) -> bytes:
+        return self._changes(self._answer.blocks.row(row))
+
+    def ending(self, ending: Finish) -> bytes:
+        answer = self._answer
+        answer.end(ending)
+        events = self._changes(answer.blocks.ending())
+        if (block := answer.blocks.open) is not None:
+            events += self._end(block, answer.last_status)
+        return events
+
+    def closing(self, usage: Usage, report: Report | None) -> bytes:
+        """The whole answer, once more."""
+        response = self._answer.whole(usage)
+        return self._event(f"response.{response.status}", response=response)
+
+    def failing(self, error: TandemError) -> bytes:
+        """What went wrong by its own code, and the answer as far as it came."""
+        told = self._event(
+            "error", code=error.code, message=error.message, param=error.param or None
+        )
+        return told + self._event("response.failed", response=self._answer.failed(error))
+
+    def _changes(self, changes: Iterable[Change]) -> bytes:
+        return b"".join(map(self._change, changes))
+
+    def _change(self, change: Change) -> bytes:
+        match change:
+            case BlockBegun(block=block):
+                return self._begin(block)
+            case BlockGrown(block=block, text=text):
+                return self._grow(block, text)
+            case BlockEnded(block=block):
+                return self._end(block, "completed")
+
+    def _begin(self, block: Block) -> bytes:
+        item = self._answer.item(block, "in_progress")
+        if isinstance(item, OutputCall | OutputCustomCall):
+            return self._item_event("added", item, block)
+        (part,) = item.content
+        item.content = []
+        added = self._item_event("added", item, block)
+        return added + self._on(block, "response.content_part.added", content_index=0, part=part)
+
+    def _grow(self, block: Block, text: str) -> bytes:
+        type = _DELTAS[block.kind]
+        match block.kind:
+            case "text":
+                return self._on(block, type, content_index=0, delta=text, logprobs=[])
+            case "reasoning":
+                return self._on(block, type, content_index=0, delta=text)
+            case "call" if self._answer.is_custom(block):
+                return b""  # JSON of it is no text yet
+            case "call":
+                return self._on(block, type, delta=text)
+
+    def _end(self, block: Block, status: ItemStatus) -> bytes:
+        item = self._answer.item(block, status)
+        match item:
+            case OutputCustomCall(input=text):
+                type = "response.custom_tool_call_input"
+                done = self._on(block, f"{type}.delta", delta=text)
+                done += self._on(block, f"{type}.done", input=text)
+            case OutputCall(name=name, arguments=arguments):
+                type = "response.function_call_arguments.done"
+                done = self._on(block, type, name=name, arguments=arguments)
+            case OutputMessage(content=[part]):
+                done = self._on(
+                    block,
+                    "response.output_text.done",
+                    content_index=0,
+                    text=part.text,
+                    logprobs=[],
+                )
+                done += self._on(block, "response.content_part.done", content_index=0, part=part)
+            case OutputReasoning(content=[thought]):
+                type = "response.reasoning_text.done"
+                done = self._on(block, type, content_index=0, text=thought.text)
+                done += self._on(block, "response.content_part.done", content_index=0, part=thought)
+        return done + self._item_event("done", item, block)
+
+    def _item_event(self, what: str, item: OutputItem, block: Block) -> bytes:
+        return self._event(f"response.output_item.{what}", output_index=block.index, item=item)
+
+    def _on(self, block: Block, type: str, **fields: Any) -> bytes:
+        id = self._answer.item_id(block)
+        return self._event(type, item_id=id, output_index=block.index, **fields)
+
+    def _event(self, type: str, **fields: Any) -> bytes:
+        data = _encode({"type": type, "sequence_number": self._number, **fields})
+        self._number += 1
+        return b"event: %b\ndata: %b\n\n" % (type.encode(), data)
+
+
+def response_body(asked: Asked) -> BlockBody:
+    """Collects rows and writes them as one body."""
+    return BlockBody(_Answer(asked, counted_already, whole=True))
+
+
+def _tools(tools: Sequence[ResponseTool]) -> Iterator[tuple[str, _Called]]:
+    """By the names that the model knows them by."""
+    for tool in tools:
+        if tool.type == "custom":
+            yield tool.name, _Called(tool.name, custom=True)
+        for each in tool.tools or ():
+            called = _Called(each.name, tool.name, custom=each.type == "custom")
+            yield joined_name(tool.name, each.name), called
+
+
+def _custom_input(arguments: str) -> str:
+    """The text of a custom tool's call, as far as the model wrote it; what is no such object is the
+    text itself.
+    """
+    try:
+        return msgspec.json.decode(arguments, type=_CustomArguments).input
+    except msgspec.DecodeError:
+        return arguments
+
+
+def _usage(usage: Usage) -> ResponseUsage:
+    details = usage.completion_tokens_details
+    reasoning = 0 if isinstance(details, msgspec.UnsetType) else details.reasoning_tokens
+    return ResponseUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=usage.prompt_tokens_details.cached_tokens
+        ),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning),
+        total_tokens=usage.total_tokens,
+    )
