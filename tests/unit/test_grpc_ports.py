@@ -15,7 +15,6 @@ from rpc.raw import Peer, dialled
 
 from tandem.byte_budget import ByteBudget
 from tandem.engine.base import Role
-from tandem.engine.sim import SimEngine
 from tandem.errors import ConfigError
 from tandem.logits.registry import Registry
 from tandem.wire.rpc import frames
@@ -25,6 +24,7 @@ from tandem.worker.endpoint import Endpoint
 from tandem.worker.startup import engine_settings
 from tandem_router.config import RouterConfig
 from tandem_router.server import running
+from tandem_sim import SimEngine
 
 PATIENCE = 60.0
 PART = 256 * 1024

@@ -4,8 +4,14 @@ Nothing of SGLang is imported before an engine starts, so that its environment c
 a worker with another engine does not need it.
 """
 
-from tandem.engine.sglang.engine import SglangEngine
-from tandem.engine.sglang.follower import SglangFollower
-from tandem.engine.sglang.joined import SglangJoined
+from tandem.engine.base import EngineKit
+from tandem_sglang import forms
+from tandem_sglang.engine import SglangEngine
+from tandem_sglang.follower import SglangFollower
+from tandem_sglang.joined import SglangJoined
 
-__all__ = ["SglangEngine", "SglangFollower", "SglangJoined"]
+__all__ = ["ENGINE", "SglangEngine", "SglangFollower", "SglangJoined"]
+
+ENGINE = EngineKit(
+    create=SglangEngine, plan_forms=forms.plan, follow=SglangFollower, join=SglangJoined
+)

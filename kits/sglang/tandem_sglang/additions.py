@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tandem.engine.sglang.token_sockets import TokenAddresses
+from tandem_sglang.token_sockets import TokenAddresses
 
 
 def shared_numbers(count: int) -> Any:

@@ -15,11 +15,11 @@ from typing import Any
 from tandem.engine import model_files
 from tandem.engine.base import ONE_NODE, Nodes, Role
 from tandem.engine.lora import LoraAdapter
-from tandem.engine.sglang import mooncake, parallel
-from tandem.engine.sglang.options import Options
-from tandem.engine.sglang.ports import Ports
-from tandem.engine.sglang.server_arguments import ONE_LINE_JSON
 from tandem.errors import ConfigError
+from tandem_sglang import mooncake, parallel
+from tandem_sglang.options import Options
+from tandem_sglang.ports import Ports
+from tandem_sglang.server_arguments import ONE_LINE_JSON
 
 CPU_PLUGIN = "tandem_sglang_cpu"
 TAGGED_FIELDS = {"llguidance": "ebnf", "xgrammar": "structural_tag", "none": ""}

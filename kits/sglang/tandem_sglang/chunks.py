@@ -13,7 +13,6 @@ from http import HTTPStatus
 from typing import Any
 
 from tandem.engine.base import Ending, KvTransfer, Logprobs, PromptLogprobs, Role
-from tandem.engine.sglang.outputs import HandOver
 from tandem.errors import (
     ContradictionError,
     DeadlineError,
@@ -24,6 +23,7 @@ from tandem.errors import (
     TandemError,
 )
 from tandem.v1 import common_pb2
+from tandem_sglang.outputs import HandOver
 
 HAND_OVER_KEY = "tandem_hand_over"
 """Key in meta_info under which the scheduler sends [bytes, seconds, transport], once a request."""

@@ -17,8 +17,8 @@ from sglang.srt.managers.data_parallel_controller import (
 )
 from sglang.srt.managers.io_struct import sock_recv
 
-from tandem.engine.sglang import last_words
-from tandem.engine.sglang.token_sockets import TokenAddresses, connect
+from tandem_sglang import last_words
+from tandem_sglang.token_sockets import TokenAddresses, connect
 
 _FEED_MILLISECONDS = 1000
 """SGLang's own watchdog of this loop wants to hear of it, where an operator has switched it on."""

@@ -15,7 +15,7 @@ from typing import Any
 from sglang.srt.environ import envs
 from sglang.srt.managers.tp_worker import TpModelWorker
 
-from tandem.engine.sglang.requests import HISTORY_KEY
+from tandem_sglang.requests import HISTORY_KEY
 
 
 def delay_where_history_is_read() -> None:

@@ -12,11 +12,11 @@ from tandem.engine import lora, model_files
 from tandem.engine.base import EngineDescription, Role
 from tandem.engine.lora import LoraAdapter
 from tandem.engine.prefix_log import PrefixLog
-from tandem.engine.sglang import server_arguments
-from tandem.engine.sglang.launch import Launched
-from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import StartError
 from tandem.v1 import common_pb2, worker_pb2
+from tandem_sglang import server_arguments
+from tandem_sglang.launch import Launched
+from tandem_sglang.validation import EngineBounds
 
 PROTOCOL_VERSION = 1
 """The version of proto/tandem/v1 that this worker speaks."""

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from sglang.srt.speculative import spec_utils
 
-from tandem.engine.sglang import grammars
-from tandem.engine.sglang.tensors import on_device
+from tandem_sglang import grammars
+from tandem_sglang.tensors import on_device
 
 
 def end_alike(agree: Callable[[Any], None] | None, device: str) -> None:

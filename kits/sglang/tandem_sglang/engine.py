@@ -18,14 +18,14 @@ from tandem.engine.base import (
     EngineSettings,
     Role,
 )
-from tandem.engine.sglang import describe
-from tandem.engine.sglang.launch import EngineThread, Launched
-from tandem.engine.sglang.ports import Ports
-from tandem.engine.sglang.setup import Setup
-from tandem.engine.sglang.sharing import SharedEngine
-from tandem.engine.sglang.traffic import OverTraffic
-from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import EngineError, StartError
+from tandem_sglang import describe
+from tandem_sglang.launch import EngineThread, Launched
+from tandem_sglang.ports import Ports
+from tandem_sglang.setup import Setup
+from tandem_sglang.sharing import SharedEngine
+from tandem_sglang.traffic import OverTraffic
+from tandem_sglang.validation import EngineBounds
 
 log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.utils.common import async_d2h
 
-from tandem.engine.sglang.chunks import ERROR_TYPES
 from tandem.errors import TandemError
+from tandem_sglang.chunks import ERROR_TYPES
 
 _SERVER_ERROR = 500
 _NOTED = "_tandem_failures"

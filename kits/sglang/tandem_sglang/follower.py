@@ -8,10 +8,10 @@ import asyncio
 import signal
 
 from tandem.engine.base import EngineSettings, Role
-from tandem.engine.sglang.launch import EngineThread, Launched
-from tandem.engine.sglang.ports import Ports
-from tandem.engine.sglang.setup import Setup
 from tandem.errors import EngineError, StartError
+from tandem_sglang.launch import EngineThread, Launched
+from tandem_sglang.ports import Ports
+from tandem_sglang.setup import Setup
 
 _REPORT_SECONDS = 0.2
 """A scheduler reports before it exits, but its report may be seen after its exit."""

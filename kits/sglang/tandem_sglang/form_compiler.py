@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy
 
-from tandem.engine.sglang.arguments import TAGGED_FIELDS
 from tandem.logits.forms.compiler import (
     CompiledForm,
     Kind,
@@ -24,6 +23,7 @@ from tandem.logits.forms.compiler import (
 )
 from tandem.logits.forms.tagged import Tags, blamed, lark
 from tandem.logits.model import Model
+from tandem_sglang.arguments import TAGGED_FIELDS
 
 _PLACE = re.compile(r"^\[[\d:]+\] \S+: ")
 """Where in xgrammar's code a message comes from."""
@@ -124,7 +124,7 @@ def _llguidance(
     from sglang.srt.constrained.llguidance_backend import GuidanceBackend
     from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
-    from tandem.engine.sglang.guidance import bound_steps
+    from tandem_sglang.guidance import bound_steps
 
     bound_steps()
     return GuidanceBackend(
@@ -160,7 +160,7 @@ def _lark(backend: Any, model: Model) -> Callable[[Tags], str]:
 
 
 def _structural_tag(backend: Any, model: Model) -> Callable[[Tags], str]:
-    from tandem.engine.sglang.structural_tags import structural_tag
+    from tandem_sglang.structural_tags import structural_tag
 
     special = special_tokens(model, lambda _: True)
     return lambda tags: structural_tag(tags, special, any_whitespace=backend.any_whitespace)

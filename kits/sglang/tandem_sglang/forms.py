@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from tandem.engine import model_files
 from tandem.engine.base import EngineSettings
-from tandem.engine.sglang import arguments
-from tandem.engine.sglang import options as engine_options
-from tandem.engine.sglang.server_arguments import ONE_LINE_JSON
 from tandem.logits.forms.workshop import FormPlan
+from tandem_sglang import arguments
+from tandem_sglang import options as engine_options
+from tandem_sglang.server_arguments import ONE_LINE_JSON
 
 
 def plan(settings: EngineSettings) -> FormPlan:
@@ -18,7 +18,7 @@ def plan(settings: EngineSettings) -> FormPlan:
     extra = options.extra
     facts = model_files.processor_facts(settings.model_path)
     return FormPlan(
-        compiler="tandem.engine.sglang.form_compiler:SglangCompiler",
+        compiler="tandem_sglang.form_compiler:SglangCompiler",
         arguments={
             "backend": arguments.grammar_backend(options),
             "model_path": str(settings.model_path),

@@ -17,9 +17,9 @@ from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, Inva
 from sglang.srt.constrained.grammar_manager import GrammarManager
 from torch import distributed
 
-from tandem.engine.sglang import rows
-from tandem.engine.sglang.chunks import ERROR_TYPES
 from tandem.errors import ProcessorError
+from tandem_sglang import rows
+from tandem_sglang.chunks import ERROR_TYPES
 
 _SERVER_ERROR = 500
 _HERE = "the answer's form, which passed its check, could not be compiled"

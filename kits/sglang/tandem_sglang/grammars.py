@@ -26,9 +26,9 @@ from sglang.srt.constrained import (
 )
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-from tandem.engine.sglang import failures, guidance
-from tandem.engine.sglang.tensors import on_device
 from tandem.errors import ContradictionError, ProcessorError
+from tandem_sglang import failures, guidance
+from tandem_sglang.tensors import on_device
 
 log = logging.getLogger(__name__)
 _STEP_SECONDS = 0.1

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import zmq
 
-from tandem.engine.sglang import outputs
-from tandem.engine.sglang.output_socket import OutputReader, path_beside
-from tandem.engine.sglang.outputs import RunningRows
+from tandem_sglang import outputs
+from tandem_sglang.output_socket import OutputReader, path_beside
+from tandem_sglang.outputs import RunningRows
 
 _MOST_A_TURN: Final = 64
 """Messages that are taken without a turn of the loop in between."""

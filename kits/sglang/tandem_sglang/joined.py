@@ -18,12 +18,12 @@ from tandem.engine.base import (
     EngineSettings,
     Role,
 )
-from tandem.engine.sglang import describe
-from tandem.engine.sglang.launch import Launched
-from tandem.engine.sglang.setup import Setup
-from tandem.engine.sglang.sharing import Ticket
-from tandem.engine.sglang.traffic import OverTraffic
 from tandem.errors import StartError
+from tandem_sglang import describe
+from tandem_sglang.launch import Launched
+from tandem_sglang.setup import Setup
+from tandem_sglang.sharing import Ticket
+from tandem_sglang.traffic import OverTraffic
 
 
 class SglangJoined(OverTraffic):
@@ -95,7 +95,7 @@ def _join(pickled: bytes) -> tuple[str, Launched]:
     from sglang.srt.runtime_context import publish
     from sglang.version import __version__
 
-    from tandem.engine.sglang.processor import TandemLogitProcessor
+    from tandem_sglang.processor import TandemLogitProcessor
 
     ticket: Ticket = pickle.loads(pickled)
     publish(ticket.server_args, role="tokenizer")

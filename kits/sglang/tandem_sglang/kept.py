@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tandem.engine.sglang import arguments, server_arguments
-from tandem.engine.sglang.options import Options
 from tandem.errors import StartError
+from tandem_sglang import arguments, server_arguments
+from tandem_sglang.options import Options
 
 _ALONE = {
     "disaggregation_mode": "null",

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from tandem import settled
-from tandem.engine.sglang import kept, mooncake
-from tandem.engine.sglang.additions import Additions
-from tandem.engine.sglang.last_words import UNKNOWN, LastWords, Told
 from tandem.errors import StartError
+from tandem_sglang import kept, mooncake
+from tandem_sglang.additions import Additions
+from tandem_sglang.last_words import UNKNOWN, LastWords, Told
 
 log = logging.getLogger(__name__)
 _STOP_SECONDS = 10.0
@@ -189,8 +189,8 @@ class EngineThread:
         from sglang.srt.plugins import load_plugins
         from sglang.version import __version__
 
-        from tandem.engine.sglang import controller, cpu
-        from tandem.engine.sglang.processor import TandemLogitProcessor
+        from tandem_sglang import controller, cpu
+        from tandem_sglang.processor import TandemLogitProcessor
 
         load_plugins()
         if self._additions.on_cpu:
@@ -232,7 +232,7 @@ class EngineThread:
         """SGLang's Engine, whose schedulers have the additions, without its detokenizer and its way
         of ending.
         """
-        from tandem.engine.sglang import scheduler
+        from tandem_sglang import scheduler
 
         thread = self
 
@@ -268,7 +268,7 @@ class EngineThread:
 
     def _check(self, server_args: Any) -> None:
         """Raises StartError where SGLang made of our arguments what this engine cannot run with."""
-        from tandem.engine.sglang import unequal
+        from tandem_sglang import unequal
 
         kept.check(self._kept, server_args.resolved_dict())
         if self._unequal:

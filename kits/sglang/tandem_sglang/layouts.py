@@ -19,7 +19,7 @@ from typing import Any
 from sglang.srt.disaggregation.common.conn import CommonKVManager, CommonKVReceiver
 from sglang.srt.disaggregation.decode import DecodePreallocQueue
 
-from tandem.engine.sglang.once import SaidOnce
+from tandem_sglang.once import SaidOnce
 
 THREAD = "prefill layout"
 AT_ONCE = 128

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from tandem.engine.ucx_log import UNKNOWN
 from tandem.errors import StartError
-from tandem.kv_transfer.ucx_log import UNKNOWN
 
 NAME = "mooncake"
 ENVIRONMENT = {

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tandem import ranges
-from tandem.engine.sglang import server_arguments
 from tandem.errors import ConfigError
 from tandem.ranges import Range, ranged
+from tandem_sglang import server_arguments
 
 _WITHOUT_PREFIXES = ("disable_radix_cache", "enable_hisparse")
 _DRAFTS_WITH_PREFIXES = "DSPARK"

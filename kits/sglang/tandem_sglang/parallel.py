@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.engine.base import Role
-from tandem.engine.sglang.options import Options
 from tandem.errors import ConfigError
+from tandem_sglang.options import Options
 
 _OF_DECODE = ("decode_tensor_parallel", "decode_data_parallel", "decode_pipeline_parallel")
 

@@ -17,7 +17,7 @@ from typing import Any
 from sglang.srt.disaggregation.mooncake import conn as mooncake
 from sglang.srt.disaggregation.nixl import conn as nixl
 
-from tandem.engine.sglang.once import SaidOnce
+from tandem_sglang.once import SaidOnce
 
 _STAGING = frozenset({b"WATERMARK", b"STAGING_RSP", b"STAGING_REQ", b"CHUNK_READY"})
 """What is for SGLang's staging buffers alone, which few engines have."""

@@ -19,8 +19,8 @@ from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.sampling import penaltylib
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-from tandem.engine.sglang import rows
-from tandem.engine.sglang.tensors import on_device
+from tandem_sglang import rows
+from tandem_sglang.tensors import on_device
 
 _COUNTED = "_tandem_counted"
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
-from tandem.engine.sglang import failures
-from tandem.engine.sglang.rows import RowEditor
+from tandem_sglang import failures
+from tandem_sglang.rows import RowEditor
 
 _editor: RowEditor | None = None
 

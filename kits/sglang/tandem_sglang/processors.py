@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tandem.engine.sglang import arguments
-from tandem.engine.sglang.options import Options
 from tandem.errors import StartError, UnsupportedError
 from tandem.logits import embedding_bias
 from tandem.logits.model import Model
@@ -20,6 +18,8 @@ from tandem.logits.registry import Registry
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.sampling import MAX_INT32
 from tandem.v1 import common_pb2
+from tandem_sglang import arguments
+from tandem_sglang.options import Options
 
 _NONE = "this worker has none"
 _DRAFTED = "this worker decodes speculatively, and what verifies drafts skips them"

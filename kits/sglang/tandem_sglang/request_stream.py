@@ -8,10 +8,10 @@ from contextlib import aclosing
 from typing import Any
 
 from tandem.engine.base import Delta, Ending, EngineRequest, PromptLogprobs, Role
-from tandem.engine.sglang import chunks, requests
-from tandem.engine.sglang.chunks import HAND_OVER_KEY, Ended
-from tandem.engine.sglang.outputs import HandOver
 from tandem.errors import EngineError
+from tandem_sglang import chunks, requests
+from tandem_sglang.chunks import HAND_OVER_KEY, Ended
+from tandem_sglang.outputs import HandOver
 
 ABORT_AGAIN_SECONDS = 0.25
 """An abort can miss a request that moves from one queue of the scheduler to the next."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from tandem import kv_hints
 from tandem.engine.base import EngineRequest, Role
-from tandem.engine.sglang import cache_events
-from tandem.engine.sglang.processors import Steering
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.v1 import common_pb2
+from tandem_sglang import cache_events
+from tandem_sglang.processors import Steering
 
 SPEC_KEY = "tandem_logits"
 """Key in custom_params for JSON text: only scalars survive the way to the scheduler."""

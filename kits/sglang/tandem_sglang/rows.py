@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy
 
-from tandem.engine.sglang.requests import BIAS_KEY, MADE_KEY, SPEC_KEY, decode_bias
 from tandem.errors import ProcessorError, RequestError, TandemError
 from tandem.logits.arrays import indices, like
 from tandem.logits.history import TokenHistory
@@ -24,6 +23,7 @@ from tandem.logits.registry import Registry
 from tandem.logits.rows import blank, edit_rows, error_of
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.logits.state import RequestLogits
+from tandem_sglang.requests import BIAS_KEY, MADE_KEY, SPEC_KEY, decode_bias
 
 _REQUEST = "__req__"
 _STATE = "_tandem_logits"

@@ -42,7 +42,12 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.utils.network import get_zmq_socket
 
 from tandem import orphans
-from tandem.engine.sglang import (
+from tandem.engine.ucx_log import UNKNOWN, ucx_log
+from tandem.logits import state
+from tandem.logits.model import Model
+from tandem.logits.registry import Registry
+from tandem.usercode.deadline import WATCH
+from tandem_sglang import (
     arrivals,
     cpu,
     decode_cache,
@@ -65,17 +70,12 @@ from tandem.engine.sglang import (
     store,
     threads,
 )
-from tandem.engine.sglang.additions import Additions
-from tandem.engine.sglang.chunks import HAND_OVER_KEY
-from tandem.engine.sglang.output_socket import OutputWriter, path_beside
-from tandem.engine.sglang.outputs import HandOver, SplitSender
-from tandem.engine.sglang.rows import RowEditor
-from tandem.engine.sglang.token_sockets import TokenSockets, place_of
-from tandem.kv_transfer.ucx_log import UNKNOWN, ucx_log
-from tandem.logits import state
-from tandem.logits.model import Model
-from tandem.logits.registry import Registry
-from tandem.usercode.deadline import WATCH
+from tandem_sglang.additions import Additions
+from tandem_sglang.chunks import HAND_OVER_KEY
+from tandem_sglang.output_socket import OutputWriter, path_beside
+from tandem_sglang.outputs import HandOver, SplitSender
+from tandem_sglang.rows import RowEditor
+from tandem_sglang.token_sockets import TokenSockets, place_of
 
 _MEASURED = "_tandem_measured"
 Agree = Callable[[Any], None]

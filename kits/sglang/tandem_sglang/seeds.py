@@ -14,8 +14,8 @@ from sglang.srt.layers import sampler
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 
-from tandem.engine.sglang import drawing
-from tandem.engine.sglang.tensors import on_device
+from tandem_sglang import drawing
+from tandem_sglang.tensors import on_device
 
 _WORD = 0xFFFFFFFF
 

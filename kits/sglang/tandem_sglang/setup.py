@@ -10,7 +10,10 @@ from tandem import config
 from tandem.engine import model_files
 from tandem.engine.base import EngineDescription, EngineSettings, Role
 from tandem.engine.prefix_log import PrefixLog
-from tandem.engine.sglang import (
+from tandem.errors import ConfigError
+from tandem.free_ports import FreePorts
+from tandem.logits.model import Model
+from tandem_sglang import (
     arguments,
     describe,
     kept,
@@ -21,17 +24,14 @@ from tandem.engine.sglang import (
     server_arguments,
     warm_up,
 )
-from tandem.engine.sglang import options as engine_options
-from tandem.engine.sglang.additions import Additions, shared_numbers
-from tandem.engine.sglang.cache_events import CacheSubscription
-from tandem.engine.sglang.launch import EngineThread, Launched
-from tandem.engine.sglang.ports import Ports, bootstrap_port, inner_port
-from tandem.engine.sglang.token_sockets import TokenAddresses
-from tandem.engine.sglang.traffic import Traffic
-from tandem.engine.sglang.validation import EngineBounds
-from tandem.errors import ConfigError
-from tandem.free_ports import FreePorts
-from tandem.logits.model import Model
+from tandem_sglang import options as engine_options
+from tandem_sglang.additions import Additions, shared_numbers
+from tandem_sglang.cache_events import CacheSubscription
+from tandem_sglang.launch import EngineThread, Launched
+from tandem_sglang.ports import Ports, bootstrap_port, inner_port
+from tandem_sglang.token_sockets import TokenAddresses
+from tandem_sglang.traffic import Traffic
+from tandem_sglang.validation import EngineBounds
 
 
 class Setup:

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.engine.sglang import requests
-from tandem.engine.sglang.launch import Launched
-from tandem.engine.sglang.request_stream import ABANDON_SECONDS, ABORT_AGAIN_SECONDS
-from tandem.engine.sglang.token_sockets import TokenAddresses
+from tandem_sglang import requests
+from tandem_sglang.launch import Launched
+from tandem_sglang.request_stream import ABANDON_SECONDS, ABORT_AGAIN_SECONDS
+from tandem_sglang.token_sockets import TokenAddresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

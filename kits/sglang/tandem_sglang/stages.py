@@ -14,7 +14,7 @@ from typing import Any
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.utils.common import async_d2h
 
-from tandem.engine.sglang import failures
+from tandem_sglang import failures
 
 _CODES = "tandem_failures"
 

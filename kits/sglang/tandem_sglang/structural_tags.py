@@ -17,8 +17,8 @@ from sglang.srt.constrained.json_schema_validation import (
 )
 from xgrammar import Grammar
 
-from tandem.engine.sglang.form_compiler import words
 from tandem.logits.forms.tagged import SpecialTokens, Tags
+from tandem_sglang.form_compiler import words
 
 Format: TypeAlias = dict[str, Any]
 """See xgrammar.structural_tag."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tandem.engine.sglang import requests
-from tandem.engine.sglang.outputs import OutputSender
+from tandem_sglang import requests
+from tandem_sglang.outputs import OutputSender
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from tandem.engine.base import Delta, EngineRequest, RankLoad, Role, Step, waiting
 from tandem.engine.mailbox import Mailbox
-from tandem.engine.sglang import requests, validation
-from tandem.engine.sglang.data_ranks import DataRanks
-from tandem.engine.sglang.launch import Launched
-from tandem.engine.sglang.load import read as read_load
-from tandem.engine.sglang.outputs import RunningRows
-from tandem.engine.sglang.processors import Processors
-from tandem.engine.sglang.request_stream import RequestStream
-from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import EngineError
 from tandem.v1 import worker_pb2
+from tandem_sglang import requests, validation
+from tandem_sglang.data_ranks import DataRanks
+from tandem_sglang.launch import Launched
+from tandem_sglang.load import read as read_load
+from tandem_sglang.outputs import RunningRows
+from tandem_sglang.processors import Processors
+from tandem_sglang.request_stream import RequestStream
+from tandem_sglang.validation import EngineBounds
 
 if TYPE_CHECKING:
-    from tandem.engine.sglang.inbox import Inbox
+    from tandem_sglang.inbox import Inbox
 
 
 class Traffic:
@@ -64,7 +64,7 @@ class Traffic:
 
         `endpoint`: where a PREFILL engine begins hand-overs. `begins`: how names of requests do.
         """
-        from tandem.engine.sglang.inbox import Inbox  # needs what comes with SGLang
+        from tandem_sglang.inbox import Inbox  # needs what comes with SGLang
 
         self._launched, self._bounds = launched, bounds
         self._endpoint, self._begins = endpoint, begins

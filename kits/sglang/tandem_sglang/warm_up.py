@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tandem.engine.base import Role
-from tandem.engine.sglang import chunks, requests
-from tandem.engine.sglang.launch import Launched
-from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import StartError
 from tandem.v1 import common_pb2
+from tandem_sglang import chunks, requests
+from tandem_sglang.launch import Launched
+from tandem_sglang.validation import EngineBounds
 
 log = logging.getLogger(__name__)
 _NOBODY = "2.2.2.2"

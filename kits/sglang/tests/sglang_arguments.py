@@ -33,7 +33,7 @@ def ask(given: Sequence[dict[str, Any]]) -> dict[str, Any]:
 @cache
 def _side() -> tuple[IO[str], IO[str]]:
     """The process, which ends with this one, by its pipes."""
-    root = str(HERE.parents[1])
+    root = str(HERE.parents[2])
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     started = subprocess.Popen(
         [sys.executable, "-W", "ignore", str(HERE / "sglang_arguments_side.py")],

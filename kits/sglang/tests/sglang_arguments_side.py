@@ -16,8 +16,8 @@ from sglang.srt.arg_groups import memory_hook
 from sglang.srt.runtime_context import override_platform
 from sglang.srt.server_args import ServerArgs
 
-from tandem.engine.sglang import unequal
 from tandem.errors import StartError
+from tandem_sglang import unequal
 
 ANSWER = "answer: "
 """Begins the lines that are answers."""

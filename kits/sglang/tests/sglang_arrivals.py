@@ -9,7 +9,7 @@ from typing import Any
 
 from sglang.srt.disaggregation.nixl.conn import NixlKVManager, TransferStatus
 
-from tandem.engine.sglang import arrivals
+from tandem_sglang import arrivals
 
 ROOM = 5
 CASES = {

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from tandem.engine.base import EngineDescription, Role
-from tandem.engine.sglang import describe
 from tandem.v1 import common_pb2
+from tandem_sglang import describe
 
 
 def fingerprint(role: Role, model_path: Path, **arguments: Any) -> common_pb2.Fingerprint:

@@ -14,9 +14,9 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_registry import _RESERVED_ALIASES
 from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
-from tandem.engine.sglang import arguments, drafts, failures, grammars, options, server_arguments
+from tandem_sglang import arguments, drafts, failures, grammars, options, server_arguments
 
-MODEL = Path(__file__).resolve().parents[2] / "model" / "tandem-tiny"
+MODEL = Path(__file__).resolve().parents[3] / "model" / "tandem-tiny"
 VOCABULARY, END = 2048, 1
 FREE = "free"
 # After the token that is verified: one draft, one behind it, the end behind that; one beside it.

@@ -15,7 +15,7 @@ from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import PPProxyTensors
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-from tandem.engine.sglang import failures, grammar_cache, grammar_queue, grammars, stages
+from tandem_sglang import failures, grammar_cache, grammar_queue, grammars, stages
 
 
 class Steps(xgrammar_backend.XGrammarGrammar):

@@ -14,7 +14,7 @@ from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.common.conn import CommonKVManager, CommonKVReceiver
 from sglang.srt.disaggregation.decode import DecodePreallocQueue
 
-from tandem.engine.sglang import layouts
+from tandem_sglang import layouts
 
 SECONDS = 60.0
 SILENT = 200

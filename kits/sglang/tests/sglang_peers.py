@@ -17,7 +17,7 @@ from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager
 from sglang.srt.disaggregation.nixl.conn import GUARD, NixlKVManager
 from sglang.srt.disaggregation.utils import DisaggregationMode
 
-from tandem.engine.sglang import once, peers
+from tandem_sglang import once, peers
 
 SECONDS = 60.0
 ENDPOINT = (b"10.0.0.9", b"77")

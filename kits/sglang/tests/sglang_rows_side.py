@@ -23,8 +23,8 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-from tandem.engine.sglang import penalties, seeds
-from tandem.engine.sglang.requests import MADE_KEY
+from tandem_sglang import penalties, seeds
+from tandem_sglang.requests import MADE_KEY
 
 VOCABULARY = 203
 STEPS = 400

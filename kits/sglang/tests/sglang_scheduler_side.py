@@ -47,7 +47,12 @@ from sglang_peers import (
 )
 
 from tandem import config
-from tandem.engine.sglang import (
+from tandem.errors import StartError
+from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
+from tandem.logits.registry import Registry
+from tandem.logits.spec import LogitsProcessorEntry
+from tandem.v1 import common_pb2
+from tandem_sglang import (
     arguments,
     cpu,
     decode_cache,
@@ -62,15 +67,10 @@ from tandem.engine.sglang import (
     scheduler,
     seeds,
 )
-from tandem.engine.sglang.additions import Additions
-from tandem.engine.sglang.rows import RowEditor
-from tandem.engine.sglang.scheduler import MeasuringStreamer, _send_past_detokenizer
-from tandem.engine.sglang.token_sockets import TokenAddresses, TokenSockets
-from tandem.errors import StartError
-from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
-from tandem.logits.registry import Registry
-from tandem.logits.spec import LogitsProcessorEntry
-from tandem.v1 import common_pb2
+from tandem_sglang.additions import Additions
+from tandem_sglang.rows import RowEditor
+from tandem_sglang.scheduler import MeasuringStreamer, _send_past_detokenizer
+from tandem_sglang.token_sockets import TokenAddresses, TokenSockets
 
 VOCABULARY = 8
 

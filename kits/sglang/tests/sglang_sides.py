@@ -43,7 +43,7 @@ def answers(script: Path, *arguments: str) -> dict[str, Any]:
 @cache
 def _forks() -> subprocess.Popen[str]:
     """The process that forks; its pipes end it with this process."""
-    paths = [str(HERE.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(HERE.parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
     started = subprocess.Popen(
         [sys.executable, "-W", "ignore", str(HERE / "sglang_forks.py")],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "SGLANG_USE_CPU_ENGINE": "1"},

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from one_case import one_case
 
-from tandem.engine.sglang import cache_events
-from tandem.engine.sglang.cache_events import CacheEvents
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, unpacked
+from tandem_sglang import cache_events
+from tandem_sglang.cache_events import CacheEvents
 
 PROMPT = [n % 251 for n in range(4 * BLOCK_TOKENS + 30)]
 SIZES = (1, 16, 64, 128, 48)

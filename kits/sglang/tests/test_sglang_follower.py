@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from tandem.engine.base import EngineSettings, Nodes, Role
-from tandem.engine.sglang import SglangFollower, setup
 from tandem.errors import EngineError
 from tandem.logits.registry import Registry
+from tandem_sglang import SglangFollower, setup
 
 PATIENCE = 60.0
 

@@ -19,9 +19,9 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from tandem.engine.sglang.inbox import Inbox
-from tandem.engine.sglang.output_socket import OutputWriter, path_beside
-from tandem.engine.sglang.outputs import RunningRows, packed, unpacked
+from tandem_sglang.inbox import Inbox
+from tandem_sglang.output_socket import OutputWriter, path_beside
+from tandem_sglang.outputs import RunningRows, packed, unpacked
 
 WAIT_SECONDS = 60.0
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from tandem.engine.sglang.last_words import UNKNOWN, LastWords
-from tandem.engine.sglang.launch import EngineThread
 from tandem.errors import StartError
+from tandem_sglang.last_words import UNKNOWN, LastWords
+from tandem_sglang.launch import EngineThread
 
 pytestmark = [pytest.mark.promise("S5-471"), pytest.mark.timeout(60)]
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 CHILD = """
 import os, signal, socket, sys
-from tandem.engine.sglang import last_words
+from tandem_sglang import last_words
 last_words.join(socket.socket(fileno=int(sys.argv[1])), sys.argv[2])
 exec(sys.argv[3])
 """

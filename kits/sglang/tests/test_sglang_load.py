@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Delta, Ending, Role
-from tandem.engine.sglang import requests
-from tandem.engine.sglang.additions import shared_numbers
-from tandem.engine.sglang.engine import SglangEngine
-from tandem.engine.sglang.outputs import RunningRows
-from tandem.engine.sglang.traffic import Traffic
+from tandem_sglang import requests
+from tandem_sglang.additions import shared_numbers
+from tandem_sglang.engine import SglangEngine
+from tandem_sglang.outputs import RunningRows
+from tandem_sglang.traffic import Traffic
 
 
 def engine(role: Role, *generated: int, stepped_seconds_ago: float = 7.0, sharers: int = 1) -> Any:

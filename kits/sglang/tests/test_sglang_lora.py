@@ -14,14 +14,14 @@ from test_sglang_warm_up import ABORTED, DONE, Manager
 
 from tandem.engine.base import EngineSettings, Role
 from tandem.engine.lora import LoraAdapter
-from tandem.engine.sglang import arguments, cache_events, options, server_arguments, warm_up
-from tandem.engine.sglang.cache_events import CacheEvents
-from tandem.engine.sglang.engine import SglangEngine
-from tandem.engine.sglang.ports import Ports
-from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import ConfigError, StartError
 from tandem.logits.registry import Registry
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, unpacked
+from tandem_sglang import arguments, cache_events, options, server_arguments, warm_up
+from tandem_sglang.cache_events import CacheEvents
+from tandem_sglang.engine import SglangEngine
+from tandem_sglang.ports import Ports
+from tandem_sglang.validation import EngineBounds
 
 TOKENS = list(range(BLOCK_TOKENS))
 TWO = tuple(LoraAdapter(name, Path("/a") / name, 4, "r") for name in ("sql", "tone"))

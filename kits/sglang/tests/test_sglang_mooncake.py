@@ -12,10 +12,10 @@ import pytest
 import sglang_described
 
 from tandem.engine.base import EngineSettings, Role
-from tandem.engine.sglang import SglangEngine, arguments, mooncake, options
-from tandem.engine.sglang.launch import EngineThread
 from tandem.errors import ConfigError, StartError
 from tandem.logits.registry import Registry
+from tandem_sglang import SglangEngine, arguments, mooncake, options
+from tandem_sglang.launch import EngineThread
 
 pytestmark = pytest.mark.promise("S5-422")
 

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tandem.engine.sglang.output_socket import OutputReader, OutputWriter, path_beside
+from tandem_sglang.output_socket import OutputReader, OutputWriter, path_beside
 
 SECONDS = 60.0
 MOST_AT_ONCE = 16 * 1024

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Delta, Ending, EngineRequest, Role
-from tandem.engine.sglang import chunks, request_stream
-from tandem.engine.sglang.chunks import HAND_OVER_KEY
-from tandem.engine.sglang.outputs import HandOver
-from tandem.engine.sglang.request_stream import RequestStream
 from tandem.errors import EngineError, KvTransferError
 from tandem.logits.ready.grammar import Regex
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.v1 import common_pb2
+from tandem_sglang import chunks, request_stream
+from tandem_sglang.chunks import HAND_OVER_KEY
+from tandem_sglang.outputs import HandOver
+from tandem_sglang.request_stream import RequestStream
 
 RID = "tandem-7"
 WAIT = 60.0

@@ -10,10 +10,6 @@ import pytest
 from one_case import one_case
 
 from tandem.engine.base import Ending, EngineRequest, Role
-from tandem.engine.sglang import chunks, describe, requests, validation
-from tandem.engine.sglang.processors import Steering
-from tandem.engine.sglang.rows import decode_spec
-from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import (
     ContextLengthError,
     ContradictionError,
@@ -27,6 +23,10 @@ from tandem.errors import (
 )
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.v1 import common_pb2
+from tandem_sglang import chunks, describe, requests, validation
+from tandem_sglang.processors import Steering
+from tandem_sglang.rows import decode_spec
+from tandem_sglang.validation import EngineBounds
 
 BOUNDS = EngineBounds(
     role=Role.DECODE,

@@ -16,11 +16,11 @@ import sglang_arguments
 from one_case import one_case
 
 from tandem.engine.base import Role
-from tandem.engine.sglang import arguments, kept, options, server_arguments
-from tandem.engine.sglang.ports import Ports
 from tandem.errors import ConfigError, StartError
+from tandem_sglang import arguments, kept, options, server_arguments
+from tandem_sglang.ports import Ports
 
-CONFIGS = Path(__file__).parents[1] / "model_configs"
+CONFIGS = Path(__file__).resolve().parents[3] / "tests" / "model_configs"
 STATES = {
     "architectures": ["Qwen3NextForCausalLM"],
     "model_type": "qwen3_next",

@@ -16,12 +16,6 @@ from one_case import one_case
 from tandem import free_ports
 from tandem.engine import factory, model_files
 from tandem.engine.base import ONE_NODE, EngineRequest, EngineSettings, Nodes, Role
-from tandem.engine.sglang import SglangEngine, SglangFollower, arguments, options, parallel
-from tandem.engine.sglang.data_ranks import DataRanks
-from tandem.engine.sglang.ports import Ports, inner_port
-from tandem.engine.sglang.processors import Processors
-from tandem.engine.sglang.setup import Setup
-from tandem.engine.sglang.token_sockets import TokenAddresses
 from tandem.errors import ConfigError, InternalError, RequestError, StartError, UnsupportedError
 from tandem.free_ports import FreePorts
 from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
@@ -33,8 +27,14 @@ from tandem.logits.spec import (
     PythonProcessorSpec,
 )
 from tandem.v1 import common_pb2
+from tandem_sglang import SglangEngine, SglangFollower, arguments, options, parallel
+from tandem_sglang.data_ranks import DataRanks
+from tandem_sglang.ports import Ports, inner_port
+from tandem_sglang.processors import Processors
+from tandem_sglang.setup import Setup
+from tandem_sglang.token_sockets import TokenAddresses
 
-MODEL = Path(__file__).resolve().parents[2] / "model" / "tandem-tiny"
+MODEL = Path(__file__).resolve().parents[3] / "model" / "tandem-tiny"
 SPECULATIVE = {"server_args": json.dumps({"speculative_algorithm": "EAGLE"})}
 
 
@@ -351,7 +351,7 @@ async def test_a_form_is_among_the_first_requests_where_clients_may_ask_for_one(
     async def run(*_: Any, grammars: bool, **__: Any) -> None:
         ran.append(grammars)
 
-    monkeypatch.setattr("tandem.engine.sglang.warm_up.run", run)
+    monkeypatch.setattr("tandem_sglang.warm_up.run", run)
     launched: Any = None
     setup = Setup(Role.DECODE, settings({"server_args": json.dumps(given)}))
     await setup.warm_up(launched, launched)

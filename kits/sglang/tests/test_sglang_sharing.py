@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tandem.engine.sglang import requests, sharing, token_sockets
-from tandem.engine.sglang.sharing import SharedEngine, Ticket
-from tandem.engine.sglang.token_sockets import Replies, TokenAddresses, TokenSockets
+from tandem_sglang import requests, sharing, token_sockets
+from tandem_sglang.sharing import SharedEngine, Ticket
+from tandem_sglang.token_sockets import Replies, TokenAddresses, TokenSockets
 
 pytestmark = pytest.mark.promise("S5-450")
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import EngineDescription, EngineSettings, Role
-from tandem.engine.sglang import SglangEngine, describe, setup
-from tandem.engine.sglang.launch import Launched
-from tandem.engine.sglang.traffic import Traffic
 from tandem.errors import StartError
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2, worker_pb2
+from tandem_sglang import SglangEngine, describe, setup
+from tandem_sglang.launch import Launched
+from tandem_sglang.traffic import Traffic
 
 
 class Scheduler:

@@ -17,7 +17,7 @@ sys.exit(len(told))
 """
 CHILD = """
 import threading
-from tandem.engine.sglang import threads
+from tandem_sglang import threads
 threads.report_deaths()
 module = {{"__name__": {module!r}}}
 exec("def run(act): act()", module)

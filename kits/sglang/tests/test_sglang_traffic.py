@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Delta, Ending, EngineRequest, Role
-from tandem.engine.sglang import requests
-from tandem.engine.sglang.outputs import RunningRows
-from tandem.engine.sglang.request_stream import RequestStream
-from tandem.engine.sglang.traffic import Traffic
 from tandem.errors import EngineError
 from tandem.v1 import common_pb2
+from tandem_sglang import requests
+from tandem_sglang.outputs import RunningRows
+from tandem_sglang.request_stream import RequestStream
+from tandem_sglang.traffic import Traffic
 
 
 class Followed:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Role
-from tandem.engine.sglang import warm_up
-from tandem.engine.sglang.validation import EngineBounds
 from tandem.errors import StartError
+from tandem_sglang import warm_up
+from tandem_sglang.validation import EngineBounds
 
 pytestmark = pytest.mark.asyncio
 DONE = {"type": "length"}

@@ -2,6 +2,10 @@
 on demand. docs/sim-engine.md is its manual.
 """
 
-from tandem.engine.sim.engine import SimEngine
+from tandem.engine.base import EngineKit
+from tandem_sim import forms
+from tandem_sim.engine import SimEngine
 
-__all__ = ["SimEngine"]
+__all__ = ["ENGINE", "SimEngine"]
+
+ENGINE = EngineKit(create=SimEngine, plan_forms=forms.plan)

@@ -19,23 +19,23 @@ from tandem.engine.base import (
     waiting,
 )
 from tandem.engine.mailbox import Mailbox
-from tandem.engine.sim import validation
-from tandem.engine.sim.faults import Fault, Faults
-from tandem.engine.sim.handover import Handover
-from tandem.engine.sim.kv_pool import KvPool
-from tandem.engine.sim.language import Language
-from tandem.engine.sim.load import rank_load
-from tandem.engine.sim.model import SimModel
-from tandem.engine.sim.options import SimOptions, parse
-from tandem.engine.sim.parking import Parking
-from tandem.engine.sim.prefix_cache import PrefixCache
-from tandem.engine.sim.runners import Troubles
-from tandem.engine.sim.scheduler import PHASES, Scheduler
 from tandem.errors import EngineError, InvalidRequestError, VoucherError
-from tandem.kv_transfer.tasks import Tasks
 from tandem.logits import state
 from tandem.logits.model import Model
 from tandem.v1 import common_pb2, worker_pb2
+from tandem_sim import validation
+from tandem_sim.faults import Fault, Faults
+from tandem_sim.handover import Handover
+from tandem_sim.kv_pool import KvPool
+from tandem_sim.kv_transfer.tasks import Tasks
+from tandem_sim.language import Language
+from tandem_sim.load import rank_load
+from tandem_sim.model import SimModel
+from tandem_sim.options import SimOptions, parse
+from tandem_sim.parking import Parking
+from tandem_sim.prefix_cache import PrefixCache
+from tandem_sim.runners import Troubles
+from tandem_sim.scheduler import PHASES, Scheduler
 
 PROTOCOL_VERSION = 1
 ENGINE_VERSION = "1"

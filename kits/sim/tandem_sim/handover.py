@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 
 from tandem.engine.base import EngineSettings, Role
-from tandem.engine.sim.faults import Fault
-from tandem.engine.sim.model import landed_of
-from tandem.engine.sim.options import SimOptions
-from tandem.engine.sim.sequence import Sequence as SimSequence
 from tandem.errors import TandemError
-from tandem.kv_transfer.nixl import Memory
-from tandem.kv_transfer.receiver import Receiver
-from tandem.kv_transfer.receiver_link import Expected
-from tandem.kv_transfer.sender import Export, Sender
 from tandem.v1 import kv_pb2
+from tandem_sim.faults import Fault
+from tandem_sim.kv_transfer.nixl import Memory
+from tandem_sim.kv_transfer.receiver import Receiver
+from tandem_sim.kv_transfer.receiver_link import Expected
+from tandem_sim.kv_transfer.sender import Export, Sender
+from tandem_sim.model import landed_of
+from tandem_sim.options import SimOptions
+from tandem_sim.sequence import Sequence as SimSequence
 
 
 class Handover:

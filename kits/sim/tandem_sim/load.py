@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from tandem.engine.base import RankLoad, Role
-from tandem.engine.sim.handover import Handover
-from tandem.engine.sim.kv_pool import KvPool
-from tandem.engine.sim.scheduler import Scheduler
-from tandem.engine.sim.sequence import SequenceStage
+from tandem_sim.handover import Handover
+from tandem_sim.kv_pool import KvPool
+from tandem_sim.scheduler import Scheduler
+from tandem_sim.sequence import SequenceStage
 
 
 def rank_load(role: Role, scheduler: Scheduler, handover: Handover, pool: KvPool) -> RankLoad:

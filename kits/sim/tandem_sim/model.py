@@ -9,14 +9,14 @@ from typing import TypeAlias
 import numpy as np
 
 from tandem.engine.base import Delta, Ending, Logprobs
-from tandem.engine.sim.kv_pool import KvPool
-from tandem.engine.sim.language import MASK, MULTIPLIER, Language, advance, begin, natural_length
-from tandem.engine.sim.options import SimOptions
-from tandem.engine.sim.prefix_cache import PrefixCache
-from tandem.engine.sim.sampling import Chosen, choose
-from tandem.engine.sim.sequence import NEVER, Sequence
 from tandem.errors import KvCorruptError, KvTransferError, TandemError
 from tandem.v1 import common_pb2, kv_pb2
+from tandem_sim.kv_pool import KvPool
+from tandem_sim.language import MASK, MULTIPLIER, Language, advance, begin, natural_length
+from tandem_sim.options import SimOptions
+from tandem_sim.prefix_cache import PrefixCache
+from tandem_sim.sampling import Chosen, choose
+from tandem_sim.sequence import NEVER, Sequence
 
 TokenLogprob: TypeAlias = tuple[int, float]
 

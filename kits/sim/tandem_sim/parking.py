@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tandem.engine.base import ParkingLimits
-from tandem.engine.sim.sequence import Sequence
 from tandem.errors import ParkingFullError
 from tandem.v1 import common_pb2
+from tandem_sim.sequence import Sequence
 
 
 class Parking:

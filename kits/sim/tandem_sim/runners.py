@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 
 from tandem.engine.base import Delta, Logprobs, PromptLogprobs
 from tandem.engine.mailbox import Mailbox
-from tandem.engine.sim.faults import CRASH_STATUS, Fault, Faults
-from tandem.engine.sim.model import SimModel, TokenLogprob
-from tandem.engine.sim.sequence import Sequence, SequenceStage
 from tandem.errors import TandemError
+from tandem_sim.faults import CRASH_STATUS, Fault, Faults
+from tandem_sim.model import SimModel, TokenLogprob
+from tandem_sim.sequence import Sequence, SequenceStage
 
 _MAX_BEHIND_SECONDS = 0.05
 """A schedule that is later than this is not made up for: the machine was too slow, or asleep."""

@@ -9,7 +9,6 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tandem.engine.base import EngineRequest, Logprobs
-from tandem.engine.sim.language import Language
 from tandem.errors import TandemError
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
@@ -19,6 +18,7 @@ from tandem.logits.rows import apply_rows
 from tandem.logits.state import RequestLogits
 from tandem.logits.tap import Tapped
 from tandem.v1 import common_pb2
+from tandem_sim.language import Language
 
 _LEAST_LOGPROB = -9999.0  # what OpenAI writes for a token that cannot be
 Chosen: TypeAlias = tuple[int, Logprobs | None]

@@ -1,6 +1,6 @@
 """What happens to each request of a sim engine, from its submission to its one end.
 
-Computing is model.py's, time is runners.py's, and the hand-over is tandem.kv_transfer's.
+Computing is model.py's, time is runners.py's, and the hand-over is tandem_sim.kv_transfer's.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 
 from tandem.engine.base import Delta, Ending, KvTransfer, Role
 from tandem.engine.mailbox import Mailbox
-from tandem.engine.sim.faults import Fault
-from tandem.engine.sim.handover import Handover
-from tandem.engine.sim.kv_pool import KvPool
-from tandem.engine.sim.model import SimModel
-from tandem.engine.sim.options import SimOptions
-from tandem.engine.sim.parking import Parking
-from tandem.engine.sim.runners import DecodeRunner, PrefillRunner, Troubles
-from tandem.engine.sim.sequence import Sequence, SequenceStage
+from tandem.engine.ucx_log import UNKNOWN
 from tandem.errors import CancelledError, DeadlineError, EngineError, KvTransferError, TandemError
-from tandem.kv_transfer.nixl import TRANSPORT
-from tandem.kv_transfer.tasks import Tasks
-from tandem.kv_transfer.ucx_log import UNKNOWN
 from tandem.v1 import common_pb2, kv_pb2
+from tandem_sim.faults import Fault
+from tandem_sim.handover import Handover
+from tandem_sim.kv_pool import KvPool
+from tandem_sim.kv_transfer.nixl import TRANSPORT
+from tandem_sim.kv_transfer.tasks import Tasks
+from tandem_sim.model import SimModel
+from tandem_sim.options import SimOptions
+from tandem_sim.parking import Parking
+from tandem_sim.runners import DecodeRunner, PrefillRunner, Troubles
+from tandem_sim.sequence import Sequence, SequenceStage
 
 PHASES = {
     Role.PREFILL: common_pb2.PHASE_PREFILL,

@@ -8,10 +8,10 @@ import sys
 from dataclasses import dataclass, field
 
 from tandem.engine.base import EngineRequest, Logprobs, PromptLogprobs
-from tandem.engine.sim.faults import Fault
-from tandem.engine.sim.sampling import RowSampler
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
+from tandem_sim.faults import Fault
+from tandem_sim.sampling import RowSampler
 
 NEVER = sys.maxsize
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from tandem.engine.base import EngineRequest, Role
-from tandem.engine.sim.kv_pool import KvPool
-from tandem.engine.sim.language import Language
-from tandem.engine.sim.sampling import RowSampler
-from tandem.engine.sim.sequence import Sequence
 from tandem.errors import ContextLengthError, InvalidRequestError
 from tandem.logits import embedding_bias
 from tandem.logits.model import Model
@@ -14,6 +10,10 @@ from tandem.logits.registry import Registry
 from tandem.logits.tap import LogitsTap
 from tandem.token_limits import check_token_ids, context_error
 from tandem.v1 import worker_pb2
+from tandem_sim.kv_pool import KvPool
+from tandem_sim.language import Language
+from tandem_sim.sampling import RowSampler
+from tandem_sim.sequence import Sequence
 
 
 def checked(

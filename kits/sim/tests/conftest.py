@@ -20,11 +20,11 @@ from tandem.engine.base import (
     ParkingLimits,
     Role,
 )
-from tandem.engine.sim import SimEngine
 from tandem.engine.steps import steps
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
 from tandem.v1 import common_pb2
+from tandem_sim import SimEngine
 
 PATIENCE = 60.0
 PROMPT = tuple(range(100, 250))  # three pages of 64 tokens

@@ -17,10 +17,10 @@ from typing import Any
 import uvloop
 
 from tandem.engine.base import EngineRequest, EngineSettings, Role
-from tandem.engine.sim import SimEngine
 from tandem.engine.steps import steps
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2
+from tandem_sim import SimEngine
 
 
 def say(**message: Any) -> None:

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.engine.sim.kv_pool import KvPool
 from tandem.errors import KvTransferError, TandemError
-from tandem.kv_transfer.lease import Leases
-from tandem.kv_transfer.nixl import Memory, Write
-from tandem.kv_transfer.sender import Export, Sender
-from tandem.kv_transfer.sender_link import SenderLink
 from tandem.v1 import kv_pb2
+from tandem_sim.kv_pool import KvPool
+from tandem_sim.kv_transfer.lease import Leases
+from tandem_sim.kv_transfer.nixl import Memory, Write
+from tandem_sim.kv_transfer.sender import Export, Sender
+from tandem_sim.kv_transfer.sender_link import SenderLink
 
 PAGE_SIZE, TOKEN_BYTES = 4, 16
 Prompt = st.lists(st.integers(0, 50_000), min_size=1, max_size=40)

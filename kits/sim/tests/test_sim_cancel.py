@@ -150,8 +150,8 @@ async def test_close_ends_what_is_open_and_then_the_steps(start: Any) -> None:
 
 
 async def test_an_engine_that_was_not_started_answers_and_closes(model_path: Any) -> None:
-    from tandem.engine.sim import SimEngine
     from tandem.logits.registry import Registry
+    from tandem_sim import SimEngine
 
     engine = SimEngine(
         Role.PREFILL,

@@ -16,10 +16,10 @@ from one_case import one_case
 from quickest import quickest
 
 from tandem.engine.base import Ending, Role
-from tandem.engine.sim import runners
-from tandem.engine.sim.faults import Faults, Selector
-from tandem.engine.sim.options import SimOptions, parse
 from tandem.errors import ConfigError, EngineError
+from tandem_sim import runners
+from tandem_sim.faults import Faults, Selector
+from tandem_sim.options import SimOptions, parse
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000))

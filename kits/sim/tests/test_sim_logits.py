@@ -205,7 +205,7 @@ async def test_logprobs_are_those_of_the_row(pair: Any) -> None:
 
 
 async def test_requests_that_ask_for_no_row_get_none(pair: Any, monkeypatch: Any) -> None:
-    from tandem.engine.sim.language import Language
+    from tandem_sim.language import Language
 
     def no_row(*_: object) -> None:
         raise AssertionError("a row was made")

@@ -11,11 +11,11 @@ from make_lora_adapter import make
 
 from tandem.engine import lora
 from tandem.engine.base import EngineRequest, EngineSettings, Role
-from tandem.engine.sim import SimEngine
-from tandem.engine.sim.prefix_cache import PrefixCache
 from tandem.logits.registry import Registry
 from tandem.prefix_blocks import BLOCK_TOKENS
 from tandem.v1 import common_pb2
+from tandem_sim import SimEngine
+from tandem_sim.prefix_cache import PrefixCache
 
 NAMES = ("", "sql", "tone")
 

@@ -10,8 +10,8 @@ import pytest
 
 from tandem.engine.base import Ending, ParkingLimits, Role
 from tandem.errors import ParkingFullError, TandemError, VoucherError
-from tandem.kv_transfer.sender import Export, Sender
 from tandem.v1 import kv_pb2
+from tandem_sim.kv_transfer.sender import Export, Sender
 
 PROMPT = tuple(range(100, 250))
 PAGE_BYTES = 64 * 64

@@ -11,9 +11,9 @@ import pytest
 from quickest import quickest
 
 from tandem.engine.base import Delta, EngineRequest, Role
-from tandem.engine.sim.prefix_cache import PrefixCache
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, unpacked
 from tandem.v1 import common_pb2
+from tandem_sim.prefix_cache import PrefixCache
 
 LONG = tuple(n % 200 + 1 for n in range(10 * BLOCK_TOKENS + 5))
 OPTIONS = {"prefix_cache_tokens": 64 * BLOCK_TOKENS, "prefill_ms_per_token": 0.5, "step_ms": 0}

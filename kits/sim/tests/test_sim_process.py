@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tandem import config
-from tandem.engine.sim.faults import CRASH_STATUS
+from tandem_sim.faults import CRASH_STATUS
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = Path(__file__).with_name("engine_process.py")

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from tandem import config
+from tandem.engine.ucx_log import ucx_log
 from tandem.errors import KvTransferError, StartError
-from tandem.kv_transfer.ucx_log import ucx_log
 from tandem.v1 import kv_pb2
 
 log = logging.getLogger(__name__)

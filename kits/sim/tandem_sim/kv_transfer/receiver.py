@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from tandem.errors import KvTransferError, TandemError
-from tandem.kv_transfer.lease import MARGIN_SECONDS, Leases
-from tandem.kv_transfer.nixl import Memory
-from tandem.kv_transfer.receiver_link import Expected, ReceiverLink
-from tandem.kv_transfer.tasks import Tasks
 from tandem.wire.tls import PeerTls
+from tandem_sim.kv_transfer.lease import MARGIN_SECONDS, Leases
+from tandem_sim.kv_transfer.nixl import Memory
+from tandem_sim.kv_transfer.receiver_link import Expected, ReceiverLink
+from tandem_sim.kv_transfer.tasks import Tasks
 
 _POLL_SECONDS = 0.001  # uvloop's finest timer; only while a peer says that bytes are moving
 

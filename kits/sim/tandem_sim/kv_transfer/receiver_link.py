@@ -11,12 +11,12 @@ import grpc.aio
 
 from tandem import errors
 from tandem.errors import KvTransferError, TandemError
-from tandem.kv_transfer import checks
-from tandem.kv_transfer.lease import STREAM_SILENCE_SECONDS, Leases
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
 from tandem.wire.grpc import open_channel
 from tandem.wire.outbox import Outbox
 from tandem.wire.tls import PeerTls
+from tandem_sim.kv_transfer import checks
+from tandem_sim.kv_transfer.lease import STREAM_SILENCE_SECONDS, Leases
 
 log = logging.getLogger(__name__)
 

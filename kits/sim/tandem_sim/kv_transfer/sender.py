@@ -14,15 +14,15 @@ from dataclasses import dataclass
 
 from tandem.byte_budget import ByteBudget
 from tandem.errors import KvTransferError, TandemError, VoucherError
-from tandem.kv_transfer import checks
-from tandem.kv_transfer.lease import Leases, Remembered
-from tandem.kv_transfer.nixl import Memory, Write
-from tandem.kv_transfer.sender_link import SenderLink, Servicer
-from tandem.kv_transfer.tasks import Tasks
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
 from tandem.wire.grpc import Server
 from tandem.wire.rpc.connections import ConnectionLimits
 from tandem.wire.tls import PeerTls
+from tandem_sim.kv_transfer import checks
+from tandem_sim.kv_transfer.lease import Leases, Remembered
+from tandem_sim.kv_transfer.nixl import Memory, Write
+from tandem_sim.kv_transfer.sender_link import SenderLink, Servicer
+from tandem_sim.kv_transfer.tasks import Tasks
 
 _POLL_SECONDS = 0.001  # uvloop's finest timer; only while a write is under way
 _REMEMBER_SECONDS = 30.0  # how long a room that ended early is told apart from one not yet known
