@@ -16,12 +16,15 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-import zmq
+
+from tandem_sglang.output_socket import OutputWriter, path_beside
+from tandem_sglang.outputs import RunningRows, packed, unpacked
+
+pytest.importorskip("zmq", reason="SGLang brings it")
+
 import zmq.asyncio
 
 from tandem_sglang.inbox import Inbox
-from tandem_sglang.output_socket import OutputWriter, path_beside
-from tandem_sglang.outputs import RunningRows, packed, unpacked
 
 WAIT_SECONDS = 60.0
 

@@ -14,7 +14,7 @@ import pytest
 from one_case import one_case
 
 from tandem import free_ports
-from tandem.engine import factory, model_files
+from tandem.engine import model_files
 from tandem.engine.base import ONE_NODE, EngineRequest, EngineSettings, Nodes, Role
 from tandem.errors import ConfigError, InternalError, RequestError, StartError, UnsupportedError
 from tandem.free_ports import FreePorts
@@ -770,9 +770,3 @@ def test_a_scheduler_is_told_of_the_further_processes(
     addresses = [TokenAddresses(f"in-{each}", f"out-{each}") for each in range(2, processes + 1)]
     thread, _ = Setup(Role.DECODE, settings({"device": "cpu"})).thread(Ports(), further=addresses)
     assert thread._additions.further == addresses
-
-
-@pytest.mark.promise("S5-450")
-def test_only_an_engine_that_can_be_shared_has_several_processes() -> None:
-    with pytest.raises(ConfigError, match="engine 'sim' serves one process: leave the setting"):
-        factory.create("sim", Role.DECODE, settings({}, token_processes=2))
