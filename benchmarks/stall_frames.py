@@ -13,8 +13,8 @@ from typing import Final
 import hpack
 
 from tandem.cli.stack import Stack
-from tandem.wire.rpc import frames
-from tandem.wire.rpc.frames import ACK, END_HEADERS, END_STREAM, HEAD, HEAD_BYTES, PREFACE, frame
+from tandem_loop_grpc import frames
+from tandem_loop_grpc.frames import ACK, END_HEADERS, END_STREAM, HEAD, HEAD_BYTES, PREFACE, frame
 
 Send = Callable[[Stack], str]
 """Returns how the connection ended."""

@@ -54,7 +54,7 @@ sys.setprofile(called)
 threading.setprofile(called)
 """
 LEFT_OUT = ("tandem/engine/", "kits/sglang/", "kits/sim/", "tandem/v1/", "benchmarks/", ".venv/")
-GRPC = "tandem/wire/rpc/"
+GRPC = "kits/loop_grpc/"
 """Stands in gRPC's place."""
 PAGE = ROOT / "docs" / "request-lifecycle.md"
 MADE = re.compile(r"(<!-- calls of a (request|token) -->\n).*?(?=<!-- end -->)", re.DOTALL)

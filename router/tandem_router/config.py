@@ -11,8 +11,15 @@ from tandem.config import setting
 from tandem.errors import ConfigError
 from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
 from tandem.wire import addresses, tls
-from tandem.wire.grpc import REFLECTION_HELP, check_address
-from tandem.wire.rpc import connections
+from tandem.wire.grpc import (
+    AGE_HELP,
+    IDLE_HELP,
+    MOST_CONNECTIONS_HELP,
+    MOST_OF_A_CLIENT_HELP,
+    REFLECTION_HELP,
+    check_address,
+)
+from tandem_loop_grpc import connections
 
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
 
@@ -171,17 +178,15 @@ class RouterConfig:
     )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
     grpc_max_connections: int = setting(
-        connections.MOST_CONNECTIONS, connections.MOST_HELP, at_least=1
+        connections.MOST_CONNECTIONS, MOST_CONNECTIONS_HELP, at_least=1
     )
     grpc_max_connections_of_a_client: int = setting(
-        connections.MOST_OF_A_CLIENT, connections.MOST_OF_A_CLIENT_HELP, at_least=1
+        connections.MOST_OF_A_CLIENT, MOST_OF_A_CLIENT_HELP, at_least=1
     )
     grpc_max_connection_idle_seconds: float = setting(
-        connections.IDLE_SECONDS, connections.IDLE_HELP, at_least=0
+        connections.IDLE_SECONDS, IDLE_HELP, at_least=0
     )
-    grpc_max_connection_age_seconds: float = setting(
-        connections.AGE_SECONDS, connections.AGE_HELP, at_least=0
-    )
+    grpc_max_connection_age_seconds: float = setting(connections.AGE_SECONDS, AGE_HELP, at_least=0)
     default_timeout_seconds: float = setting(
         600.0, "Deadline of a Generate call that names none.", above=0
     )

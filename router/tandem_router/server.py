@@ -18,8 +18,7 @@ from tandem.settled import settle
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.wire import tls
-from tandem.wire.grpc import Server
-from tandem.wire.rpc.connections import ConnectionLimits
+from tandem.wire.grpc import Server, connection_limits
 from tandem.wire.tls import PeerTls
 from tandem_router import debug, metrics, translate, vouchers
 from tandem_router.choosing import Choosing
@@ -141,7 +140,7 @@ async def running(
         peer_tls,
         caller="frontend",
         reflects=config.grpc_reflection,
-        limits=ConnectionLimits.of(config),
+        limits=connection_limits(config),
         budget=relay.budget,
     )
     servicer = RouterServicer(config, relay, workers)

@@ -42,8 +42,8 @@ from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
 from tandem.logits.tap import LogitsTap
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.wire.rpc.connections import ConnectionLimits
 from tandem.wire.tls import PeerTls
+from tandem_loop_grpc.connections import ConnectionLimits
 
 
 class Role(enum.StrEnum):

@@ -10,8 +10,8 @@ import logging
 import grpc
 
 from tandem.complaints import Complaints
-from tandem.wire.rpc.serving import Context
 from tandem.wire.tls import PeerRole, PeerTls
+from tandem_loop_grpc.serving import Context
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,15 @@
-"""gRPC channels and servers as every component opens them: one set of limits, health everywhere."""
+"""gRPC channels and servers as every component opens them: one set of limits, health everywhere.
+tandem_loop_grpc carries them.
+"""
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, cast
+from math import inf
+from typing import Any, Final, Protocol, cast
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -13,15 +17,22 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 
 from tandem import sockets
 from tandem.byte_budget import ByteBudget
+from tandem.complaints import Complaints
 from tandem.message_limits import MAX_MESSAGE_BYTES, MAX_REQUEST_MESSAGE_BYTES
+from tandem.wire.bounded import bounded
 from tandem.wire.callers import CallerCheck
-from tandem.wire.rpc.client import SILENCE_SECONDS, UNIX, RpcChannel
-from tandem.wire.rpc.connections import ConnectionLimits
-from tandem.wire.rpc.server import Listener
 from tandem.wire.standing import watch
 from tandem.wire.tls import PeerRole, PeerTls
+from tandem_loop_grpc.client import SILENCE_SECONDS, UNIX, RpcChannel
+from tandem_loop_grpc.connections import ConnectionLimits
+from tandem_loop_grpc.frames import ProtocolError
+from tandem_loop_grpc.server import Listener
+
+log = logging.getLogger(__name__)
 
 _BACKLOG: Final = 1024
+Handlers = Mapping[str, Any]
+"""Handlers of the methods of a service, by the names of the methods."""
 
 
 def open_channel(
@@ -35,7 +46,7 @@ def open_channel(
     with. With `tls` only a server of that role is believed; without it is plaintext. One whose
     process says nothing for `silence_seconds` is given up; one whose machine is lost, after 15.
 
-    It is one of tandem.wire.rpc, and has of grpc.aio's what stubs ask for.
+    It is a channel of tandem_loop_grpc, and has of grpc.aio's what stubs ask for.
     """
     channel = RpcChannel(
         address,
@@ -53,26 +64,76 @@ def answering_bytes(server: Any, method: str) -> Any:
     """A server for generated code to add a service to, of which one method's answers are bytes
     already: its servicer serialises them.
     """
-    return _AnsweringBytes(server, method)
+
+    def answer(handlers: Handlers) -> Handlers:
+        return {**handlers, method: handlers[method]._replace(response_serializer=bytes)}
+
+    return _Registry(server, answer)
 
 
-class _AnsweringBytes:
-    def __init__(self, into: Any, method: str) -> None:
-        self._into, self._method = into, method
+def _bounded(handlers: Handlers) -> Handlers:
+    """These handlers, which parse no request that takes long to parse."""
+    return {
+        name: each._replace(
+            request_deserializer=bounded(each.request_deserializer, streams=each.request_streaming)
+        )
+        for name, each in handlers.items()
+    }
+
+
+class _Registry:
+    """A server for generated code to add a service to, whose handlers are changed on the way."""
+
+    def __init__(self, into: Any, change: Callable[[Handlers], Handlers]) -> None:
+        self._into, self._change = into, change
 
     def add_generic_rpc_handlers(self, _: object) -> None:
         """The same methods, for servers that do not know the next way."""
 
-    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        written = handlers[self._method]._replace(response_serializer=bytes)
-        handlers = {**handlers, self._method: written}
-        self._into.add_registered_method_handlers(service, handlers)
+    def add_registered_method_handlers(self, service: str, handlers: Handlers) -> None:
+        self._into.add_registered_method_handlers(service, self._change(handlers))
 
 
 REFLECTION_HELP = (
     "Serve gRPC's server reflection, which tells whoever asks on the gRPC port which calls there"
     " are, for grpcurl."
 )
+MOST_CONNECTIONS_HELP: Final = (
+    "Connections that each gRPC port takes; one more is told ENHANCE_YOUR_CALM and closed."
+)
+MOST_OF_A_CLIENT_HELP: Final = (
+    "Those of one client among them: of one address, with the same names in its certificate."
+)
+IDLE_HELP: Final = (
+    "A connection to a gRPC port that has no call for so long is told GOAWAY and closed. 0: never."
+)
+AGE_HELP: Final = (
+    "A connection to a gRPC port takes new calls for so long, or up to a tenth less, and is closed"
+    " when its last call has ended: clients dial again, and calls go on. 0: for ever."
+)
+
+
+class ConnectionSettings(Protocol):
+    """What the settings of every component with a gRPC port hold, with the help texts above."""
+
+    @property
+    def grpc_max_connections(self) -> int: ...
+    @property
+    def grpc_max_connections_of_a_client(self) -> int: ...
+    @property
+    def grpc_max_connection_idle_seconds(self) -> float: ...
+    @property
+    def grpc_max_connection_age_seconds(self) -> float: ...
+
+
+def connection_limits(settings: ConnectionSettings) -> ConnectionLimits:
+    """The bounds of a gRPC port's connections that a component's settings say."""
+    return ConnectionLimits(
+        most=settings.grpc_max_connections,
+        most_of_a_client=settings.grpc_max_connections_of_a_client,
+        idle_seconds=settings.grpc_max_connection_idle_seconds or inf,
+        age_seconds=settings.grpc_max_connection_age_seconds or inf,
+    )
 
 
 class Server:
@@ -98,12 +159,14 @@ class Server:
         """
         self._reflects = reflects
         self._check = None if tls is None else CallerCheck(tls, caller)
+        self._complaints = Complaints(log)
         self._listener = Listener(
             None if tls is None else tls.server_context(),
             admit=None if self._check is None else self._check.admit,
             most_bytes=MAX_REQUEST_MESSAGE_BYTES,
             limits=limits,
             budget=budget,
+            complain=self._complain,
         )
         self._tls = tls
         self._health = health.aio.HealthServicer()
@@ -111,7 +174,7 @@ class Server:
         self.add(partial(health_pb2_grpc.add_HealthServicer_to_server, self._health))
 
     def add(self, register: Callable[[Any], None], service: str = "") -> None:
-        register(self._listener)
+        register(_Registry(self._listener, _bounded))
         if service:
             self._names.append(service)
 
@@ -147,8 +210,17 @@ class Server:
     async def stop(self, grace_seconds: float) -> None:
         """Refuse new calls, give open ones `grace_seconds`, then cancel them."""
         await self._listener.stop(grace_seconds)
+        self._complaints.close()
         if self._check is not None:
             self._check.close()
+
+    def _complain(self, peer: str, error: ProtocolError) -> None:
+        self._complaints.warn(
+            "connection ended: the peer broke the protocol",
+            error.code.name,
+            peer=peer,
+            reason=str(error),
+        )
 
 
 def check_address(address: str, *, setting: str) -> None:

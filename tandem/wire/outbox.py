@@ -16,7 +16,7 @@ Written = TypeVar("Written", contravariant=True)
 
 
 class Writer(Protocol[Written]):
-    """A call's answers, as a server writes them: see tandem.wire.rpc.serving.Context."""
+    """A call's answers, as a server writes them: see tandem_loop_grpc.serving.Context."""
 
     def put(self, message: Written) -> bool:
         """Write it. Returns whether the next one can be taken; if not, it can after `flushed`."""

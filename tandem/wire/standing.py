@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 from tandem.certificates import not_after
-from tandem.wire.rpc.connection import PeerConnection
-from tandem.wire.rpc.frames import Code
 from tandem.wire.tls import PeerTls
+from tandem_loop_grpc.connection import PeerConnection
+from tandem_loop_grpc.frames import Code
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,15 @@ from tandem.logits.forms.limits import SpecLimits
 from tandem.logits.forms.workshop import WorkshopLimits
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.wire import tls
-from tandem.wire.grpc import REFLECTION_HELP, check_address
-from tandem.wire.rpc import connections
+from tandem.wire.grpc import (
+    AGE_HELP,
+    IDLE_HELP,
+    MOST_CONNECTIONS_HELP,
+    MOST_OF_A_CLIENT_HELP,
+    REFLECTION_HELP,
+    check_address,
+)
+from tandem_loop_grpc import connections
 
 WorkerKind = Phase | Literal["worker"]
 """What a process serves: a phase, or as an aggregated worker both."""
@@ -193,17 +200,15 @@ class WorkerConfig:
     )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
     grpc_max_connections: int = setting(
-        connections.MOST_CONNECTIONS, connections.MOST_HELP, at_least=1
+        connections.MOST_CONNECTIONS, MOST_CONNECTIONS_HELP, at_least=1
     )
     grpc_max_connections_of_a_client: int = setting(
-        connections.MOST_OF_A_CLIENT, connections.MOST_OF_A_CLIENT_HELP, at_least=1
+        connections.MOST_OF_A_CLIENT, MOST_OF_A_CLIENT_HELP, at_least=1
     )
     grpc_max_connection_idle_seconds: float = setting(
-        connections.IDLE_SECONDS, connections.IDLE_HELP, at_least=0
+        connections.IDLE_SECONDS, IDLE_HELP, at_least=0
     )
-    grpc_max_connection_age_seconds: float = setting(
-        connections.AGE_SECONDS, connections.AGE_HELP, at_least=0
-    )
+    grpc_max_connection_age_seconds: float = setting(connections.AGE_SECONDS, AGE_HELP, at_least=0)
     max_processor_bytes: int = setting(
         262_144,
         "Largest arguments of all logits processors of a request, forms of answers (JSON Schema,"

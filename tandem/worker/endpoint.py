@@ -14,8 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from tandem.admin import Admin
 from tandem.byte_budget import ByteBudget
-from tandem.wire.grpc import Server
-from tandem.wire.rpc.connections import ConnectionLimits
+from tandem.wire.grpc import Server, connection_limits
 from tandem.wire.tls import PeerTls
 from tandem.worker.config import WorkerConfig, WorkerKind
 from tandem.worker.readiness import Readiness
@@ -37,7 +36,7 @@ class Endpoint:
             tls,
             caller="router",
             reflects=config.grpc_reflection,
-            limits=ConnectionLimits.of(config),
+            limits=connection_limits(config),
             budget=budget,
         )
         self.readiness = Readiness(self._server, needs_pair=config.ready_when_paired)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from go_end import GO, GoChannel, program_or_skip
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from rpc.go_end import GO, GoChannel, program_or_skip
 from stacks import MODEL, SIM_READY_SECONDS, options
 
 from tandem.cli import main

@@ -1,4 +1,4 @@
-// One end of gRPC as grpc-go makes it, for tests/unit/rpc/go_end.py: a client whose calls are made as standard input says,
+// One end of gRPC as grpc-go makes it, for kits/loop_grpc/tests/go_end.py: a client whose calls are made as standard input says,
 // or a server of test.Echo. What happens is said on standard output. It ends when standard input does.
 package main
 

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Echo answers as the one of tests/unit/rpc/echo.py.
+// Echo answers as the one of kits/loop_grpc/tests/echo_service.py.
 type Echo struct{ pipe *Pipe }
 
 func serve(options Options, pipe *Pipe) error {

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rpc.raw import Peer, dialled
+from raw_peer import Peer, dialled
 
 from tandem.byte_budget import ByteBudget
 from tandem.engine.base import Role
 from tandem.errors import ConfigError
 from tandem.logits.registry import Registry
-from tandem.wire.rpc import frames
-from tandem.wire.rpc.frames import Code, frame
 from tandem.worker.config import WorkerConfig
 from tandem.worker.endpoint import Endpoint
 from tandem.worker.startup import engine_settings
+from tandem_loop_grpc import frames
+from tandem_loop_grpc.frames import Code, frame
 from tandem_router.config import RouterConfig
 from tandem_router.server import running
 from tandem_sim import SimEngine

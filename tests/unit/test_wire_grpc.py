@@ -10,11 +10,13 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from raw_peer import dialled
 
 from tandem.errors import ConfigError
 from tandem.v1 import router_pb2_grpc
 from tandem.wire import grpc as wire
-from tandem.wire.rpc.client import RpcChannel
+from tandem_loop_grpc.client import RpcChannel
+from tandem_loop_grpc.frames import Code
 
 SERVICE = "tandem.v1.Router"
 
@@ -64,6 +66,22 @@ async def test_reflection_lists_the_service() -> None:
     answers = [answer async for answer in call]
     names = {service.name for service in answers[0].list_services_response.service}
     assert {SERVICE, "grpc.health.v1.Health"} <= names
+    await channel.close()
+    await server.stop(0)
+
+
+async def test_a_client_that_breaks_the_protocol_is_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server, channel = await _serve()
+    port = int(channel.address.rpartition(":")[2])
+    async with dialled(port, greets=False) as peer:
+        peer.send(b"GET / HTTP/1.1\r\n\r\n")
+        assert await peer.ending() == Code.PROTOCOL_ERROR
+    (line,) = [vars(each) for each in caplog.records]
+    assert line["message"] == "connection ended: the peer broke the protocol"
+    assert (line["code"], line["reason"]) == ("PROTOCOL_ERROR", "the peer does not speak HTTP/2")
+    assert line["peer"].startswith("ipv4:127.0.0.1:")
     await channel.close()
     await server.stop(0)
 

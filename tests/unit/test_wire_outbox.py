@@ -6,11 +6,21 @@ import asyncio
 import contextlib
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
+import grpc.aio
 import pytest
+import uvloop
+from echo_service import KINDS, Echo, Stub, open_channel, serving
+from google.protobuf.wrappers_pb2 import BytesValue
 
 from tandem.wire.outbox import Outbox
+
+PATIENCE = 60.0
+Run = Callable[[Coroutine[Any, Any, None]], None]
+LOOPS: tuple[Run, ...] = (asyncio.run, uvloop.run)
+"""A call holds back differently on each."""
 
 
 class _Sender:
@@ -253,3 +263,77 @@ async def test_a_call_that_is_over_is_gone_without_the_garbage_collector(cancell
         assert kept() is None
     finally:
         gc.enable()
+
+
+# --- written to a client --------------------------------------------------------------------------
+
+
+class Feeding(Echo):
+    """Its stream says numbers, as many at once as come while it cannot write."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.draft: list[int] = []
+        self.taken = 0
+        self.outbox: Outbox[bytes] = Outbox(self._take)
+        self._size = size
+
+    async def talk(self, requests: AsyncIterator[BytesValue], context: Any) -> None:
+        try:
+            await self.outbox.write_to(context)
+        finally:
+            self.ended.set()
+
+    def say(self, number: int) -> None:
+        self.draft.append(number)
+        self.outbox.notify()
+
+    def _take(self) -> bytes:
+        self.taken += 1
+        said, self.draft = self.draft, []
+        return b" ".join(b"%d" % each for each in said) + b" " * self._size
+
+
+@pytest.mark.promise("S5-447")
+@pytest.mark.parametrize("run", LOOPS)
+@pytest.mark.parametrize("client", KINDS)
+def test_an_outbox_takes_no_more_than_a_client_reads(run: Run, client: str) -> None:
+    run(_flooded(client))
+
+
+async def _flooded(client: str) -> None:
+    feeding, heard = Feeding(1_000_000), []
+    async with serving("ours", feeding) as port, open_channel(client, port) as channel:
+        call = Stub(channel).talk()
+        for number in range(200):
+            feeding.say(number)
+            await asyncio.sleep(0.001)
+        assert feeding.taken < 100, "a client that does not read is written to"
+        feeding.outbox.close()
+        async with asyncio.timeout(3 * PATIENCE):
+            while (message := await call.read()) is not grpc.aio.EOF:
+                heard += [int(each) for each in message.split()]
+    assert heard == [*range(200)]
+
+
+@pytest.mark.promise("S5-447")
+@pytest.mark.parametrize("run", LOOPS)
+def test_a_client_that_goes_ends_what_writes_to_it(run: Run) -> None:
+    run(_left())
+
+
+async def _left() -> None:
+    feeding = Feeding(1_000_000)
+    async with serving("ours", feeding) as port, open_channel("ours", port) as channel:
+        call = Stub(channel).talk()
+        feeding.say(0)
+        await call.read()
+        for number in range(100):
+            feeding.say(number)
+            await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait_for(feeding.ended.wait(), PATIENCE)
+        taken = feeding.taken
+        feeding.say(1)
+        await asyncio.sleep(0.05)
+        assert feeding.taken == taken

@@ -16,13 +16,14 @@ import grpc
 import pytest
 from authority import Authority, Files
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from rpc.raw import Peer
+from raw_peer import Peer
 from test_wire_tls import PATIENCE, ask, dial, serving, tls
 
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.wire import grpc as wire
 from tandem.wire import standing
-from tandem.wire.rpc.frames import (
+from tandem.wire.tls import PeerTls
+from tandem_loop_grpc.frames import (
     GOAWAY,
     HEAD,
     HEAD_BYTES,
@@ -31,7 +32,6 @@ from tandem.wire.rpc.frames import (
     Code,
     settings,
 )
-from tandem.wire.tls import PeerTls
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 OPTIONS = [("grpc.ssl_target_name_override", "router.tandem")]

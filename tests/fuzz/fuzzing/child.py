@@ -18,7 +18,7 @@ from .target import Target
 from .trial import Trial
 
 _SAVE_EVERY = 200
-_INSTRUMENTED = ("frontend", "router", "prefill_worker", "decode_worker", "tandem", "hpack")
+_INSTRUMENTED = ("tandem", "tandem_frontend", "tandem_loop_grpc", "tandem_router", "hpack")
 
 
 class Child:

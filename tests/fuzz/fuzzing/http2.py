@@ -7,8 +7,8 @@ from random import Random
 
 import hpack
 
-from tandem.wire.rpc import frames
-from tandem.wire.rpc.frames import HEAD, HEAD_BYTES, MESSAGE_HEAD, frame
+from tandem_loop_grpc import frames
+from tandem_loop_grpc.frames import HEAD, HEAD_BYTES, MESSAGE_HEAD, frame
 
 from .values import spoil_bytes
 

@@ -16,8 +16,8 @@ from tandem.byte_budget import ByteBudget
 from tandem.errors import KvTransferError, TandemError, VoucherError
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
 from tandem.wire.grpc import Server
-from tandem.wire.rpc.connections import ConnectionLimits
 from tandem.wire.tls import PeerTls
+from tandem_loop_grpc.connections import ConnectionLimits
 from tandem_sim.kv_transfer import checks
 from tandem_sim.kv_transfer.lease import Leases, Remembered
 from tandem_sim.kv_transfer.nixl import Memory, Write

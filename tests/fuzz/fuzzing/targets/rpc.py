@@ -21,8 +21,8 @@ from google.protobuf.wrappers_pb2 import BytesValue
 
 from fuzzing import http2
 from fuzzing.target import FoundError, Target
-from tandem.wire.rpc import client, dialled, frames, server
-from tandem.wire.rpc.frames import PREFACE, frame
+from tandem_loop_grpc import client, dialled, frames, server
+from tandem_loop_grpc.frames import PREFACE, frame
 
 MOST_BYTES = 256 * 1024
 """Of a message."""
@@ -40,7 +40,7 @@ _MOST_BESIDE = 2000
 """The number of the last call beside, whose answers fit into a connection's first window."""
 MOST_LINES_A_TURN = 300_000
 """Lines of Python that one connection may take of a turn of the loop: some 30 ms."""
-_COUNTED = ("/tandem/wire/rpc/", "/hpack/")
+_COUNTED = ("/tandem_loop_grpc/", "/hpack/")
 
 
 class Lines:
@@ -186,7 +186,7 @@ def kept(connection: Any) -> tuple[int, int]:
         if isinstance(each, _CONTAINERS):
             objects += len(each)
         for found in gc.get_referents(each):
-            ours = type(found).__module__.startswith(("tandem.wire.rpc", "hpack"))
+            ours = type(found).__module__.startswith(("tandem_loop_grpc", "hpack"))
             if isinstance(found, _CONTAINERS) or (ours and not isinstance(found, server.Listener)):
                 waiting.append(found)
     return objects, held
