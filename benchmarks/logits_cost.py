@@ -34,11 +34,11 @@ from processor_kinds import KINDS, TOKENIZER, Request, request
 from sglang.srt.layers.sampler import apply_custom_logit_processor
 from sglang.srt.managers.tp_worker import TpModelWorker
 
-from tandem.engine.sglang import delayed_sampling
-from tandem.engine.sglang.rows import RowEditor
 from tandem.logits import Model, TokenHistory, state
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem_sglang import delayed_sampling
+from tandem_sglang.rows import RowEditor
 
 BATCH = 64
 ACTIVE = (1, 8, 64)

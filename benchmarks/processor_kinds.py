@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tandem.engine.sglang.requests import HISTORY_KEY, SPEC_KEY, encode_spec
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem_sglang.requests import HISTORY_KEY, SPEC_KEY, encode_spec
 
 TOKENIZER = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny" / "tokenizer.json"
 KINDS: Mapping[str, Mapping[str, Any]] = {

@@ -32,9 +32,9 @@ import msgspec
 
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
-from tandem.engine.sim import options as sim_options
-from tandem.engine.sim.options import SimOptions
 from tandem_router.policies import POLICIES
+from tandem_sim import options as sim_options
+from tandem_sim.options import SimOptions
 from tandem_tools.trace import TracedRequest
 from tandem_tools.trace_replay import times
 from tandem_tools.trace_replay.fleet import FleetFile, Pool

@@ -47,7 +47,7 @@ from sglang_gateway_table import (
 
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
-from tandem.engine.sglang import options as engine_options
+from tandem_sglang import options as engine_options
 
 Found = dict[str, dict[str, list[Row]]]
 STREAMS = (1, 8, 32)

@@ -19,10 +19,10 @@ from typing import Any
 from tandem.cli import processes
 from tandem.cli.stack import tail
 from tandem.engine.base import Role
-from tandem.engine.sglang import arguments
-from tandem.engine.sglang.options import Options
-from tandem.engine.sglang.ports import Ports
 from tandem.free_ports import FreePorts
+from tandem_sglang import arguments
+from tandem_sglang.options import Options
+from tandem_sglang.ports import Ports
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ROOT / "build" / "sglang-gateway"

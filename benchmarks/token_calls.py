@@ -53,7 +53,7 @@ signal.signal(signal.SIGUSR1, save)
 sys.setprofile(called)
 threading.setprofile(called)
 """
-LEFT_OUT = ("tandem/engine/", "tandem/kv_transfer/", "tandem/v1/", "benchmarks/", ".venv/")
+LEFT_OUT = ("tandem/engine/", "kits/sglang/", "kits/sim/", "tandem/v1/", "benchmarks/", ".venv/")
 GRPC = "kits/loop_grpc/"
 """Stands in gRPC's place."""
 PAGE = ROOT / "docs" / "request-lifecycle.md"

@@ -22,15 +22,15 @@ import yaml
 from product_packages import offered
 
 from tandem import ranges
-from tandem.engine.sglang.options import Options as SglangOptions
-from tandem.engine.sim.faults import Faults
-from tandem.engine.sim.options import SimOptions
 from tandem.hooks import settings as hook_settings
 from tandem.hooks.classifiers.settings import ClassifierSettings
 from tandem.logits.settings import Clients
 from tandem.worker.config import WorkerConfig
 from tandem_frontend.config import FrontendConfig
 from tandem_router.config import RouterConfig
+from tandem_sglang.options import Options as SglangOptions
+from tandem_sim.faults import Faults
+from tandem_sim.options import SimOptions
 
 _ALL = (
     "listen metrics_listen drain_seconds log_format log_level otlp_endpoint trace_sample_ratio"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Make .venv and install one of two levels into it; do nothing when nothing changed since.
 #
-#   scripts/set_up.sh lean   components, sim engine and development tools; no torch
+#   scripts/set_up.sh lean   components, sim engine and development tools; no SGLang, no torch
 #   scripts/set_up.sh full   the same and SGLang for machines without a GPU
 #
 # PYTHON names the interpreter (default: python3.11, else python3).
@@ -80,7 +80,7 @@ install_uv() {
 
 install_lean() {
     echo "==> Installing the components and development tools (about 300 MB to download the first time)"
-    uv_install --override scripts/requirements/overrides-lean.txt --editable '.[stack,dev]'
+    uv_install --override scripts/requirements/overrides-lean.txt --editable '.[stack,sglang,dev]'
 }
 
 install_full() {

@@ -31,8 +31,8 @@ import gpu
 import numpy as np
 import torch
 
-from tandem.engine.sglang import arguments
-from tandem.kv_transfer import nixl
+from tandem_sglang import arguments
+from tandem_sim.kv_transfer import nixl
 
 ROW_BYTES = 2048
 """What a token has in one buffer: Llama 3 8B's 8 KV heads of 128 in bfloat16."""

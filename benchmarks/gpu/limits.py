@@ -13,10 +13,10 @@ import gpu
 import torch
 from processor_kinds import request
 
-from tandem.engine.sglang.rows import RowEditor
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, backlog
 from tandem.logits.registry import Registry
 from tandem.usercode.deadline import WATCH
+from tandem_sglang.rows import RowEditor
 
 CHEAP = "reads a number"
 PYTHON = "computes in Python for two limits"

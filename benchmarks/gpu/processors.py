@@ -27,9 +27,9 @@ import limits
 import torch
 from processor_kinds import KINDS, TOKENIZER, Request, request
 
-from tandem.engine.sglang.rows import RowEditor, Verdicts
 from tandem.logits import Model
 from tandem.logits.registry import Registry
+from tandem_sglang.rows import RowEditor, Verdicts
 
 ROWS = (1, 64, 256)
 VOCABULARY = 128_256

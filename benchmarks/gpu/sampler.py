@@ -27,7 +27,7 @@ from unittest import mock
 import gpu
 import torch
 
-from tandem.engine.sglang.options import Options
+from tandem_sglang.options import Options
 
 ROWS = (64, 256)
 VOCABULARY = 128_256
@@ -107,7 +107,7 @@ def _sglangs(device: str) -> dict[str, Way]:
     with contextlib.nullcontext() if kernels else without_gpu():
         from sglang.srt.layers import sampler
 
-        from tandem.engine.sglang import seeds
+        from tandem_sglang import seeds
 
     # Its murmur hash is a kernel of the GPU; on a CPU Tandem's stands in for it, as in its engine.
     multinomial = sampler.multinomial_with_seed if device == "cuda" else seeds.multinomial_with_seed
@@ -133,7 +133,7 @@ def _sglangs(device: str) -> dict[str, Way]:
     if kernels:
         found[FLASHINFERS] = _flashinfers(sampler)
     try:
-        from tandem.engine.sglang import drawing
+        from tandem_sglang import drawing
     except ImportError:
         return found
     found[TANDEMS] = lambda logits, info: drawing.draw(logits, info, info.positions, multinomial)

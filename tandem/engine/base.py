@@ -26,7 +26,7 @@ A worker gives its engine requests and reads steps. One engine serves one phase,
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -37,6 +37,7 @@ from tandem.byte_budget import ByteBudget
 from tandem.engine.lora import LoraAdapter
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import TandemError
+from tandem.logits.forms.workshop import FormPlan
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
 from tandem.logits.tap import LogitsTap
@@ -366,3 +367,17 @@ class EngineFollower(Protocol):
     async def close(self) -> None:
         """Stop and free everything, in bounded time. May be called at any time, and twice."""
         ...
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class EngineKit:
+    """What the entry point of an engine names. All that it makes is not started yet."""
+
+    create: Callable[[Role, EngineSettings], Engine]
+    """Make the whole engine, or where there are several nodes, what leads. Raises StartError."""
+    plan_forms: Callable[[EngineSettings], FormPlan]
+    """How the engine has forms of answers compiled. Raises ConfigError."""
+    follow: Callable[[Role, EngineSettings], EngineFollower] | None = None
+    """Make what runs on a node that does not lead. None: the engine computes on one node."""
+    join: Callable[[Role, EngineSettings, Awaitable[bytes]], JoinedEngine] | None = None
+    """Make the engine of a further token process. None: the engine serves one process."""

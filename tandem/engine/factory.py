@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Awaitable
-from typing import Any, Literal
+from importlib import metadata
+from typing import Literal
 
-from tandem.engine.base import Engine, EngineFollower, EngineSettings, JoinedEngine, Role
-from tandem.errors import ConfigError, StartError
+from tandem.engine.base import (
+    Engine,
+    EngineFollower,
+    EngineKit,
+    EngineSettings,
+    JoinedEngine,
+    Role,
+)
+from tandem.errors import ConfigError, LoadError, StartError
 from tandem.logits.forms.workshop import FormPlan
+from tandem.usercode.loader import load_entry_point
 
+GROUP = "tandem.engines"
 EngineName = Literal["sim", "sglang"]
-_ENGINES: dict[EngineName, tuple[str, str, str]] = {
-    "sim": ("tandem.engine.sim", "SimEngine", "worker"),
-    "sglang": ("tandem.engine.sglang", "SglangEngine", "worker,sglang"),
-}
-_FOLLOWERS: dict[EngineName, str] = {"sglang": "SglangFollower"}
-"""The follower classes of the engines that can compute on several nodes."""
-_JOINED: dict[EngineName, str] = {"sglang": "SglangJoined"}
-"""The classes of the engines that several token processes can share."""
+_EXTRAS: dict[EngineName, str] = {"sim": "worker", "sglang": "worker,sglang"}
 
 
 class NotInstalledError(StartError):
@@ -31,14 +33,14 @@ def create(name: EngineName, role: Role, settings: EngineSettings) -> Engine:
 
     Raises StartError: the engine is not installed, or its options are wrong.
     """
-    engine: Engine = _build(name, _ENGINES[name][1], role, settings)
-    return engine
+    return _fitting(name, settings).create(role, settings)
 
 
 def follow(name: EngineName, role: Role, settings: EngineSettings) -> EngineFollower:
     """Create what runs on a node that does not lead, not started yet. Raises as `create` does."""
-    follower: EngineFollower = _build(name, _FOLLOWERS.get(name, ""), role, settings)
-    return follower
+    kit = _fitting(name, settings)
+    assert kit.follow is not None, "there are several nodes"
+    return kit.follow(role, settings)
 
 
 def join(
@@ -47,31 +49,36 @@ def join(
     """An engine that another process of the worker starts, for requests of this one. `ticket`: that
     of `Sharing`. Raises as `create` does.
     """
-    joined: JoinedEngine = _build(name, _JOINED.get(name, ""), role, settings, ticket)
-    return joined
+    kit = _fitting(name, settings)
+    assert kit.join is not None, "there are several token processes"
+    return kit.join(role, settings, ticket)
 
 
 def plan_forms(name: EngineName, settings: EngineSettings) -> FormPlan:
-    """How the engine has forms of answers compiled. Raises ConfigError."""
-    plan: FormPlan = importlib.import_module(f"{_ENGINES[name][0]}.forms").plan(settings)
-    return plan
+    """How the engine has forms of answers compiled. Raises ConfigError, and as `create` does."""
+    return _kit(name).plan_forms(settings)
 
 
-def _build(
-    name: EngineName, class_name: str, role: Role, settings: EngineSettings, *more: Any
-) -> Any:
-    if settings.nodes.count > 1 and name not in _FOLLOWERS:
+def _fitting(name: EngineName, settings: EngineSettings) -> EngineKit:
+    """The engine's kit, if the engine knows as many nodes and processes as there are to be."""
+    kit = _kit(name)
+    if settings.nodes.count > 1 and kit.follow is None:
         raise ConfigError(f"engine {name!r} computes on one node: leave the setting nodes at 1")
-    if settings.token_processes > 1 and name not in _JOINED:
+    if settings.token_processes > 1 and kit.join is None:
         raise ConfigError(
             f"engine {name!r} serves one process: leave the setting token_processes at 1"
         )
-    module_name, _, extras = _ENGINES[name]
+    return kit
+
+
+def _kit(name: EngineName) -> EngineKit:
+    wanted = f"`make full` in a checkout, else pip install 'tandem-serving[{_EXTRAS[name]}]'"
+    if name not in metadata.entry_points(group=GROUP).names:
+        raise NotInstalledError(f"engine {name!r} is not installed: {wanted}")
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise NotInstalledError(
-            f"engine {name!r} needs {error.name!r}, which is not installed: `make full` in a"
-            f" checkout, else pip install 'tandem-serving[{extras}]'"
-        ) from error
-    return getattr(module, class_name)(role, settings, *more)
+        kit: EngineKit = load_entry_point(GROUP, name)
+    except LoadError as error:
+        if not isinstance(error.__cause__, ModuleNotFoundError):
+            raise
+        raise NotInstalledError(f"engine {name!r}: {error}: {wanted}") from error
+    return kit

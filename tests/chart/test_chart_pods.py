@@ -16,9 +16,9 @@ from pods import Pod
 
 from tandem import cli
 from tandem.byte_budget import DEFAULT_BYTES
-from tandem.engine.sglang import options as sglang_options
 from tandem.logits.forms.workshop import WorkshopLimits
 from tandem.worker import divided, drain, endpoint
+from tandem_sglang import options as sglang_options
 
 MIB, GIB = 2**20, 2**30
 COMPONENTS = ("frontend", "router", "prefill", "decode")

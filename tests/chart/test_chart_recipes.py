@@ -20,8 +20,8 @@ from test_chart_settings import settings
 
 from tandem.cli import main
 from tandem.engine.base import Nodes, Role
-from tandem.engine.sglang import arguments, kept, options
-from tandem.engine.sglang.ports import Ports
+from tandem_sglang import arguments, kept, options
+from tandem_sglang.ports import Ports
 
 CONFIGS = ROOT / "tests" / "model_configs"
 PAGES = ROOT / "docs" / "recipes"

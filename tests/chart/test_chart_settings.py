@@ -20,13 +20,13 @@ from pods import by_name
 
 from tandem import cli, config
 from tandem.engine.base import ONE_NODE, Nodes
-from tandem.engine.sglang import options as sglang_options
-from tandem.engine.sim import faults
-from tandem.engine.sim import options as sim_options
 from tandem.hooks import settings as hook_settings
 from tandem.worker.config import WorkerConfig
 from tandem_frontend.config import FrontendConfig
 from tandem_router.config import RouterConfig
+from tandem_sglang import options as sglang_options
+from tandem_sim import faults
+from tandem_sim import options as sim_options
 
 CLASSES: dict[str, type[Any]] = {
     "frontend": FrontendConfig,

@@ -14,10 +14,10 @@ from one_case import one_case
 from refusals import GPU
 
 from tandem.engine.base import EngineSettings, Nodes, Role
-from tandem.engine.sglang.setup import Setup
 from tandem.errors import ConfigError
 from tandem.logits.registry import Registry
 from tandem.worker.config import WorkerConfig
+from tandem_sglang.setup import Setup
 
 TENSOR = 6
 """Accelerators of a worker, which all of the numbers below divide."""

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 from tandem.engine.base import EngineSettings, Role
-from tandem.engine.sglang import SglangEngine
 from tandem.errors import StartError
 from tandem.logits.registry import Registry
+from tandem_sglang import SglangEngine
 
 CHANGED = {"prefill_attention_backend": "triton", "decode_attention_backend": "triton"}
 SETTINGS = EngineSettings(

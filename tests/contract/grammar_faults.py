@@ -16,7 +16,7 @@ import logits_probe
 from grammar_forms import AT
 from sglang.srt.constrained.llguidance_backend import GuidanceBackend, GuidanceGrammar
 
-from tandem.engine.sglang import grammars
+from tandem_sglang import grammars
 
 _TITLE = re.compile(r"fault (\w+) (\w+) (-?\d+)")
 _TAKEN = "_taken_in_test"

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from tandem.engine.base import EngineRequest, EngineSettings, Role
 from tandem.engine.prefix_log import PrefixLog
-from tandem.engine.sglang.engine import SglangEngine
 from tandem.engine.steps import steps
 from tandem.logits.registry import Registry
 from tandem.prefix_blocks import packed, unpacked
 from tandem.v1 import common_pb2
+from tandem_sglang.engine import SglangEngine
 
 PROMPT = [number % 90 + 10 for number in range(700)]
 PATIENCE = 60.0

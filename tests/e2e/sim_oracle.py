@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from tandem.engine import model_files
-from tandem.engine.sim.kv_pool import KvPool
-from tandem.engine.sim.language import Language, advance, begin
+from tandem_sim.kv_pool import KvPool
+from tandem_sim.language import Language, advance, begin
 
 MODEL = Path(__file__).resolve().parents[2] / "model" / "tandem-tiny"
 _LONGEST = 512

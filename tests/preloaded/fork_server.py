@@ -59,8 +59,8 @@ def install() -> None:
 @cache
 def _environment() -> dict[str, str]:
     """What SGLang is imported with."""
-    from tandem.engine.sglang import arguments
-    from tandem.engine.sglang.options import Options
+    from tandem_sglang import arguments
+    from tandem_sglang.options import Options
 
     return {
         **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},

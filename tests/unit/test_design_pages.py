@@ -17,7 +17,6 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 OURS = ("architecture.md", "request-lifecycle.md", "router.md")
 """Pages about the code, beside the design pages."""
-SGLANG = ROOT / "tandem" / "engine" / "sglang"
 
 _FILE = re.compile(
     r"`((?:tandem|frontend|router|prefill_worker|decode_worker|aggregated_worker|kits|monitoring"
@@ -46,7 +45,11 @@ def test_0003_lists_every_attribute_of_sglang_that_is_replaced() -> None:
     page = (DESIGN / "0003-embedding-sglang.md").read_text(encoding="utf-8")
     table = page.partition("## What is replaced in SGLang\n")[2].partition("\n## ")[0]
     listed = set(re.findall(r"^\| `([\w.]+)` \|.*\| `([\w.]+)` \|$", table, re.MULTILINE))
-    found = {(name, path.name) for path in SGLANG.glob("*.py") for name in replaced(path)}
+    found = {
+        (name, path.name)
+        for path in PACKAGES["tandem_sglang"].glob("*.py")
+        for name in replaced(path)
+    }
     assert listed == found
     assert len(found) == 39, "and the sentences above the table say how many"
     assert page.count("thirty-nine") == 2

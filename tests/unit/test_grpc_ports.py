@@ -15,7 +15,6 @@ from raw_peer import Peer, dialled
 
 from tandem.byte_budget import ByteBudget
 from tandem.engine.base import Role
-from tandem.engine.sim import SimEngine
 from tandem.errors import ConfigError
 from tandem.logits.registry import Registry
 from tandem.worker.config import WorkerConfig
@@ -25,6 +24,7 @@ from tandem_loop_grpc import frames
 from tandem_loop_grpc.frames import Code, frame
 from tandem_router.config import RouterConfig
 from tandem_router.server import running
+from tandem_sim import SimEngine
 
 PATIENCE = 60.0
 PART = 256 * 1024

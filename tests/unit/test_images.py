@@ -248,7 +248,7 @@ def test_the_gpu_image_lays_over_sglang_only_what_sglang_does_not_bring() -> Non
         assert requirement.specifier.contains(pinned[requirement.name]), requirement
     of_sglang = {"torch", "sglang", "numpy", "tokenizers", "transformers", "nixl", "xgrammar"}
     assert not of_sglang & pinned.keys()
-    wanted = Requirement(PROJECT["project"]["optional-dependencies"]["sglang"][1])
+    (wanted,) = (each for each in required("sglang") if each.name == "sglang")
     base = next(each.words[0] for each in instructions("tandem-sglang") if each.name == "ARG")
     assert f":v{next(iter(wanted.specifier)).version}-" in base
 

@@ -22,8 +22,6 @@ from monitoring.definitions import Catalogue
 from monitoring.expressions import Expressions
 from monitoring.registries import families
 from tandem import cli
-from tandem.engine.sglang.options import Options as SglangOptions
-from tandem.engine.sim.options import SimOptions
 from tandem.errors import CODES
 from tandem.hooks.settings import HookEntry, HookSettings
 from tandem.worker.config import WorkerConfig
@@ -31,6 +29,8 @@ from tandem_frontend.config import FrontendConfig
 from tandem_router.config import RouterConfig
 from tandem_router.core.values import Fingerprint
 from tandem_router.discovery.base import Trouble
+from tandem_sglang.options import Options as SglangOptions
+from tandem_sim.options import SimOptions
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = ROOT / "docs" / "kubernetes"

@@ -13,15 +13,15 @@ import pytest
 from one_case import one_case
 
 from tandem import ranges
-from tandem.engine.sglang import options as sglang_options
-from tandem.engine.sim.faults import Faults
-from tandem.engine.sim.options import SimOptions
 from tandem.errors import ConfigError
 from tandem.ranges import Range, ranged
 from tandem.worker.config import WorkerConfig
 from tandem_executor.config import ExecutorConfig
 from tandem_frontend.config import FrontendConfig
 from tandem_router.config import RouterConfig
+from tandem_sglang import options as sglang_options
+from tandem_sim.faults import Faults
+from tandem_sim.options import SimOptions
 
 MADE: dict[type[Any], Callable[..., object]] = {
     FrontendConfig: partial(FrontendConfig, model_path="m"),

@@ -15,7 +15,6 @@ from test_router_core import Bench
 from tandem import canary
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
-from tandem.engine.sglang.options import Options
 from tandem.errors import (
     ConfigError,
     DeadlineError,
@@ -39,6 +38,7 @@ from tandem_router.policies import LeastLoaded
 from tandem_router.relay import Relay
 from tandem_router.server import build_core
 from tandem_router.workers import Workers
+from tandem_sglang.options import Options
 
 LOST = KvTransferError("no pages came")
 

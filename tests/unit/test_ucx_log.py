@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from one_case import one_case
 
-from tandem.kv_transfer import ucx_log
-from tandem.kv_transfer.ucx_log import UcxLog
+from tandem.engine import ucx_log
+from tandem.engine.ucx_log import UcxLog
 
 SHARED_MEMORY = """\
 [1795653525.262340] [vm:31132:0]   +--------+-------------+--------------------------------+

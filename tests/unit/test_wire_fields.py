@@ -22,10 +22,6 @@ from wire_extremes import extremes, fields
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import KvTransferError, TandemError, WorkerError
-from tandem.kv_transfer import checks
-from tandem.kv_transfer.lease import Leases
-from tandem.kv_transfer.receiver_link import Expected, ReceiverLink
-from tandem.kv_transfer.sender_link import SenderLink
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import RequestState
@@ -45,6 +41,10 @@ from tandem_router.server import build_core
 from tandem_router.servicer import RouterServicer
 from tandem_router.vouchers import Vouchers
 from tandem_router.workers import Workers
+from tandem_sim.kv_transfer import checks
+from tandem_sim.kv_transfer.lease import Leases
+from tandem_sim.kv_transfer.receiver_link import Expected, ReceiverLink
+from tandem_sim.kv_transfer.sender_link import SenderLink
 
 pytestmark = pytest.mark.promise("S6-166", "S6-168")
 

@@ -18,7 +18,10 @@ from product_packages import PACKAGES
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = (*(str(each.relative_to(ROOT)) for each in PACKAGES.values()), "monitoring")
 COMPONENTS = (
-    ("tandem", "prefill_worker", "decode_worker", "aggregated_worker"),
+    (
+        *("tandem", "prefill_worker", "decode_worker", "aggregated_worker"),
+        *("kits/sglang/tandem_sglang", "kits/sim/tandem_sim"),
+    ),
     ("frontend", "tandem/upstream"),
     ("router",),
     ("kits/executor/tandem_executor",),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.engine.sim.options import SimOptions
 from tandem.errors import ConfigError
+from tandem_sim.options import SimOptions
 from tandem_tools import trace as traces
 from tandem_tools.trace import BLOCK_TOKENS, TracedRequest
 from tandem_tools.trace_replay import fleet, generator, times

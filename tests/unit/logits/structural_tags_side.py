@@ -14,9 +14,9 @@ import tokenizers
 import torch
 from tagged_uses import USES, VOCABULARY, Args, encoded, schema
 
-from tandem.engine.sglang.form_compiler import SglangCompiler
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem_sglang.form_compiler import SglangCompiler
 
 EOS = 1
 FOLDER = Path(sys.argv[1])

@@ -11,12 +11,12 @@ import pytest
 from hostile_forms import FORMS, TAGGED, chain_of_rules, nested
 from logits_bench import MODEL, REGISTRY, generate
 
-from tandem.engine.sim import forms as sim_forms
 from tandem.errors import ContradictionError, InvalidRequestError
 from tandem.logits.forms.limits import DEFAULT_LIMITS
 from tandem.logits.forms.workshop import Workshop, WorkshopLimits
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.logits.state import RequestLogits
+from tandem_sim import forms as sim_forms
 
 WAIT_SECONDS = 300.0
 GOOD = ("regex", {"pattern": "(yes|no), [0-9]{3}"})

@@ -15,8 +15,6 @@ import pytest
 import torch
 from logits_bench import EOS, MODEL, Library, plain, rows
 
-from tandem.engine.sglang import options
-from tandem.engine.sglang.processors import Processors
 from tandem.errors import InvalidRequestError, LoadError, ProcessorError
 from tandem.logits import TokenHistory, arrays
 from tandem.logits.callbacks import Batched, Single, batched_callback, callback
@@ -25,6 +23,8 @@ from tandem.logits.registry import Registry
 from tandem.logits.rows import apply_rows
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.logits.state import RequestLogits
+from tandem_sglang import options
+from tandem_sglang.processors import Processors
 
 PAST = TokenHistory([5, 6, 7], [8, 9])
 Calls = list[Any]

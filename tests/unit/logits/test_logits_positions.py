@@ -18,12 +18,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tandem.engine.sglang.processors import Steering
-from tandem.engine.sglang.requests import HISTORY_KEY, SPEC_KEY, encode_spec
-from tandem.engine.sglang.rows import RowEditor, Verdicts, forget
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem_sglang.processors import Steering
+from tandem_sglang.requests import HISTORY_KEY, SPEC_KEY, encode_spec
+from tandem_sglang.rows import RowEditor, Verdicts, forget
 
 VOCABULARY = 64
 MODEL = Model(vocabulary=VOCABULARY, eos_token_ids=[1])

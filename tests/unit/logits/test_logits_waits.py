@@ -14,11 +14,11 @@ import torch
 from logits_bench import MODEL, generate, rows, state_of
 from test_logits_ready import EXAMPLES
 
-from tandem.engine.sglang.requests import SPEC_KEY, encode_spec
-from tandem.engine.sglang.rows import RowEditor, Verdicts
 from tandem.logits import BaseLogitsProcessor, Row, TokenHistory
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorEntry
+from tandem_sglang.requests import SPEC_KEY, encode_spec
+from tandem_sglang.rows import RowEditor, Verdicts
 
 _OF_A_TENSOR = (
     "item",

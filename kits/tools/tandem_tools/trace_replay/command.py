@@ -13,8 +13,6 @@ from tandem.cli import options
 from tandem.cli.client import Client
 from tandem.cli.commands import Command
 from tandem.cli.console import Console
-from tandem.engine.sim import options as sim_options
-from tandem.engine.sim.options import SimOptions
 from tandem.errors import ConfigError
 from tandem_router.choosing import Choosing
 from tandem_tools import trace as traces
@@ -103,14 +101,24 @@ def measure_times(arguments: argparse.Namespace, console: Console) -> int:
         found = _measured(arguments, Console(sys.stderr))
     else:
         pairs = options.engine_options(arguments.engine_options)
-        values = dict(pair.split("=", 1) for pair in pairs)
-        found = times.of_sim(sim_options.parse(SimOptions, values))
+        found = _simulated(dict(pair.split("=", 1) for pair in pairs))
     text = times.encoded(found)
     if arguments.to:
         arguments.to.write_text(text, encoding="utf-8")
     else:
         console.write(text)
     return 0
+
+
+def _simulated(values: dict[str, str]) -> Times:
+    """The times of the sim engine with these options. Raises ConfigError."""
+    try:
+        from tandem_sim import options as sim_options
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "times of the sim engine need: pip install 'tandem-serving[worker]'"
+        ) from error
+    return times.of_sim(sim_options.parse(sim_options.SimOptions, values))
 
 
 def _measured(arguments: argparse.Namespace, console: Console) -> Times:

@@ -7,13 +7,15 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 import yaml
 
-from tandem.engine.sim.options import SimOptions
 from tandem.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tandem_sim.options import SimOptions
 
 MAX_FILE_BYTES = 1 << 16
 _MANY = 1000

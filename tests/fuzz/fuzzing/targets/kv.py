@@ -16,11 +16,11 @@ from fuzzing.messages import spoil_message
 from fuzzing.router_bench import AbortedError, Context, once
 from fuzzing.target import FoundError, Target
 from tandem.errors import KvTransferError, TandemError
-from tandem.kv_transfer.receiver import Receiver
-from tandem.kv_transfer.receiver_link import Expected, ReceiverLink
-from tandem.kv_transfer.sender import Export, Sender
-from tandem.kv_transfer.sender_link import Servicer
 from tandem.v1 import common_pb2, kv_pb2
+from tandem_sim.kv_transfer.receiver import Receiver
+from tandem_sim.kv_transfer.receiver_link import Expected, ReceiverLink
+from tandem_sim.kv_transfer.sender import Export, Sender
+from tandem_sim.kv_transfer.sender_link import Servicer
 
 ROOMS = range(1, 6)
 """Those that inputs may name; each has as many pages as its number."""

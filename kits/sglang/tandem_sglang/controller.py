@@ -1,0 +1,70 @@
+"""Runs in the process that SGLang puts between a worker and the schedulers of its data-parallel
+ranks: it gives each of them its requests.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+from sglang.srt.managers.data_parallel_controller import (
+    DataParallelController,
+    run_data_parallel_controller_process,
+)
+from sglang.srt.managers.io_struct import sock_recv
+
+from tandem_sglang import last_words
+from tandem_sglang.token_sockets import TokenAddresses, connect
+
+_FEED_MILLISECONDS = 1000
+"""SGLang's own watchdog of this loop wants to hear of it, where an operator has switched it on."""
+
+
+def run(
+    further: Sequence[TokenAddresses], errors: socket.socket | None = None, **given: Any
+) -> None:
+    """SGLang's process, with a loop that waits. `further`: of the worker's processes from the
+    second, whose requests it gives out too. `errors`: `Additions.errors`.
+    """
+    last_words.join(errors, "controller of data-parallel ranks")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the worker has requests to finish
+    DataParallelController.event_loop = functools.partialmethod(_serve, further)
+    run_data_parallel_controller_process(**given)
+
+
+def _serve(controller: Any, further: Sequence[TokenAddresses]) -> None:
+    """Until all schedulers have left. SGLang's own loop asks its socket without a pause, and keeps
+    a core busy; and it would serve on where one of them was killed.
+    """
+    poller = zmq.Poller()
+    inbox = controller.recv_from_tokenizer
+    connect(inbox, further)
+    poller.register(inbox, zmq.POLLIN)
+    schedulers = {process.sentinel: process for process in controller.scheduler_procs}
+    for sentinel in schedulers:
+        poller.register(sentinel, zmq.POLLIN)
+    while schedulers:
+        controller.soft_watchdog.feed()
+        for ready, _ in poller.poll(_FEED_MILLISECONDS):
+            if ready is inbox:
+                _forward(controller)
+                continue
+            poller.unregister(ready)
+            ended = schedulers.pop(ready)
+            ended.join()
+            if ended.exitcode:
+                raise ChildProcessError(f"scheduler {ended.pid} ended with {ended.exitcode}")
+
+
+def _forward(controller: Any) -> None:
+    """Pass on every request that has arrived."""
+    while True:
+        try:
+            request = sock_recv(controller.recv_from_tokenizer, flags=zmq.NOBLOCK)
+        except zmq.Again:
+            return
+        controller._request_dispatcher(request)

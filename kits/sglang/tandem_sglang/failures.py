@@ -1,0 +1,107 @@
+"""Runs in SGLang's scheduler process: ends requests that a step has failed for, where the tokens of
+that step are taken in, and nothing of it is shown.
+
+Which ones failed is read with the step's tokens, after the same copy, and never before: a host that
+asks a GPU earlier waits for the whole step, and overlap scheduling is lost.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sglang.srt.managers.schedule_batch import FINISH_ABORT
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.utils.common import async_d2h
+
+from tandem.errors import TandemError
+from tandem_sglang.chunks import ERROR_TYPES
+
+_SERVER_ERROR = 500
+_NOTED = "_tandem_failures"
+Tell = Callable[[Any, Sequence[Any]], None]
+"""Ends what has failed, by codes that are on the host, and the step's requests, row by row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What a step may have failed for."""
+
+    codes: Any
+    """A tensor, beside the step's logits or on its way to the host."""
+    tell: Tell
+
+
+_latest: list[Noted] = []
+"""Failures noted for the step that is sampled now, until the step's result takes them."""
+
+
+def note(codes: Any, tell: Tell) -> None:
+    """Have `tell` called with `codes`, a tensor, before the tokens that are sampled now are taken
+    in.
+    """
+    _latest.append(Noted(codes, tell))
+
+
+def end(request: Any, error: TandemError) -> None:
+    """End a request with an error of ERROR_TYPES instead of its next token."""
+    request.to_finish = FINISH_ABORT(error.message, _SERVER_ERROR, ERROR_TYPES[type(error)])
+
+
+def read_with_results() -> None:
+    """Call it before the scheduler starts."""
+    run = Scheduler.run_batch
+    copy = GenerationBatchResult.copy_to_cpu
+    take_in = Scheduler.process_batch_result
+
+    @functools.wraps(run)
+    def run_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = run(self, *args, **kwargs)
+        keep(result, _taken())  # without overlap nothing was copied
+        return result
+
+    @functools.wraps(copy)
+    def copy_to_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
+        keep(self, [Noted(async_d2h(each.codes), each.tell) for each in _taken()])
+        copy(self, *args, **kwargs)  # and then records the event that is awaited below
+
+    @functools.wraps(take_in)
+    def process_batch_result(self: Any, batch: Any, result: Any) -> None:
+        _tell(batch, result)
+        take_in(self, batch, result)
+
+    Scheduler.run_batch = run_batch
+    GenerationBatchResult.copy_to_cpu = copy_to_cpu
+    Scheduler.process_batch_result = process_batch_result
+
+
+def keep(result: Any, noted: Sequence[Noted]) -> None:
+    """With the result of the step that they were noted for: other steps may be on their way, and
+    under pipeline parallelism another's result is taken in next.
+    """
+    if noted:
+        setattr(result, _NOTED, noted)
+
+
+def kept(result: Any) -> Sequence[Noted]:
+    """What was noted for that result, which has it no longer: SGLang's loops keep results, and what
+    is said of rows is not to be kept with them.
+    """
+    return vars(result).pop(_NOTED, ())  # type: ignore[no-any-return]
+
+
+def _tell(batch: Any, result: Any) -> None:
+    noted = kept(result)
+    if noted and result.copy_done is not None:
+        result.copy_done.synchronize()
+    for each in noted:
+        each.tell(each.codes, batch.reqs)
+
+
+def _taken() -> list[Noted]:
+    noted = _latest.copy()
+    _latest.clear()
+    return noted

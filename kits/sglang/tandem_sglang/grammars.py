@@ -1,0 +1,185 @@
+"""What Tandem changes of grammars in SGLang's scheduler, where one request's must not cost another.
+
+- A step that one takes too long for ends its request. A form that passed its check was rehearsed
+  for its first tokens alone, and xgrammar has no limits for a step, as llguidance has.
+- One that raises or allows no token ends its request, and its row is sampled freely once more: an
+  exception, or a row of nothing, would end the scheduler. Both are the client's own fault, whose
+  form it is.
+- Ranks that share a sequence end it alike. A grammar that has failed is only marked, and with each
+  step, in the order of the device's work, the ranks agree on those that have, and on those that
+  have come to their end on some of them alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from time import thread_time
+from typing import Any
+
+import torch
+from sglang.srt.constrained import (
+    base_grammar_backend,
+    llguidance_backend,
+    xgrammar_backend,
+)
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+
+from tandem.errors import ContradictionError, ProcessorError
+from tandem_sglang import failures, guidance
+from tandem_sglang.tensors import on_device
+
+log = logging.getLogger(__name__)
+_STEP_SECONDS = 0.1
+"""CPU time for one token of one sequence."""
+_TOO_SLOW = f"the answer's form takes more than {_STEP_SECONDS * 1000:g} ms of CPU time for a token"
+_ELSEWHERE = "the answer's form failed on another rank of its engine, whose log says how"
+_AT_ODDS = "the ranks of an engine are at odds about where the answer's form ends"
+_FAILURE = "_tandem_failure"
+_GOES_ON, _TERMINATED, _FAILED = range(3)
+
+
+def watch() -> None:
+    """Notice grammars that take too long, raise or leave no token. Call it before the scheduler
+    starts, and `end_alike` too.
+    """
+    guidance.bound_steps()
+    for kind in (xgrammar_backend.XGrammarGrammar, llguidance_backend.GuidanceGrammar):
+        kind.fill_vocab_mask = watched_fill(kind.fill_vocab_mask)
+        kind.accept_token = watched_accept(kind.accept_token)
+        kind.rollback = watched_rollback(kind.rollback)
+    # llguidance would fill all rows at once, and not say whose grammar failed.
+    llguidance_backend.GuidanceGrammar.fill_vocab_mask_batched = staticmethod(
+        base_grammar_backend.BaseGrammarObject.fill_vocab_mask_batched
+    )
+
+
+def end_alike(agree: Callable[[Any], None] | None) -> None:
+    """End the requests of grammars that have failed, where the tokens of a step are taken in.
+    `agree`: makes each of some codes, int32, the largest of all ranks, in place; None where there
+    is one rank.
+    """
+    update = SamplingBatchInfo.update_regex_vocab_mask
+
+    @functools.wraps(update)
+    def update_regex_vocab_mask(self: Any) -> None:
+        update(self)
+        if self.grammars:
+            note_failures(self.grammars, self.device, agree)
+
+    SamplingBatchInfo.update_regex_vocab_mask = update_regex_vocab_mask
+
+
+def note_failures(
+    grammars: Sequence[Any], device: Any, agree: Callable[[Any], None] | None
+) -> None:
+    states = [_state_of(each) for each in grammars]
+    if agree is None:
+        if _FAILED not in states:
+            return
+        device = "cpu"
+    # The largest and, negated, the least of all ranks.
+    codes = on_device([states, [-state for state in states]], torch.int32, device)
+    if agree is not None:
+        agree(codes)
+    failures.note(codes, tell)
+
+
+def tell(codes: Any, requests: Sequence[Any]) -> None:
+    """End what has failed by the codes of a step, whose requests these are, row by row."""
+    for request, most, negated in zip(requests, *codes.tolist(), strict=True):
+        if most == _FAILED:
+            _end(request, failure_of(request.grammar) or _ELSEWHERE)
+        elif most != -negated:
+            _end(request, _AT_ODDS)
+
+
+def _state_of(grammar: Any) -> int:
+    if grammar is None:
+        return _GOES_ON
+    if failure_of(grammar):
+        return _FAILED
+    return _TERMINATED if grammar.is_terminated() else _GOES_ON
+
+
+def _end(request: Any, why: str) -> None:
+    """In a middle chunk of a prefill nothing is decided yet: what failed is told again later."""
+    if not request.finished() and request.inflight_middle_chunks <= 0:
+        kind = ProcessorError if why == _AT_ODDS else ContradictionError
+        failures.end(request, kind(why))
+
+
+def watched_fill(fill: Callable[..., None]) -> Callable[..., None]:
+    """`fill_vocab_mask` of a kind of grammar, which leaves a row free where the grammar fails."""
+
+    @functools.wraps(fill)
+    def fill_vocab_mask(self: Any, vocab_mask: Any, idx: int) -> None:
+        if failure_of(self):
+            return
+        began = thread_time()
+        try:
+            fill(self, vocab_mask, idx)
+        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
+            _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
+            vocab_mask[idx].fill_(-1)
+            return
+        _time(self, began)
+        if not vocab_mask[idx].any():
+            _fail(self, "the answer's form allows no further token")
+            vocab_mask[idx].fill_(-1)
+
+    return fill_vocab_mask
+
+
+def watched_accept(accept: Callable[..., None]) -> Callable[..., None]:
+    """`accept_token` of a kind of grammar. SGLang would end a request on the rank that raises."""
+
+    @functools.wraps(accept)
+    def accept_token(self: Any, token: int) -> None:
+        # One that was only late goes on until its request has ended: where a stage of a pipeline
+        # is late that does not sample, none is told of it, and the others count on its end.
+        if failure_of(self) not in ("", _TOO_SLOW):
+            return
+        began = thread_time()
+        try:
+            accept(self, token)
+        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
+            _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
+            return
+        _time(self, began)
+
+    return accept_token
+
+
+def watched_rollback(rollback: Callable[..., None]) -> Callable[..., None]:
+    """`rollback` of a kind of grammar, by which SGLang takes back what it tried of drafts. One that
+    has failed took no token, and its request ends.
+    """
+
+    @functools.wraps(rollback)
+    def take_back(self: Any, tokens: int) -> None:
+        try:
+            rollback(self, tokens)
+        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
+            if not failure_of(self):
+                _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
+
+    return take_back
+
+
+def failure_of(grammar: Any) -> str:
+    """Why a request's grammar ends it; empty: it does not."""
+    return getattr(grammar, _FAILURE, "")
+
+
+def _time(grammar: Any, began: float) -> None:
+    if thread_time() - began > _STEP_SECONDS:
+        _fail(grammar, _TOO_SLOW)
+
+
+def _fail(grammar: Any, why: str) -> None:
+    if failure_of(grammar):
+        return
+    log.warning("the form of an answer failed", extra={"reason": why})
+    setattr(grammar, _FAILURE, why)

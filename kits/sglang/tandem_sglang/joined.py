@@ -1,0 +1,119 @@
+"""An SGLang engine that another process of the worker has started, and requests of this one in it.
+
+SGLang is imported here when the engine is started, and its tokenizer manager made. There are no
+schedulers of its own, nothing to warm up, and nothing to stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections.abc import Awaitable
+from typing import Any
+
+from tandem.engine.base import (
+    EngineDescription,
+    EngineFigures,
+    EngineSettings,
+    Role,
+)
+from tandem.errors import StartError
+from tandem_sglang import describe
+from tandem_sglang.launch import Launched
+from tandem_sglang.setup import Setup
+from tandem_sglang.sharing import Ticket
+from tandem_sglang.traffic import OverTraffic
+
+
+class SglangJoined(OverTraffic):
+    """See tandem.engine.base.JoinedEngine, which this is for SGLang."""
+
+    def __init__(self, role: Role, settings: EngineSettings, ticket: Awaitable[bytes]) -> None:
+        """`settings`: those of the engine. Raises as SglangEngine does."""
+        self._role = role
+        self._settings = settings
+        self._setup = Setup(role, settings)
+        super().__init__(self._setup.traffic())
+        self._ticket = ticket
+        self._launched: Launched | None = None
+        self._closed = False
+
+    async def start(self) -> EngineDescription:
+        """Waits for its ticket. Raises StartError where SGLang refuses what it says."""
+        self._setup.export()
+        # What takes long is done meanwhile.
+        await asyncio.to_thread(_import_sglang)
+        ticket = await self._ticket
+        try:
+            begins, launched = await asyncio.to_thread(_join, ticket)
+        except Exception as error:
+            raise StartError(
+                f"SGLang cannot be joined ({type(error).__name__}: {error})"
+            ) from error
+        self._launched = launched
+        bounds = describe.bounds(launched, role=self._role, seeded=self._setup.seeded)
+        self._traffic.begin(launched, bounds, begins=begins)
+        return self._setup.describe(launched, bounds)
+
+    def figures(self) -> EngineFigures:
+        """What the engine says of itself, its first process tells."""
+        return EngineFigures(retractions=self._traffic.retractions)
+
+    def lost(self, reason: str) -> None:
+        self._traffic.die(reason)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._traffic.close()
+        if self._launched is not None:
+            manager = self._launched.manager
+            manager.recv_from_detokenizer.close(linger=0)
+            manager.send_to_scheduler.close(linger=0)
+            manager.cuda_vmm_feature_transport.shutdown()
+
+
+def _import_sglang() -> None:
+    logging.getLogger("sglang").setLevel(logging.ERROR)
+    from sglang.srt.managers import tokenizer_manager  # noqa: F401
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+
+
+def _join(pickled: bytes) -> tuple[str, Launched]:
+    """How names of requests begin, and the engine."""
+    from sglang.srt.managers.io_struct import (
+        AbortReq,
+        FreezeGCReq,
+        GenerateReqInput,
+        ShutdownReq,
+    )
+    from sglang.srt.managers.tokenizer_manager import TokenizerManager
+    from sglang.srt.runtime_context import publish
+    from sglang.version import __version__
+
+    from tandem_sglang.processor import TandemLogitProcessor
+
+    ticket: Ticket = pickle.loads(pickled)
+    publish(ticket.server_args, role="tokenizer")
+    manager: Any = TokenizerManager(
+        ticket.server_args, ticket.port_args, start_pd_bootstrap_service=False
+    )
+    manager.max_req_input_len = ticket.max_req_input_len
+    launched = Launched(
+        engine=None,
+        schedulers=(),
+        manager=manager,
+        new_request=GenerateReqInput,
+        processor=TandemLogitProcessor.to_str(),
+        version=__version__,
+        arguments=ticket.arguments,
+        capacity=ticket.capacity,
+        freeze_request=FreezeGCReq,
+        shutdown_request=ShutdownReq,
+        abort_request=AbortReq,
+    )
+    return ticket.begins, launched

@@ -1,0 +1,158 @@
+"""What an operator may set of the SGLang engine (`engine_options` of a worker), checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tandem import ranges
+from tandem.errors import ConfigError
+from tandem.ranges import Range, ranged
+from tandem_sglang import server_arguments
+
+_WITHOUT_PREFIXES = ("disable_radix_cache", "enable_hisparse")
+_DRAFTS_WITH_PREFIXES = "DSPARK"
+"""The only speculative decoding that SGLang's decode keeps prefixes beside."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """Options of the SGLang engine. 0 and "" leave a choice to SGLang, on CPU to our defaults."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """"auto" is cuda where this process sees an NVIDIA device, and cpu otherwise."""
+    dtype: str = "auto"
+    """The type of weights and KV cache, e.g. "bfloat16"; "auto" is the model's own. "float32" is
+    for CPUs: SGLang's kernels for cuda do not know it."""
+    context_length: int = ranged(0, Range(at_least=0))
+    """Tokens that prompt and completion may have together, and two that SGLang keeps; 0: the
+    model's."""
+    max_total_tokens: int = ranged(0, Range(at_least=0))
+    """Tokens the KV cache holds; 0: what memory allows, on CPU 65536."""
+    mem_fraction_static: float = ranged(0.0, Range(at_least=0, below=1))
+    """Share of the device's memory for weights and KV cache; 0: SGLang's choice, on CPU 0.5.
+    Workers that share a GPU need one each, which together leave some of it."""
+    page_size: int = ranged(0, Range(at_least=0))
+    """Tokens to a KV page, equal in both phases; 0: 64 on cuda, but SGLang's choice for models that
+    keep states, and with drafts that may be a tree. CPU knows only 1."""
+    attention_backend: str = ""
+    """"": SGLang's choice, on CPU torch_native."""
+    chunked_prefill_size: int = ranged(0, Range(at_least=-1))
+    """Prompt tokens of one prefill step; 0: SGLang's choice, -1: never cut a prompt."""
+    disable_overlap_schedule: bool = False
+    """Take each step's result in before the next is planned. Slower."""
+    tensor_parallel: int = ranged(1, Range(at_least=1))
+    """Accelerators that share the model, on all nodes of a worker together."""
+    decode_tensor_parallel: int = ranged(0, Range(at_least=0))
+    """The same of decode workers, where it is another number; 0: it is not. Prefill has to be told
+    too. Only for models with plain attention, or with latents (MLA)."""
+    data_parallel: int = ranged(1, Range(at_least=1))
+    """Groups among which they are divided for attention, each for sequences of its own (DP
+    attention)."""
+    decode_data_parallel: int = ranged(0, Range(at_least=0))
+    """The same of decode workers, where it is another number; 0: it is not. Prefill has to be told
+    too."""
+    pipeline_parallel: int = ranged(1, Range(at_least=1))
+    """Groups of tensor_parallel accelerators, each with a part of the layers. No logits processors
+    with it."""
+    decode_pipeline_parallel: int = ranged(0, Range(at_least=0))
+    """The same of decode workers: 1, or 0 for as many as prefill has, which has to be told too."""
+    transfer_backend: Literal["nixl", "mooncake"] = "nixl"
+    """What hands KV over, the same in both phases. "mooncake" needs its package in the workers'
+    environment."""
+    decode_prefix_cache: bool = False
+    """DECODE: keep the KV of what has ended, as prefill does, and be sent of a prompt what is not
+    kept. SGLang calls it experimental."""
+    random_seed: int = 0
+    """The seed of requests that name none; 0 takes another one at each start."""
+    bootstrap_port: int = ranged(0, Range(at_least=0, at_most=65535))
+    """PREFILL: port on which decode engines begin a hand-over; 0: any free one."""
+    handover_timeout_seconds: int = ranged(60, Range(at_least=1))
+    """A hand-over that makes no progress for this long fails. It has to cover the prompts queued
+    before it in prefill, and the wait for KV pages in decode."""
+    first_handover_timeout_seconds: int = ranged(300, Range(at_least=1))
+    """The same until this engine has moved KV once: NIXL opens its connections meanwhile. Where it
+    is raised, so is the router's canary_seconds."""
+    load_seconds: int = ranged(1800, Range(at_least=1))
+    """Weights are loaded, and memory and graphs made ready, in this time; else the start fails."""
+    warm_up_seconds: int = ranged(1800, Range(at_least=1))
+    """Requests of its own, which have kernels compiled before any client's, take no longer."""
+    seeded_sampling: bool = True
+    """Make a request's seed decide its tokens, whatever shares its batches; false: SGLang's choice
+    samples, on cuda FlashInfer's, and a request with a seed is refused."""
+    server_args: str = ""
+    """JSON object of further SGLang ServerArgs, e.g. {"quantization": "fp8"}. One that has no
+    effect in a worker, or that Tandem sets, is refused by name."""
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """`server_args`, parsed. Raises ConfigError where it cannot be used."""
+        try:
+            extra = json.loads(self.server_args or "{}")
+        except ValueError as error:
+            raise ConfigError(f"engine option server_args is no JSON: {error}") from error
+        if not isinstance(extra, dict):
+            raise ConfigError("engine option server_args must be a JSON object")
+        server_arguments.check(extra)
+        return extra
+
+
+def parse(raw: Mapping[str, Any]) -> Options:
+    """Options from settings, whose values may be text. Raises ConfigError naming the option."""
+    known = {field.name for field in dataclasses.fields(Options)}
+    if unknown := sorted(raw.keys() - known):
+        raise ConfigError(
+            f"unknown option of the sglang engine: {', '.join(unknown)}; "
+            f"it knows {', '.join(sorted(known))}"
+        )
+    hints = typing.get_type_hints(Options)
+    options = Options(**{name: _convert(name, value, hints[name]) for name, value in raw.items()})
+    _check(options)
+    return options
+
+
+def _check(options: Options) -> None:
+    ranges.check(options, owner="engine option ")
+    if options.device == "cpu" and options.page_size > 1:
+        raise ConfigError(
+            "engine option page_size must be 1 on cpu: SGLang pages KV with a GPU kernel"
+        )
+    _check_prefix_cache(options)
+
+
+def _check_prefix_cache(options: Options) -> None:
+    given = options.extra
+    if not options.decode_prefix_cache:
+        return
+    against = [name for name in _WITHOUT_PREFIXES if given.get(name)]
+    if given.get("speculative_algorithm", _DRAFTS_WITH_PREFIXES) != _DRAFTS_WITH_PREFIXES:
+        against.append("speculative_algorithm")
+    if against:
+        raise ConfigError(
+            f"engine option server_args must not hold {', '.join(against)} with engine option "
+            "decode_prefix_cache: SGLang cannot do both"
+        )
+
+
+def _convert(name: str, value: Any, hint: Any) -> Any:
+    if typing.get_origin(hint) is Literal:
+        kinds = typing.get_args(hint)
+        if value not in kinds:
+            raise ConfigError(
+                f"engine option {name} must be one of {', '.join(kinds)}, not {value!r}"
+            )
+        return value
+    if hint is bool and isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if hint in (int, float) and isinstance(value, str | int) and not isinstance(value, bool):
+        try:
+            return hint(value)
+        except ValueError:
+            raise ConfigError(f"engine option {name} must be a number, not {value!r}") from None
+    if type(value) is hint:
+        return value
+    raise ConfigError(f"engine option {name} must be a {hint.__name__}, not {value!r}")

@@ -1,0 +1,219 @@
+"""The requests that one process has in an SGLang engine, and what comes of them.
+
+SGLang's tokenizer manager runs in the process's event loop, its schedulers elsewhere. Each request
+has a task that waits for its end; tokens before that are handed on as they come (outputs.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from tandem.engine.base import Delta, EngineRequest, RankLoad, Role, Step, waiting
+from tandem.engine.mailbox import Mailbox
+from tandem.errors import EngineError
+from tandem.v1 import worker_pb2
+from tandem_sglang import requests, validation
+from tandem_sglang.data_ranks import DataRanks
+from tandem_sglang.launch import Launched
+from tandem_sglang.load import read as read_load
+from tandem_sglang.outputs import RunningRows
+from tandem_sglang.processors import Processors
+from tandem_sglang.request_stream import RequestStream
+from tandem_sglang.validation import EngineBounds
+
+if TYPE_CHECKING:
+    from tandem_sglang.inbox import Inbox
+
+
+class Traffic:
+    """Submitted, followed and ended; with the tasks that this takes. Lives on the event loop."""
+
+    def __init__(self, role: Role, processors: Processors, data_ranks: int, sharers: int) -> None:
+        """`sharers`: processes that have requests in the same engine."""
+        self._role = role
+        self._processors = processors
+        self._data_ranks = DataRanks(data_ranks, role)
+        self._sharers = sharers
+        self._begins = requests.FIRST
+        self._endpoint: tuple[str, int] | None = None
+        self._launched: Launched | None = None
+        self._bounds: EngineBounds | None = None
+        self._inbox: Inbox | None = None
+        self._streams: dict[str, RequestStream] = {}
+        """By SGLang's names."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._mailbox = Mailbox()
+        self._stepped = 0.0
+        """When the last deltas came."""
+        self._retractions = 0
+        """Retractions of ended requests."""
+
+    def begin(
+        self,
+        launched: Launched,
+        bounds: EngineBounds,
+        *,
+        endpoint: tuple[str, int] | None = None,
+        begins: str = requests.FIRST,
+    ) -> None:
+        """The engine runs: receive from it, instead of SGLang's auto_create_handle_loop, which
+        takes SIGTERM and SIGQUIT for itself and kills the process tree on either.
+
+        `endpoint`: where a PREFILL engine begins hand-overs. `begins`: how names of requests do.
+        """
+        from tandem_sglang.inbox import Inbox  # needs what comes with SGLang
+
+        self._launched, self._bounds = launched, bounds
+        self._endpoint, self._begins = endpoint, begins
+        manager = launched.manager
+        manager.event_loop = asyncio.get_running_loop()
+        self._inbox = Inbox(manager.recv_from_detokenizer, self._take)
+        manager.recv_from_detokenizer = self._inbox
+        self.own(self._handle(manager))
+
+    def submit(self, request: EngineRequest) -> None:
+        """Raises RequestError, as an Engine does."""
+        assert self._launched is not None, "submit before start"
+        assert self._bounds is not None
+        validation.check(request, self._bounds)
+        fields = requests.fields(
+            request,
+            role=self._role,
+            endpoint=self._endpoint,
+            processor=self._launched.processor,
+            steering=self._processors.steering(
+                request.logits,
+                request.embedding_bias,
+                max_tokens=request.sampling.max_tokens,
+            ),
+            rank=self._data_ranks.take(request),
+            begins=self._begins,
+        )
+        stream = RequestStream(
+            request,
+            role=self._role,
+            manager=self._launched.manager,
+            sglang_request=self._launched.new_request(**fields),
+            emit=self._emit,
+        )
+        self._streams[fields["rid"]] = stream
+        self.own(stream.run())
+
+    def cancel(self, request_id: int) -> None:
+        stream = self._streams.get(requests.rid(request_id, self._begins))
+        if stream is not None:
+            stream.cancel()
+
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
+        """Until `close`. Raises EngineError after `die`, and what `take` raises."""
+        await self._mailbox.hand_on(take)
+
+    def load(self) -> worker_pb2.Load:
+        """What its schedulers said, of which this process has a share, or without that what follows
+        from what was submitted and came back. A step of decode shows by its tokens; prefill's do
+        not show before a prompt is done, so it does not tell their age.
+        """
+        streams = self._streams.values()
+        tokenless = sum(stream.generated == 0 for stream in streams)
+        load = worker_pb2.Load(open_legs=len(streams))
+        if ranks := self.ranks():
+            # Rounded up: one that waits is seen by all, and none of them says more than it has.
+            everybody = -(-waiting(self._role, ranks) // self._sharers)
+            load.waiting_legs = min(everybody, len(streams))
+            load.kv_tokens_used = sum(rank.kv_tokens_used for rank in ranks) // self._sharers
+            load.kv_tokens_total = sum(rank.kv_tokens_total for rank in ranks) // self._sharers
+        else:
+            load.waiting_legs = tokenless
+            load.kv_tokens_used = sum(each.prompt_length + each.generated for each in streams)
+            capacity = self._launched.capacity if self._launched else 0
+            load.kv_tokens_total = capacity // self._sharers
+        if self._role is not Role.PREFILL:
+            runs = tokenless < len(streams)
+            load.step_age_ms = round((time.monotonic() - self._stepped) * 1000) if runs else 0
+        return load
+
+    def ranks(self) -> tuple[RankLoad, ...]:
+        """What the schedulers said of themselves, of all processes' requests together."""
+        return () if self._launched is None else read_load(self._launched.manager)
+
+    @property
+    def retractions(self) -> int:
+        """How often requests of this process were taken out of the batch."""
+        return self._retractions + sum(each.retractions for each in self._streams.values())
+
+    def die(self, reason: str) -> None:
+        """Nothing comes any more: whoever hands on is told why."""
+        self._mailbox.fail(
+            EngineError(f"SGLang failed: {reason}; what it printed before says more")
+        )
+
+    async def close(self) -> None:
+        """End all tasks, and `hand_on`."""
+        self._mailbox.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._inbox is not None:
+            self._inbox.ignore()
+
+    def own(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task that ends with `close`."""
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _handle(self, manager: Any) -> None:
+        try:
+            await manager.handle_loop()
+        except Exception as error:  # noqa: BLE001 - of SGLang: without this loop nothing arrives
+            self.die(f"its receiving loop raised {type(error).__name__}: {error}")
+
+    def _take(self, rows: RunningRows) -> None:
+        """Requests that have ended here meanwhile are passed over."""
+        step = []
+        columns = zip(
+            rows.rids,
+            rows.token_ids,
+            rows.cached_tokens,
+            rows.retractions,
+            rows.hand_overs,
+            strict=True,
+        )
+        for rid, token_ids, cached_tokens, retractions, hand_over in columns:
+            if (stream := self._streams.get(rid)) is not None:
+                delta = stream.take(token_ids, cached_tokens, retractions, hand_over)
+                if delta is not None:
+                    step.append(delta)
+        self._stepped = time.monotonic()
+        self._mailbox.give(step)
+
+    def _emit(self, delta: Delta) -> None:
+        if delta.end is not None:
+            stream = self._streams.pop(requests.rid(delta.request_id, self._begins))
+            self._retractions += stream.retractions
+            self._data_ranks.leave(delta.request_id)
+        self._stepped = time.monotonic()
+        self._mailbox.put([delta])
+
+
+class OverTraffic:
+    """The part of tandem.engine.base.Engine that is about requests."""
+
+    def __init__(self, traffic: Traffic) -> None:
+        self._traffic = traffic
+
+    def submit(self, request: EngineRequest) -> None:
+        self._traffic.submit(request)
+
+    def cancel(self, request_id: int) -> None:
+        self._traffic.cancel(request_id)
+
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
+        await self._traffic.hand_on(take)
+
+    def load(self) -> worker_pb2.Load:
+        return self._traffic.load()

@@ -1,0 +1,122 @@
+"""Requests that a started engine runs before any client's, as SGLang's own server does: kernels are
+compiled when they are first used, which may take minutes on a GPU. They hand over to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tandem.engine.base import Role
+from tandem.errors import StartError
+from tandem.v1 import common_pb2
+from tandem_sglang import chunks, requests
+from tandem_sglang.launch import Launched
+from tandem_sglang.validation import EngineBounds
+
+log = logging.getLogger(__name__)
+_NOBODY = "2.2.2.2"
+"""SGLang's FAKE_BOOTSTRAP_HOST: KV that is sent there, or awaited from there, has moved at once."""
+_PROMPT_TOKENS = 4
+_TOKENS = 8
+_GRAMMAR = {"regex": r"[\s\S]*"}
+"""Any text fits it: decode begins with a token that nobody chose."""
+
+
+class _Kind(NamedTuple):
+    sampling: Mapping[str, Any]
+    lora_adapter: str | None = None
+
+
+async def run(
+    launched: Launched,
+    bounds: EngineBounds,
+    *,
+    grammars: bool,
+    lora_adapters: Sequence[str] = (),
+    ranks: int = 1,
+    seconds: float,
+) -> None:
+    """One request of each kind that kernels differ by, on each of so many data-parallel ranks:
+    first by itself, because what is compiled for one row is compiled again for several, then all in
+    one batch. Those with LoRA adapters, which may be more than a batch takes, show besides that
+    each fits the model.
+
+    `grammars`: SGLang applies some. Raises StartError where they take more than `seconds`, or one
+    fails.
+    """
+    began = time.monotonic()
+    kinds = [_Kind(_plain()), _Kind(_drawn(bounds))]
+    if grammars:
+        kinds.append(_Kind(_plain() | _GRAMMAR))
+    kinds += [_Kind(_plain(), name) for name in lora_adapters]
+    rooms = itertools.count(ranks)  # prefill finds a room's rank by the remainder
+    try:
+        async with asyncio.timeout(seconds):
+            for batch in (*([kind] for kind in kinds), kinds):
+                async with asyncio.TaskGroup() as together:
+                    for kind, rank in itertools.product(batch, range(ranks)):
+                        sent = _generate(launched, bounds, kind, room=next(rooms), rank=rank)
+                        together.create_task(sent)
+    except TimeoutError:
+        raise StartError(
+            f"SGLang's first requests took more than {seconds:g} s: raise engine option "
+            "warm_up_seconds where kernels are still being compiled"
+        ) from None
+    except ExceptionGroup as failed:
+        raise StartError(
+            f"SGLang cannot run its first requests: {failed.exceptions[0]}"
+        ) from failed
+    log.info("the engine is warm", extra={"seconds": round(time.monotonic() - began, 1)})
+
+
+async def _generate(
+    launched: Launched, bounds: EngineBounds, kind: _Kind, *, room: int, rank: int
+) -> None:
+    fields: dict[str, Any] = {
+        "rid": requests.rid(-room),
+        "input_ids": list(range(min(_PROMPT_TOKENS, bounds.vocabulary))),
+        "sampling_params": dict(kind.sampling),
+        "lora_path": kind.lora_adapter,
+        "stream": True,
+        "routed_dp_rank": rank,
+        "return_logprob": True,
+        "logprob_start_len": -1,
+        "top_logprobs_num": 2,
+    }
+    if bounds.role is not Role.AGGREGATED:
+        fields |= {"bootstrap_host": _NOBODY, "bootstrap_port": 0, "bootstrap_room": room}
+    end = None
+    async for chunk in launched.manager.generate_request(launched.new_request(**fields), None):
+        end = chunks.end_of(chunk["meta_info"])
+    if end is None or end.error is not None:
+        raise StartError("no end" if end is None else str(end.error))
+
+
+def _plain() -> dict[str, Any]:
+    greedy = common_pb2.SamplingParams(
+        max_tokens=_TOKENS, top_p=1.0, top_k=1, repetition_penalty=1.0, ignore_eos=True
+    )
+    return requests.sampling_params(greedy)
+
+
+def _drawn(bounds: EngineBounds) -> dict[str, Any]:
+    """With everything that has a kernel of its own."""
+    return requests.sampling_params(
+        common_pb2.SamplingParams(
+            max_tokens=_TOKENS,
+            temperature=0.8,
+            top_p=0.9,
+            top_k=min(20, bounds.vocabulary),
+            min_p=0.01,
+            frequency_penalty=0.1,
+            presence_penalty=0.1,
+            repetition_penalty=1.1,
+            logit_bias={0: 1.0},
+            ignore_eos=True,
+        )
+    )

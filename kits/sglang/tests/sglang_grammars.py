@@ -1,0 +1,249 @@
+"""What Tandem does with grammars inside SGLang's scheduler: checks of sglang_scheduler_side.py."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from sglang.srt.constrained import xgrammar_backend
+from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, InvalidGrammarObject
+from sglang.srt.constrained.grammar_manager import GrammarManager
+from sglang.srt.managers.scheduler import Scheduler
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.model_executor.forward_batch_info import PPProxyTensors
+from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
+
+from tandem_sglang import failures, grammar_cache, grammar_queue, grammars, stages
+
+
+class Steps(xgrammar_backend.XGrammarGrammar):
+    """A grammar whose steps take what the test says, and allow what it says."""
+
+    def __init__(self, seconds: float, allowed: int | None) -> None:
+        self.seconds, self.allowed = seconds, allowed
+        self.accepted: list[int] = []
+
+
+def _steps_take_what_is_said() -> None:
+    def spend(grammar: Any) -> None:
+        end = time.thread_time() + grammar.seconds
+        while time.thread_time() < end:
+            pass
+
+    def fill(self: Any, mask: Any, row: int) -> None:
+        spend(self)
+        if self.allowed is None:
+            raise RuntimeError("secret")
+        mask[row].fill_(self.allowed)
+
+    def accept(self: Any, token: int) -> None:
+        spend(self)
+        if token == 13:
+            raise ValueError("secret")
+        self.accepted.append(token)
+
+    xgrammar_backend.XGrammarGrammar.fill_vocab_mask = fill
+    xgrammar_backend.XGrammarGrammar.accept_token = accept
+    grammars.watch()
+
+
+def watched_grammars() -> Any:
+    """Of each: what its mask became, and why it failed; and of two that fail at a token, which of
+    the next one they are given they still accept.
+    """
+    _steps_take_what_is_said()
+    seen = []
+    for seconds, allowed in ((0.0, 5), (0.0, 0), (0.12, 5), (0.0, None)):
+        grammar = Steps(seconds, allowed)
+        mask = torch.zeros((2, 1), dtype=torch.int32)
+        grammar.fill_vocab_mask(mask, 1)
+        failure = grammars.failure_of(grammar)
+        grammar.accept_token(13 if failure else 1)
+        assert grammars.failure_of(grammar) == failure
+        seen.append([mask[:, 0].tolist(), failure])
+    slow, raising = Steps(0.12, 5), Steps(0.0, 5)
+    slow.accept_token(1)
+    raising.accept_token(13)
+    found = [grammars.failure_of(each) for each in (slow, raising)]
+    for each in (slow, raising):
+        each.accept_token(2)
+    return [*seen, *found, [slow.accepted, raising.accepted]]
+
+
+class Grammar(SimpleNamespace):
+    """As one of SGLang's: whether it has come to its end, and whether it has failed."""
+
+    def is_terminated(self) -> bool:
+        return bool(self.ended)
+
+
+def _request(grammar: Any = None) -> Any:
+    return SimpleNamespace(
+        to_finish=None, finished=lambda: False, inflight_middle_chunks=0, grammar=grammar
+    )
+
+
+def _marked(ended: bool, failure: str = "") -> Grammar:
+    return Grammar(ended=ended, _tandem_failure=failure)
+
+
+def ends_of_grammars() -> Any:
+    """Which requests of a step end, and why: of one rank; of two, the other one of which says of
+    each what is in `others`; in a middle chunk, and after the request's own end; and where nothing
+    has failed here.
+    """
+    others = torch.tensor([[0, 0, 2, 1, 1, 0], [0, 0, -2, -1, -1, 0]], dtype=torch.int32)
+    found = []
+    for agree in (None, lambda codes: torch.maximum(codes, others, out=codes)):
+        step = [_marked(False), _marked(False, "too slow"), *(_marked(False) for _ in range(2))]
+        step += [_marked(True), None]
+        SamplingBatchInfo.update_regex_vocab_mask = lambda self: None
+        grammars.end_alike(agree)
+        info = SimpleNamespace(grammars=step, device="cpu")
+        SamplingBatchInfo.update_regex_vocab_mask(info)
+        reqs = [_request(grammar) for grammar in step]
+        (noted,) = failures._taken()
+        noted.tell(noted.codes, reqs)
+        found.append([each.to_finish and each.to_finish.message for each in reqs])
+        middle, ended = _request(), _request()
+        middle.inflight_middle_chunks = 1
+        ended.finished = lambda: True
+        noted.tell(noted.codes, [_request(), middle, ended, *(_request() for _ in range(3))])
+        found.append([middle.to_finish, ended.to_finish])
+    SamplingBatchInfo.update_regex_vocab_mask(SimpleNamespace(grammars=None))
+    found.append(failures._taken())
+    step = [_marked(False)] * len(step)
+    SamplingBatchInfo.update_regex_vocab_mask(SimpleNamespace(grammars=step, device="cpu"))
+    found.append(len(failures._taken()))
+    return found
+
+
+class Stage(SimpleNamespace):
+    """As much of a scheduler as SGLang's functions of a pipeline's outputs use."""
+
+    _pp_spec_relay = False
+    future_map = SimpleNamespace(stash=lambda *_: None)
+    tp_worker = SimpleNamespace(model_runner=SimpleNamespace(sampling_observer=None))
+
+    def __init__(self, *, first: bool) -> None:
+        self.pp_group = SimpleNamespace(is_first_rank=first)
+
+
+class Microbatch(SimpleNamespace):
+    return_logprob = False
+    req_pool_indices = input_ids = None
+    spec_algorithm = SimpleNamespace(is_dspark=lambda: False)
+
+    def __init__(self, reqs: list[Any]) -> None:
+        self.reqs = reqs
+
+
+def ends_in_a_pipeline() -> Any:
+    """Why the requests of three microbatches end, all of which are sampled before one is taken in:
+    on the first of two stages, and on the last, where one's form has failed. And of a fourth one,
+    before which something failed in a step whose outputs the last stage does not send.
+    """
+
+    def sample(_: Any, batch: Any) -> Any:
+        SamplingBatchInfo.update_regex_vocab_mask(
+            SimpleNamespace(grammars=[each.grammar for each in batch.reqs], device="cpu")
+        )
+        return GenerationBatchResult(next_token_ids=torch.zeros(len(batch.reqs)))
+
+    SamplingBatchInfo.update_regex_vocab_mask = lambda self: None
+    grammars.end_alike(lambda codes: None)
+    Scheduler.run_batch, Scheduler.process_batch_result = sample, lambda *_: None
+    failures.read_with_results()
+    stages.carry(grammars.tell)
+    first, last = Stage(first=True), Stage(first=False)
+
+    def microbatches(failure: str) -> list[Any]:
+        reqs = [_request(_marked(False)) for _ in range(6)]
+        reqs[2].grammar = _marked(False, failure)
+        return [Microbatch(reqs[:1]), Microbatch(reqs[1:4]), Microbatch(reqs[4:])]
+
+    def sent(batch: Any) -> Any:
+        result = Scheduler.run_batch(last, batch)
+        return PPProxyTensors(Scheduler._pp_prepare_tensor_dict(last, result, batch))
+
+    def taken_in(stage: Any, batch: Any, outputs: Any) -> Any:
+        metadata = SimpleNamespace(can_run_cuda_graph=False, fwd_batch=None)
+        result = Scheduler._pp_prep_batch_result(stage, batch, metadata, outputs)
+        Scheduler.process_batch_result(stage, batch, result)
+        return [each.to_finish and each.to_finish.message for each in batch.reqs]
+
+    of_stages = [microbatches(""), microbatches("too slow")]
+    ring = [sent(batch) for batch in of_stages[1]]
+    found = [
+        [taken_in(stage, *step) for step in zip(batches, ring, strict=True)]
+        for stage, batches in zip((first, last), of_stages, strict=True)
+    ]
+    Scheduler.run_batch(last, Microbatch([_request(_marked(False, "too slow"))]))
+    batch = Microbatch([_request(_marked(False))])
+    return [*found, taken_in(last, batch, sent(batch))]
+
+
+class Queued(SimpleNamespace):
+    """As a request of SGLang's whose grammar is being compiled."""
+
+    grammar = None
+    to_finish = None
+
+    def finished(self) -> bool:
+        return False
+
+    def set_finish_with_abort(self, *told: Any) -> None:
+        self.to_finish = told
+
+
+def compiled_grammars() -> Any:
+    """What two ranks say of each other's requests, how those end, and what is kept: one that both
+    compiled; those that one of them could not; and one that its client has cancelled. And how many
+    a load snapshot counts as each comes, and once all are ready.
+    """
+
+    def process(self: Any, req: Any) -> bool:
+        self.grammar_queue.append(req)
+        return True
+
+    def ready(self: Any) -> Any:
+        for req, grammar in zip(self.grammar_queue, self.made, strict=True):
+            if req.to_finish is not None:
+                continue
+            self.grammar_backend.set_cache(req.grammar_key, grammar)
+            if isinstance(grammar, InvalidGrammarObject):
+                req.set_finish_with_abort("secret")
+        found, self.grammar_queue = self.grammar_queue, []
+        return found
+
+    def gather(of_ranks: list[Any], own: list[bool], group: Any) -> None:
+        assert group == "group"
+        of_ranks[:] = [own, [False, True, False, False]]
+
+    GrammarManager.process_req_with_grammar = process
+    GrammarManager.get_ready_grammar_requests = ready
+    grammar_queue.watch()
+    grammar_queue.distributed = SimpleNamespace(all_gather_object=gather)
+    grammar_cache.bound(1 << 20)
+    backend = BaseGrammarBackend()
+    custom = SimpleNamespace(custom_params=None)
+    queue = [Queued(grammar_key=key, sampling_params=custom) for key in "abcd"]
+    queue[3].set_finish_with_abort("cancelled")
+    stats = SimpleNamespace(num_grammar_queue_reqs=0)
+    manager = SimpleNamespace(
+        grammar_queue=[],
+        scheduler=SimpleNamespace(metrics_reporter=SimpleNamespace(stats=stats)),
+        made=["made a", "made b", InvalidGrammarObject("secret"), "never"],
+        grammar_backend=backend,
+        grammar_sync_size=2,
+        grammar_sync_group="group",
+    )
+    counted = []
+    for req in queue:
+        GrammarManager.process_req_with_grammar(manager, req)
+        counted.append(stats.num_grammar_queue_reqs)
+    found = GrammarManager.get_ready_grammar_requests(manager)
+    counted.append(stats.num_grammar_queue_reqs)
+    return [[req.to_finish and req.to_finish[0] for req in found], dict(backend.cache), counted]

@@ -1,0 +1,130 @@
+"""What is done with an SGLang engine between its start and its first request. Over a scripted
+start: no GPU and no SGLang.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import fields
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tandem.engine.base import EngineDescription, EngineSettings, Role
+from tandem.errors import StartError
+from tandem.logits.registry import Registry
+from tandem.v1 import common_pb2, worker_pb2
+from tandem_sglang import SglangEngine, describe, setup
+from tandem_sglang.launch import Launched
+from tandem_sglang.traffic import Traffic
+
+
+class Scheduler:
+    """What SGLang's tokenizer manager sends its schedulers, in order with what else happens."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        manager = SimpleNamespace(_dispatch_to_scheduler=self.told.append)
+        given: dict[str, Any] = dict.fromkeys(field.name for field in fields(Launched))
+        self.launched = Launched(
+            **given | {"manager": manager, "freeze_request": lambda: "freeze", "schedulers": ()}
+        )
+
+    async def start(self) -> Launched:
+        self.told.append("started")
+        return self.launched
+
+    async def stop(self) -> None:
+        self.told.append("stopped")
+
+
+@pytest.fixture
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
+    made = Scheduler()
+    description = EngineDescription(
+        fingerprint=common_pb2.Fingerprint(), limits=worker_pb2.Limits()
+    )
+
+    async def warm_up(*_: Any) -> None:
+        made.told.append("warm")
+
+    monkeypatch.setattr(setup.Setup, "thread", lambda *_, **__: (made, None))
+    monkeypatch.setattr(setup.Setup, "describe", lambda *_: description)
+    monkeypatch.setattr(setup.Setup, "warm_up", warm_up)
+    monkeypatch.setattr(describe, "bounds", lambda *_, **__: None)
+    monkeypatch.setattr(Traffic, "begin", lambda *_, **__: None)
+    monkeypatch.setattr(Traffic, "ranks", lambda _: ("known",))
+    return made
+
+
+def engine(role: Role, model_path: Path) -> SglangEngine:
+    return SglangEngine(
+        role,
+        EngineSettings(
+            model_path=model_path,
+            model_name="tiny",
+            max_sequences=1,
+            host="127.0.0.1",
+            options={"server_args": '{"disable_radix_cache": true}'},
+            registry=Registry.builtin(),
+        ),
+    )
+
+
+@pytest.mark.promise("S5-474")
+@pytest.mark.parametrize("role", Role)
+async def test_schedulers_are_frozen_once_they_are_warm_and_before_anybody_s_request(
+    role: Role, model_path: Path, scheduler: Scheduler
+) -> None:
+    """What they compiled and cached meanwhile is to be among it."""
+    made = engine(role, model_path)
+    await made.start()
+    assert scheduler.told == ["started", "warm", "freeze"]
+    await made.close()
+
+
+@pytest.mark.promise("S5-474")
+async def test_schedulers_that_could_not_warm_up_are_only_stopped(
+    model_path: Path, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_: Any) -> None:
+        raise StartError("no kernel")
+
+    monkeypatch.setattr(setup.Setup, "warm_up", fails)
+    with pytest.raises(StartError, match="no kernel"):
+        await engine(Role.DECODE, model_path).start()
+    assert scheduler.told == ["started", "stopped"]
+
+
+@pytest.mark.parametrize("lingers", [0, 0.01])
+@pytest.mark.parametrize("dies", [False, True])
+async def test_an_engine_that_ends_while_it_warms_up_has_not_started(
+    dies: bool,
+    lingers: float,
+    model_path: Path,
+    scheduler: Scheduler,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`lingers`: seconds that its own requests take to end, when they are told to."""
+    warms = asyncio.Event()
+
+    async def warm_up(*_: Any) -> None:
+        warms.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            if lingers:
+                await asyncio.sleep(lingers)
+
+    monkeypatch.setattr(setup.Setup, "warm_up", warm_up)
+    made = engine(Role.DECODE, model_path)
+    starting = asyncio.create_task(made.start())
+    await warms.wait()
+    if dies:
+        made._traffic.die("a scheduler ended")
+    else:
+        await made.close()
+    with pytest.raises(StartError, match="a scheduler ended" if dies else "closed while"):
+        await asyncio.wait_for(starting, 10)

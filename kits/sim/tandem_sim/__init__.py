@@ -1,0 +1,11 @@
+"""A deterministic engine without a model: real KV bytes over real NIXL, simulated time, and faults
+on demand. docs/sim-engine.md is its manual.
+"""
+
+from tandem.engine.base import EngineKit
+from tandem_sim import forms
+from tandem_sim.engine import SimEngine
+
+__all__ = ["ENGINE", "SimEngine"]
+
+ENGINE = EngineKit(create=SimEngine, plan_forms=forms.plan)

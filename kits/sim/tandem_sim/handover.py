@@ -1,0 +1,145 @@
+"""The engine's memory and its end of the KV transfer, by role."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tandem.engine.base import EngineSettings, Role
+from tandem.errors import TandemError
+from tandem.v1 import kv_pb2
+from tandem_sim.faults import Fault
+from tandem_sim.kv_transfer.nixl import Memory
+from tandem_sim.kv_transfer.receiver import Receiver
+from tandem_sim.kv_transfer.receiver_link import Expected
+from tandem_sim.kv_transfer.sender import Export, Sender
+from tandem_sim.model import landed_of
+from tandem_sim.options import SimOptions
+from tandem_sim.sequence import Sequence as SimSequence
+
+
+class Handover:
+    """`pages` is the KV memory: uint8, shape (page_count, page_size * kv_bytes_per_token).
+
+    PREFILL has a `sender`, DECODE a `receiver`; AGGREGATED has neither, and no NIXL.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        options: SimOptions,
+        *,
+        page_count: int,
+        free: Callable[[Sequence[int]], None],
+        on_crash: Callable[[BaseException], None],
+        settings: EngineSettings,
+    ) -> None:
+        """`settings`: for what the phases say to each other; the pages travel beside it.
+
+        Raises StartError where NIXL cannot run.
+        """
+        self._options = options
+        self._memory: Memory | None = None
+        self._sender: Sender | None = None
+        self._receiver: Receiver | None = None
+        page_bytes = options.page_size * options.kv_bytes_per_token
+        if role is Role.AGGREGATED:
+            self.pages: Any = np.zeros((page_count, page_bytes), dtype=np.uint8)
+            return
+        name = f"tandem-{role.value}-{secrets.token_hex(8)}"
+        self._memory = Memory(name=name, page_count=page_count, page_bytes=page_bytes)
+        self.pages = self._memory.pages
+        token_bytes = options.kv_bytes_per_token
+        if role is Role.PREFILL:
+            self._sender = Sender(
+                self._memory,
+                token_bytes=token_bytes,
+                on_crash=on_crash,
+                tls=settings.tls,
+                limits=settings.connection_limits,
+                budget=settings.budget,
+            )
+        else:
+            self._receiver = Receiver(
+                self._memory,
+                token_bytes=token_bytes,
+                free=free,
+                on_crash=on_crash,
+                tls=settings.tls,
+            )
+
+    @property
+    def sender(self) -> Sender:
+        assert self._sender is not None, "only a prefill engine sends"
+        return self._sender
+
+    @property
+    def receiver(self) -> Receiver:
+        assert self._receiver is not None, "only a decode engine receives"
+        return self._receiver
+
+    async def start(self, host: str) -> str:
+        """The endpoint that decode engines dial; empty for other roles. Raises StartError."""
+        if self._sender is None:
+            return ""
+        address = f"[{host}]" if ":" in host else host
+        port = await self._sender.start(address, self._options.kv_port)
+        return f"{address}:{port}"
+
+    def export(
+        self,
+        sequence: SimSequence,
+        *,
+        settle: Callable[[kv_pb2.KvLanded | TandemError], None],
+        on_write: Callable[[], None],
+    ) -> None:
+        """PREFILL: give the prompt's pages to whoever offers memory for the room."""
+        self.sender.export(
+            Export(
+                landed=landed_of(sequence),
+                pages=sequence.pages[: sequence.prompt_pages],
+                wait_seconds=(
+                    sequence.request.park_seconds or self._options.handover_timeout_seconds
+                ),
+                settle=settle,
+                withheld=int(Fault.WITHHOLD in sequence.faults),
+                on_write=on_write,
+            )
+        )
+
+    def expect(
+        self,
+        sequence: SimSequence,
+        *,
+        settle: Callable[[kv_pb2.KvLanded | TandemError], None],
+    ) -> None:
+        """DECODE: offer the prompt's pages to the request's prefill engine. A request whose time is
+        over aborts its room; a lease that ends in the middle of a write costs the whole stream.
+        """
+        request = sequence.request
+        self.receiver.expect(
+            request.kv_peer,
+            Expected(
+                room=request.room,
+                pages=sequence.pages[: sequence.prompt_pages],
+                lease_seconds=self._options.handover_timeout_seconds,
+                settle=settle,
+                parked=request.parked,
+            ),
+        )
+
+    async def close(self) -> None:
+        """Settle and free everything that is being handed over, then the memory's registration."""
+        if self._sender is not None:
+            await self._sender.close()
+        if self._receiver is not None:
+            await self._receiver.close()
+        if self._memory is not None:
+            self._memory.close()
+
+    def __len__(self) -> int:
+        """Rooms that are being handed over."""
+        return sum(len(end) for end in (self._sender, self._receiver) if end is not None)

@@ -1,0 +1,207 @@
+"""The KV pool's contents and accounts, leases, and NIXL's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import zlib
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.errors import KvTransferError, TandemError
+from tandem.v1 import kv_pb2
+from tandem_sim.kv_pool import KvPool
+from tandem_sim.kv_transfer.lease import Leases
+from tandem_sim.kv_transfer.nixl import Memory, Write
+from tandem_sim.kv_transfer.sender import Export, Sender
+from tandem_sim.kv_transfer.sender_link import SenderLink
+
+PAGE_SIZE, TOKEN_BYTES = 4, 16
+Prompt = st.lists(st.integers(0, 50_000), min_size=1, max_size=40)
+
+
+def new_pool(pages: int = 20) -> KvPool:
+    memory = np.zeros((pages, PAGE_SIZE * TOKEN_BYTES), dtype=np.uint8)
+    return KvPool(memory, page_size=PAGE_SIZE, token_bytes=TOKEN_BYTES, context_length=40)
+
+
+@given(Prompt, st.data())
+def test_a_slot_follows_from_its_prefix_alone(prompt: list[int], data: st.DataObject) -> None:
+    pool = new_pool()
+    cut = data.draw(st.integers(1, len(prompt)))
+    whole = pool.allocate(pool.pages_for(len(prompt)))
+    prefix = pool.allocate(pool.pages_for(cut))
+    assert whole is not None
+    assert prefix is not None
+    pool.fill(whole, prompt)
+    pool.fill(prefix, prompt[:cut])
+    for token in range(cut):
+        assert pool.slot(whole, token) == pool.slot(prefix, token)
+
+
+@given(Prompt, st.data())
+def test_one_other_token_changes_every_slot_from_there_on(
+    prompt: list[int], data: st.DataObject
+) -> None:
+    pool = new_pool()
+    place = data.draw(st.integers(0, len(prompt) - 1))
+    other = [*prompt[:place], prompt[place] + 1, *prompt[place + 1 :]]
+    pages = [pool.allocate(pool.pages_for(len(prompt))) for _ in range(2)]
+    for own, tokens in zip(pages, (prompt, other), strict=True):
+        assert own is not None
+        pool.fill(own, tokens)
+    for token in range(len(prompt)):
+        same = pool.slot(pages[0], token) == pool.slot(pages[1], token)
+        assert same == (token < place)
+
+
+@given(Prompt, st.data())
+def test_the_checksum_notices_any_damaged_slot(prompt: list[int], data: st.DataObject) -> None:
+    pool = new_pool()
+    pages = pool.allocate(pool.pages_for(len(prompt)))
+    assert pages is not None
+    checksum = pool.fill(pages, prompt)
+    assert pool.checksum(pages, len(prompt)) == checksum
+    slots = [pool.slot(pages, token) for token in range(len(prompt))]
+    assert zlib.crc32(b"".join(slots)) == checksum
+    pool.damage(pages, data.draw(st.integers(0, len(prompt) - 1)))
+    assert pool.checksum(pages, len(prompt)) != checksum
+    pool.clear(pages)
+    assert pool.checksum(pages, len(prompt)) != checksum
+
+
+@given(st.lists(st.integers(0, 8), max_size=30))
+def test_pages_are_never_given_twice(counts: list[int]) -> None:
+    pool = new_pool()
+    held: list[list[int]] = []
+    for count in counts:
+        pages = pool.allocate(count)
+        if pages is None:
+            assert count > pool.free_pages
+            pool.release(held.pop(0))
+        else:
+            held.append(pages)
+        out = [page for pages in held for page in pages]
+        assert len(out) == len(set(out))
+        assert pool.used_tokens == len(out) * PAGE_SIZE
+
+
+async def test_a_lease_ends_once_settled_or_expired() -> None:
+    leases: Leases[int] = Leases()
+    expired: asyncio.Queue[int] = asyncio.Queue()
+    leases.grant(1, 60.0, lambda: expired.put_nowait(1))
+    leases.grant(2, 0.01, lambda: expired.put_nowait(2))
+    with pytest.raises(ValueError, match="leased already"):
+        leases.grant(1, 1.0, lambda: None)
+    async with asyncio.timeout(5):
+        assert await expired.get() == 2
+    assert list(leases) == [1]
+    assert not leases.settle(2)
+    assert leases.settle(1)
+    assert not leases.settle(1)
+    leases.grant(3, 60.0, lambda: expired.put_nowait(3))
+    leases.expire_all()
+    assert expired.get_nowait() == 3
+    assert expired.empty()
+    assert len(leases) == 0
+
+
+def new_memory(pages: int = 8) -> Memory:
+    return Memory(name=f"test-{secrets.token_hex(4)}", page_count=pages, page_bytes=256)
+
+
+async def test_pages_arrive_where_they_were_offered_and_nowhere_else() -> None:
+    source, target = new_memory(), new_memory(pages=5)
+    source.pages[:] = np.arange(8, dtype=np.uint8)[:, None]
+    peer = source.connect(target.describe(token_bytes=4))
+    write = peer.write([6, 1], [0, 4])
+    async with asyncio.timeout(10):
+        while not write.settled():
+            target.progress()
+            await asyncio.sleep(0)
+    write.release()
+    assert [int(page[0]) for page in target.pages] == [6, 0, 0, 0, 1]
+    assert (target.pages == target.pages[:, :1]).all()
+    peer.close()
+    source.close()
+    target.close()
+
+
+def test_writing_nothing_has_settled_at_once() -> None:
+    source, target = new_memory(), new_memory()
+    peer = source.connect(target.describe(token_bytes=4))
+    write = peer.write([], [])
+    assert write.settled()
+    write.release()
+    peer.close()
+
+
+@pytest.mark.parametrize("pages", [([0], [8]), ([8], [0])])
+def test_a_page_outside_the_memory_is_refused(pages: tuple[list[int], list[int]]) -> None:
+    source, target = new_memory(), new_memory()
+    peer = source.connect(target.describe(token_bytes=4))
+    with pytest.raises(KvTransferError):
+        peer.write(*pages)
+    peer.close()
+
+
+class StuckAgent:
+    """NIXL while a write neither ends nor can be cancelled."""
+
+    def __init__(self, stuck: int) -> None:
+        self.stuck = stuck
+        """Which of the writes, counted from 1, cannot be cancelled."""
+        self.released: list[int] = []
+
+    def write(self, pages: list[int], remote_pages: list[int]) -> Write:
+        return Write(self, StuckHandle(self, pages[0]), "PROC", (RuntimeError,))
+
+    def check_xfer_state(self, handle: StuckHandle) -> str:
+        return "PROC"
+
+    def close(self) -> None:
+        self.released.append(0)
+
+
+class StuckHandle:
+    def __init__(self, agent: StuckAgent, number: int) -> None:
+        self.agent, self.number = agent, number
+
+    def release(self) -> None:
+        if self.number == self.agent.stuck:
+            raise RuntimeError("NIXL_ERR_REPOST_ACTIVE")
+        self.agent.released.append(self.number)
+
+
+async def test_a_write_that_cannot_be_cancelled_holds_up_no_other_room() -> None:
+    memory = new_memory()
+    sender = Sender(memory, token_bytes=4, on_crash=lambda error: None)
+    link, agent = SenderLink(sender), StuckAgent(stuck=1)
+    link._peer = agent  # type: ignore[assignment]
+    settled: dict[int, kv_pb2.KvLanded | TandemError] = {}
+    for room in (1, 2):
+        settle = partial(settled.__setitem__, room)
+        sender.export(
+            Export(
+                landed=kv_pb2.KvLanded(room=room), pages=[room], wait_seconds=60.0, settle=settle
+            )
+        )
+        sender.on_offer(link, kv_pb2.KvOffer(room=room, pages=[room], lease_ms=60_000))
+    sender.drop_link(link)
+    assert [type(settled[room]) for room in (1, 2)] == [KvTransferError] * 2
+    assert agent.released == [2, 0]
+    assert not len(sender)
+    await sender.close()
+    memory.close()
+
+
+def test_metadata_that_is_none_is_refused() -> None:
+    source = new_memory()
+    hello = source.describe(token_bytes=4)
+    hello.agent_metadata = b"nonsense"
+    with pytest.raises(KvTransferError):
+        source.connect(hello)
