@@ -49,32 +49,32 @@ async def long_answer(subject: Subject) -> Check:
     check = Check("long answers")
     steps = _long()
     early: list[float] = []
-    late: list[float] = []
+    grown: list[float] = []
     async with subject.fresh() as (chain, probe):
 
         async def calls(request: TrialRequest, step: Brought) -> list[float]:
             before = len(probe.blocked)
             await request.step([step])
-            return probe.blocked[before:]
+            return list(probe.blocked[before:])
 
         request, begun = TrialRequest(chain), TrialRequest(chain, request_id=2)
         until = time.monotonic() + LONG_ANSWER_SECONDS
         for number, step in enumerate(steps):
             if request.over or time.monotonic() > until:
                 break
-            late += await calls(request, step)
+            grown += await calls(request, step)
             if number and not number % BEGINNING:
                 await begun.abort()
                 begun = TrialRequest(chain, request_id=2 + number)
             if not begun.over:
                 early += await calls(begun, steps[number % BEGINNING])
-    number = len(late)
+    number = len(grown)
     if number < LONG_ANSWER // 10:
         why = "the hook ends them" if request.over else "not known: the hook is too slow"
         check.summary = f"{why} ({number:,} chunks)"
         return check
     tenth = number // 10
-    begin, end = median(early[-tenth:]), median(late[-tenth:])
+    begin, end = median(early[-tenth:]), median(grown[-tenth:])
     spoken = f"{spell(begin)} a call at the start, {spell(end)} after {number:,} chunks"
     if end > GROWS_TIMES * begin and end > GROWS_SECONDS:
         check.warnings.append(

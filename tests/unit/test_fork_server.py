@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import pytest
 
-SCRIPT = Path(__file__).with_name("forked_side.py")
+SCRIPT = Path(fork_server.__file__).with_name("forked_side.py")
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(200)]
 
 
