@@ -59,6 +59,7 @@ def test_hangs_once():
 def test_of_a_gpu(kind):
     raise AssertionError
 """
+HELPERS = (ROOT / "tests" / "outcomes", ROOT / "tests" / "preloaded")
 BROKEN = """
 import os
 import pytest
@@ -90,7 +91,7 @@ def ran(folder: Path, *flags: str, **files: str) -> tuple[int, str]:
         cwd=folder,
         env=os.environ
         | {
-            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "tests" / "outcomes"))),
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *HELPERS))),
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTEST_ADDOPTS": "-Wignore -pno:cacheprovider",
         },
