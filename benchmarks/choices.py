@@ -63,7 +63,7 @@ def fill(bench: Bench, count: int) -> None:
     """Start so many requests, and say of each that its first token has come."""
     for submit in bench.submits(count):
         for each in bench.feed(submit):
-            if isinstance(each, actions.StartLeg) and each.kv_peer:
+            if isinstance(each, actions.StartLeg) and each.command.kv_peer:
                 aggregated = bench.core.state.fleet.workers[each.worker].aggregated
                 bench.now += TOKEN_SECONDS * submit.prompt_tokens
                 bench.now += 0.0 if aggregated else HANDOVER_SECONDS

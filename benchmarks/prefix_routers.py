@@ -27,7 +27,7 @@ import machine
 from tandem.endings import Outcome
 from tandem.engine.prefix_log import PrefixLog, PrefixReader
 from tandem.errors import QueueFullError
-from tandem.prefix_blocks import BLOCK_TOKENS
+from tandem.prefix_blocks import BLOCK_TOKENS, unpacked
 from tandem.v1 import router_pb2
 from tandem.worker.reports import Reports
 from tandem_router.core import actions, events
@@ -115,7 +115,7 @@ class Worker:
     def report(self, router: int) -> events.WorkerLoad:
         """What it tells a router."""
         told = self.readers[router].take()
-        tokens = sum(leg.start.to_compute or 0 for leg in self.queue)
+        tokens = sum(leg.start.command.to_compute for leg in self.queue)
         return events.WorkerLoad(
             self.key,
             len(self.queue),
@@ -220,7 +220,7 @@ class World:
     def _start(self, router: int, prefill: actions.StartLeg, decode: actions.StartLeg) -> None:
         self.starts += 1
         worker = self.workers[prefill.worker]
-        arrived, blocks, rest = self.blocks[prefill.sequence]
+        arrived, blocks, rest = self.blocks[prefill.command.sequence]
         tokens = len(blocks) * BLOCK_TOKENS + rest
         leg = Leg(router, prefill, decode, blocks, tokens, arrived)
         if len(worker.queue) >= SLOTS:
@@ -228,7 +228,8 @@ class World:
             self.at(self.now + 0.001, partial(self._refuse, leg))
             return
         worker.queue.append(leg)
-        worker.reports.began(id(leg), prefill.to_compute or 0, prefill.new_blocks)
+        command = prefill.command
+        worker.reports.began(id(leg), command.to_compute, unpacked(command.new_blocks))
         if len(worker.queue) == 1:
             self._compute(worker)
 
@@ -250,7 +251,7 @@ class World:
     def _computed(self, worker: Worker) -> None:
         leg = worker.queue.popleft()
         worker.use(leg.blocks)
-        worker.reports.ended(id(leg), leg.start.to_compute or 0)
+        worker.reports.ended(id(leg), leg.start.command.to_compute)
         self.waits.append(self.now - leg.arrived)
         if worker.queue:
             self._compute(worker)

@@ -197,7 +197,7 @@ class Router:
         worker = self._fleet.workers[action.worker]
         self.open[action.leg] = worker
         if worker.profile.phase is Phase.PREFILL:
-            self._streams[action.leg] = Stream(action.leg, *self._prompts[action.sequence])
+            self._streams[action.leg] = Stream(action.leg, *self._prompts[action.command.sequence])
         else:  # its prefill leg was started just before
             stream = self._streams[action.leg] = self._streams[action.leg - 1]
             stream.decode = action.leg

@@ -311,8 +311,8 @@ class WorkerLink:
         self._kept: dict[int, int] = {}
         """Sizes of the tasks that the worker keeps, by the number of the request."""
         self._kept_bytes = 0
-        self._starts: deque[tuple[actions.StartLeg, worker_pb2.StartLeg]] = deque()
-        """What is to be started, and how that is said; of the task only what is laid over it."""
+        self._starts: deque[actions.StartLeg] = deque()
+        """What is to be started; of the task its command has only what is laid over it."""
         self._releases: list[int] = []
         self._cancels: list[worker_pb2.CancelLeg] = []
         self._over: list[int] = []
@@ -322,13 +322,12 @@ class WorkerLink:
         """Why the core has the stream closed; None: the stream goes on."""
 
     def start(self, action: actions.StartLeg) -> None:
-        """Raises ValueError or DecodeError where it cannot be said: it must not come to light when
-        it leaves together with others.
+        """Raises DecodeError where it cannot be said: it must not come to light when it leaves
+        together with others.
         """
-        start = translate.start_leg(action)
         if action.overlay or action.made:
-            start.task = action.overlay + translate.resumption(action.made)
-        self._starts.append((action, start))
+            action.command.task = action.overlay + translate.resumption(action.made)
+        self._starts.append(action)
         self.outbox.notify()
 
     def release(self, action: actions.ReleaseLeg) -> None:
@@ -357,7 +356,7 @@ class WorkerLink:
 
     def unsent(self) -> frozenset[int]:
         """Legs whose starts have not left."""
-        return frozenset(action.leg for action, _ in self._starts)
+        return frozenset(action.leg for action in self._starts)
 
     def _take(self) -> worker_pb2.WorkerCommand | None:
         self.patience.moved = True
@@ -384,7 +383,8 @@ class WorkerLink:
         """As many of the first as make a message, with the tasks that they need."""
         starts, size = command.start, 0
         while self._starts and size < MESSAGE_BYTES and len(starts) < MOST_ITEMS:
-            action, start = self._starts.popleft()
+            action = self._starts.popleft()
+            start = action.command
             size += _ITEM_BYTES + len(start.task)
             if not (action.request and self._keeps(action)):
                 start.task = action.task + start.task

@@ -314,8 +314,9 @@ class Relay:
 
     def _start_leg(self, action: actions.StartLeg) -> None:
         link = self._workers[action.worker]
-        if link.shows and not action.canary:
-            self._frontends[action.frontend].add_run(action.sequence, link.number)
+        command = action.command
+        if link.shows and not command.canary:
+            self._frontends[command.destination].add_run(command.sequence, link.number)
         link.start(action)
 
     def _give_up_worker(self, action: actions.GiveUpWorker) -> None:

@@ -186,28 +186,6 @@ def _overlay(given: bytes) -> bytes:
     return common_pb2.Task(regeneration=again).SerializeToString()
 
 
-def start_leg(action: actions.StartLeg) -> worker_pb2.StartLeg:
-    """All but its task. Raises ValueError for what has no place in the message."""
-    return worker_pb2.StartLeg(
-        leg=action.leg,
-        destination=action.frontend,
-        sequence=action.sequence,
-        output_index=action.output_index,
-        room=action.room,
-        kv_peer=action.kv_peer,
-        timeout_ms=action.timeout_ms,
-        hold_output=action.hold_output,
-        context_only=action.context_only,
-        say_made=action.say_made,
-        say_logprobs=action.say_logprobs,
-        task_digest=action.task_digest,
-        parent_span=action.parent_span,
-        canary=action.canary,
-        to_compute=action.to_compute,
-        new_blocks=prefix_blocks.pack(action.new_blocks),
-    )
-
-
 def resumption(made: bytes) -> bytes:
     """What is laid over the task of a sequence that is resumed: nothing but what its worker said
     that it made. Raises DecodeError where that cannot be read.

@@ -160,15 +160,8 @@ def test_worker_addresses_come_as_lists_from_a_flag() -> None:
 def _start(leg: int, size: int = 1) -> actions.StartLeg:
     return actions.StartLeg(
         worker="w",
-        leg=leg,
-        frontend=1,
-        sequence=1,
-        output_index=0,
-        room=1,
-        kv_peer="",
-        timeout_ms=1,
+        command=worker_pb2.StartLeg(leg=leg, destination=1, sequence=1, room=1, timeout_ms=1),
         task=b"x" * size,
-        hold_output=False,
     )
 
 

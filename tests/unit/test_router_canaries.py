@@ -54,7 +54,7 @@ class Fleet(Bench):
     def feed(self, *batch: events.Event, after: float = 0.0) -> list[actions.Action]:
         done = super().feed(*batch, after=after)
         for each in self.starts.values():
-            self.running.setdefault(each.sequence, {})[each.worker] = each
+            self.running.setdefault(each.command.sequence, {})[each.worker] = each
         return done
 
     def end_all(self, *sick: str) -> list[set[str]]:
@@ -75,7 +75,7 @@ class Fleet(Bench):
 
     @property
     def starts(self) -> dict[str, actions.StartLeg]:
-        return {each.worker: each for each in self.of(actions.StartLeg) if each.canary}
+        return {each.worker: each for each in self.of(actions.StartLeg) if each.command.canary}
 
     def succeed(self, legs: dict[str, actions.StartLeg]) -> None:
         prefill, decode = legs.values()
@@ -94,7 +94,7 @@ class Fleet(Bench):
     def serve(self, first: int, error: TandemError | None = None) -> list[str]:
         """A client's request, to its end. Returns its workers."""
         self.submit(first)
-        legs = {each.worker: each for each in self.of(actions.StartLeg) if not each.canary}
+        legs = {each.worker: each for each in self.of(actions.StartLeg) if not each.command.canary}
         if error is None:
             self.succeed(legs)
         else:
@@ -203,7 +203,7 @@ def test_a_retry_waits_for_a_worker_that_is_being_proved() -> None:
     fleet.submit(2)
     assert {each.worker for each in fleet.legs()} == {"prefill-0", "decode-0"}, "others pass it"
     fleet.succeed(canary)
-    assert [(each.sequence, each.worker) for each in fleet.legs()] == [
+    assert [(each.command.sequence, each.worker) for each in fleet.legs()] == [
         (1, "prefill-0"),
         (1, "decode-1"),
     ]
@@ -331,7 +331,7 @@ def test_it_takes_a_slot_before_whoever_waits_and_never_one_too_many() -> None:
     fleet.feed(events.LegClosed("prefill-0", prefill.number, Outcome.FINISHED))
     fleet.feed(events.LegClosed("decode-0", decode.number, Outcome.FINISHED))
     assert {*fleet.starts} == {"prefill-7", "decode-0"}
-    assert [each for each in fleet.of(actions.StartLeg) if not each.canary] == []
+    assert [each for each in fleet.of(actions.StartLeg) if not each.command.canary] == []
 
 
 @pytest.mark.promise("S5-262")
@@ -340,7 +340,7 @@ def test_one_that_hangs_ends_at_its_deadline() -> None:
     fleet.new(Phase.PREFILL)
     fleet.new(Phase.DECODE)
     legs = fleet.starts
-    assert {each.timeout_ms for each in legs.values()} == {5000}
+    assert {each.command.timeout_ms for each in legs.values()} == {5000}
     fleet.feed(events.Tick(), after=5.0)
     assert {each.leg for each in fleet.of(actions.CancelLeg)} == {
         each.leg for each in legs.values()
@@ -571,12 +571,13 @@ def test_its_legs_are_said_to_be_its_own() -> None:
     fleet.new(Phase.PREFILL, has_hook=True)
     prefill, decode = fleet.starts.values()
     for each in (prefill, decode):
-        assert translate.start_leg(each).canary
-        assert (each.frontend, each.hold_output, each.parent_span) == (0, False, 0)
-    assert decode.kv_peer == "kv-of-prefill-0"
+        command = each.command
+        assert command.canary
+        assert (command.destination, command.hold_output, command.parent_span) == (0, False, 0)
+    assert decode.command.kv_peer == "kv-of-prefill-0"
     fleet.succeed(fleet.starts)
     fleet.submit()
-    assert [each.canary for each in fleet.legs()] == [False, False]
+    assert [each.command.canary for each in fleet.legs()] == [False, False]
 
 
 @pytest.mark.promise("S5-261")

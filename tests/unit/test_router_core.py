@@ -253,7 +253,7 @@ def test_what_waits_in_vain_may_go_to_another_router_unless_some_of_it_has_begun
     bench = Bench(pair_wait_seconds=5.0, max_queue=10)
     bench.submit(1, n=3)
     begun = bench.of(actions.StartLeg)
-    assert len({each.sequence for each in begun}) == 2, "the third waits"
+    assert len({each.command.sequence for each in begun}) == 2, "the third waits"
     bench.submit(4, n=2)
     bench.feed(events.WorkerDraining("decode-0", True))
     bench.feed(events.Tick(), after=5.0)
@@ -332,9 +332,9 @@ def test_a_request_is_admitted_or_refused_as_a_whole() -> None:
 def test_each_sequence_of_a_request_has_its_own_legs_and_room() -> None:
     bench = Bench(prefill=2, decode=2)
     starts = [each for each in bench.submit(n=3) if isinstance(each, actions.StartLeg)]
-    assert [each.output_index for each in starts] == [0, 0, 1, 1, 2, 2]
+    assert [each.command.output_index for each in starts] == [0, 0, 1, 1, 2, 2]
     assert len({each.leg for each in starts}) == 6
-    assert len({each.room for each in starts}) == 3
+    assert len({each.command.room for each in starts}) == 3
     assert {each.worker for each in starts} == {"prefill-0", "prefill-1", "decode-0", "decode-1"}
 
 
@@ -351,7 +351,7 @@ def test_the_higher_priority_starts_first_and_equals_in_their_order() -> None:
         bench.close(prefill)
         bench.close(decode)
         running.append(bench.of(actions.StartLeg))
-        order.append(running[-1][0].sequence)
+        order.append(running[-1][0].command.sequence)
     assert order == [4, 6, 3, 5]
 
 
@@ -383,7 +383,7 @@ def test_numbers_up_to_the_last_one_and_those_of_an_ended_request_may_be_used() 
     for leg in bench.of(actions.StartLeg):
         bench.close(leg)
     bench.submit(2**64 - 1)
-    assert bench.legs()[0].sequence == 2**64 - 1
+    assert bench.legs()[0].command.sequence == 2**64 - 1
 
 
 def test_a_request_is_cancelled_by_its_first_number_alone() -> None:
@@ -400,13 +400,13 @@ def test_a_decode_leg_is_told_the_endpoint_and_the_room_of_its_prefill_leg() -> 
     bench = Bench(prefill=2, decode=2)
     bench.submit()
     prefill, decode = bench.legs()
-    assert (prefill.worker, prefill.kv_peer) == ("prefill-0", "")
-    assert (decode.worker, decode.kv_peer) == ("decode-0", "kv-of-prefill-0")
-    assert prefill.room == decode.room != 0
+    assert (prefill.worker, prefill.command.kv_peer) == ("prefill-0", "")
+    assert (decode.worker, decode.command.kv_peer) == ("decode-0", "kv-of-prefill-0")
+    assert prefill.command.room == decode.command.room != 0
     bench.submit(2)
     prefill, decode = bench.legs()
     assert (prefill.worker, decode.worker) == ("prefill-1", "decode-1")
-    assert decode.kv_peer == "kv-of-prefill-1"
+    assert decode.command.kv_peer == "kv-of-prefill-1"
 
 
 def test_a_slot_is_free_only_when_its_leg_has_closed() -> None:
@@ -420,7 +420,7 @@ def test_a_slot_is_free_only_when_its_leg_has_closed() -> None:
     bench.close(starts[0], Outcome.CANCELLED)
     assert not bench.of(actions.StartLeg), "decode has no free slot yet"
     bench.close(starts[1], Outcome.CANCELLED)
-    assert bench.legs()[0].sequence == 3
+    assert bench.legs()[0].command.sequence == 3
 
 
 _MORE: dict[type, Any] = {str: "x", int: 1, bytes: b"x"}
@@ -808,7 +808,7 @@ def test_decode_is_held_for_what_prefill_has_to_say_and_released_once() -> None:
         bench.worker(Phase.PREFILL, has_hook=has_hook)
         bench.submit(**wanted)
         prefill, decode = bench.legs()
-        assert (prefill.hold_output, decode.hold_output) == (False, held)
+        assert (prefill.command.hold_output, decode.command.hold_output) == (False, held)
         verdict = events.LegVerdict(prefill.worker, prefill.leg, False)
         bench.feed(verdict)
         assert len(bench.of(actions.ReleaseLeg)) == held
@@ -844,7 +844,7 @@ def test_both_legs_engines_say_log_probabilities_where_decodes_classifiers_are_g
     bench = Bench(decode=0)
     bench.worker(Phase.DECODE, has_hook=True, has_classifiers=True, judges_logprobs=judges)
     bench.submit()
-    assert [leg.say_logprobs for leg in bench.legs()] == [judges, judges]
+    assert [leg.command.say_logprobs for leg in bench.legs()] == [judges, judges]
 
 
 def test_each_attempt_is_judged_anew() -> None:
@@ -857,7 +857,7 @@ def test_each_attempt_is_judged_anew() -> None:
     bench.close(decode, Outcome.FAILED, error=EngineError("no"), retryable=True)
     bench.close(prefill, Outcome.CANCELLED)
     prefill, decode = bench.legs()
-    assert decode.hold_output, "the verdict was on another run"
+    assert decode.command.hold_output, "the verdict was on another run"
     bench.feed(events.LegVerdict(prefill.worker, prefill.leg, False))
     assert [each.leg for each in bench.of(actions.ReleaseLeg)] == [decode.leg]
 
@@ -933,7 +933,7 @@ def test_each_attempt_is_told_what_is_left_of_the_deadline() -> None:
     bench.now += 4.0
     bench.close(starts[0])
     bench.close(starts[1])
-    assert [each.timeout_ms for each in bench.legs()] == [6_000, 6_000]
+    assert [each.command.timeout_ms for each in bench.legs()] == [6_000, 6_000]
 
 
 def test_a_retry_is_told_what_is_left_of_the_deadline() -> None:
@@ -943,7 +943,7 @@ def test_a_retry_is_told_what_is_left_of_the_deadline() -> None:
     bench.now += 3.0
     bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
     bench.close(decode, Outcome.CANCELLED)
-    assert [each.timeout_ms for each in bench.legs()] == [7_000, 7_000]
+    assert [each.command.timeout_ms for each in bench.legs()] == [7_000, 7_000]
 
 
 # --- a request that its worker may have died of ---
@@ -977,7 +977,7 @@ def test_those_that_were_together_on_a_worker_that_died_may_risk_one_more() -> N
         bench.worker(Phase.DECODE, index)
     _crash(bench, "decode-0")
     assert bench.ends() == []
-    again = [each.worker for each in bench.of(actions.StartLeg) if each.kv_peer]
+    again = [each.worker for each in bench.of(actions.StartLeg) if each.command.kv_peer]
     assert sorted(again) == ["decode-1", "decode-2"]
     _crash(bench, "decode-1")
     assert [code for _, code in bench.ends()] == ["worker_lost"]
@@ -994,7 +994,9 @@ def test_a_second_death_ends_it_also_where_it_was_not_alone() -> None:
     bench.worker(Phase.DECODE, 1)
     bench.worker(Phase.DECODE, 2, other_legs=2)
     _crash(bench, "decode-0")
-    assert {each.worker for each in bench.of(actions.StartLeg) if each.kv_peer} == {"decode-1"}
+    assert {each.worker for each in bench.of(actions.StartLeg) if each.command.kv_peer} == {
+        "decode-1"
+    }
     _crash(bench, "decode-1")
     assert [code for _, code in bench.ends()] == ["worker_lost"] * 2
     assert not bench.of(actions.StartLeg)
@@ -1008,7 +1010,7 @@ def test_what_had_not_reached_the_worker_is_tried_again_freely() -> None:
     bench.worker(Phase.DECODE, 1)
     _crash(bench, "decode-0", unsent=frozenset({unsent}))
     assert bench.ends() == [(1, "worker_lost")], "it was alone there"
-    assert {each.sequence for each in bench.of(actions.StartLeg)} == {2}
+    assert {each.command.sequence for each in bench.of(actions.StartLeg)} == {2}
 
 
 @pytest.mark.promise("S6-142")
@@ -1198,7 +1200,7 @@ def test_slots_that_other_routers_hold_are_not_given_away() -> None:
     bench.feed(events.WorkerLoad("prefill-0", 2))
     assert not bench.of(actions.StartLeg), "one of the two is ours, the other still another's"
     bench.feed(events.WorkerLoad("prefill-0", 1))
-    assert [each.sequence for each in bench.legs()] == [2, 2]
+    assert [each.command.sequence for each in bench.legs()] == [2, 2]
     assert bench.core.state.fleet.workers[prefill.worker].other_legs == 0
 
 
@@ -1209,7 +1211,7 @@ def test_what_others_hold_is_known_before_the_first_leg_is_started() -> None:
     bench.submit(3, n=3)
     bench.worker(Phase.PREFILL, 1, max_sequences=9)
     bench.worker(Phase.DECODE, 1, max_sequences=3, other_legs=2)
-    assert [each.sequence for each in bench.legs()] == [3, 3], "one slot of three is free"
+    assert [each.command.sequence for each in bench.legs()] == [3, 3], "one slot of three is free"
 
 
 def test_a_worker_that_others_load_is_chosen_after_an_idle_one() -> None:
@@ -1230,7 +1232,7 @@ def test_a_sequence_that_finds_its_worker_full_waits_again_and_loses_no_attempt(
     assert not bench.of(actions.StartLeg), "it is full until it reports again"
     bench.feed(events.WorkerLoad("prefill-0", 0))
     again = bench.legs()
-    assert [each.sequence for each in again] == [1, 1]
+    assert [each.command.sequence for each in again] == [1, 1]
     bench.close(again[0])
     bench.close(again[1])
     assert bench.at_rest()
@@ -1262,7 +1264,7 @@ def test_a_burst_that_is_refused_waits_again_in_its_order() -> None:
         bench.feed(closed)
     assert len(bench.core.state.waiting) == 5
     bench.feed(events.WorkerLoad("prefill-0", 0))
-    assert [each.sequence for each in bench.of(actions.StartLeg)][::2] == [1, 2, 3, 4]
+    assert [each.command.sequence for each in bench.of(actions.StartLeg)][::2] == [1, 2, 3, 4]
 
 
 def test_a_refused_sequence_waits_no_longer_than_its_deadline_and_the_queue_s_bound() -> None:
@@ -1350,7 +1352,7 @@ def test_a_retry_takes_another_pair_and_waits_until_both_old_legs_are_closed() -
     bench.close(decode, Outcome.CANCELLED)
     again = bench.legs()
     assert again[0].worker != prefill.worker
-    assert again[0].room != prefill.room
+    assert again[0].command.room != prefill.command.room
     assert bench.core.state.counts.retries == 1
     bench.close(again[0], Outcome.FAILED, error=EngineError("no"), retryable=True)
     assert bench.ends() == [(1, "engine_error")], "one retry is the bound"
@@ -1374,7 +1376,7 @@ def test_a_retry_that_waits_for_another_pair_lets_others_have_the_one_it_avoids(
         assert bench.legs()[0].worker == "prefill-0"
     bench.submit(5)
     bench.close(busy[0])
-    assert [(each.sequence, each.worker) for each in bench.legs()] == [
+    assert [(each.command.sequence, each.worker) for each in bench.legs()] == [
         (1, "prefill-1"),
         (1, "decode-0"),
     ]
@@ -1522,7 +1524,7 @@ def test_a_slot_that_becomes_free_by_any_event_is_given_away_at_once() -> None:
         bench.submit(2)
         assert not bench.of(actions.StartLeg)
         free(bench, prefill)
-        assert [each.sequence for each in bench.of(actions.StartLeg)] == [2, 2]
+        assert [each.command.sequence for each in bench.of(actions.StartLeg)] == [2, 2]
 
 
 def test_queued_sequences_outlive_the_last_pair_by_a_bound() -> None:

@@ -99,7 +99,7 @@ def test_after_a_bound_its_stream_is_given_up_and_what_showed_nothing_runs_elsew
     report(bench, FAILOVER + 1, legs=2)
     assert not bench.of(actions.GiveUpWorker), "it is said once"
     bench.feed(events.WorkerDown("decode-0", reason, died=False))
-    assert bench.ends() == [(shown.sequence, "worker_lost")]
+    assert bench.ends() == [(shown.command.sequence, "worker_lost")]
     assert bench.core.snapshot().counts.retries == 1
 
 

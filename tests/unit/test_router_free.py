@@ -456,4 +456,4 @@ def test_whoever_is_next_once_a_key_has_given_slots_back_starts_at_once() -> Non
     bench.feed(events.LegStarted(mine[1].worker, mine[1].leg), after=10.0)
     bench.close(mine[0])
     bench.close(mine[1])
-    assert [each.sequence for each in bench.of(actions.StartLeg)] == [6, 6]
+    assert [each.command.sequence for each in bench.of(actions.StartLeg)] == [6, 6]

@@ -55,12 +55,13 @@ def test_a_context_only_request_is_a_prefill_leg_and_leaves_a_voucher() -> None:
     b = bench()
     b.submit(context_only=True)
     (leg,) = b.of(actions.StartLeg)
-    assert (leg.worker, leg.context_only, leg.hold_output) == ("prefill-0", True, False)
+    assert leg.worker == "prefill-0"
+    assert (leg.command.context_only, leg.command.hold_output) == (True, False)
     b.feed(parked(leg))
     assert not b.done
     b.close(leg)
     (given,) = b.of(actions.GiveVoucher)
-    assert given.voucher == Voucher(leg.room, "kv-of-prefill-0", "tiny", DIGEST, (7,))
+    assert given.voucher == Voucher(leg.command.room, "kv-of-prefill-0", "tiny", DIGEST, (7,))
     assert given.expires_at == b.now + 60
     assert b.ends() == []
     assert b.cancelled() == []
@@ -74,7 +75,7 @@ def test_a_generation_only_request_is_a_decode_leg_in_the_room_of_the_parked_kv(
     b.submit(2, voucher=found)
     (leg,) = b.of(actions.StartLeg)
     assert leg.worker == "decode-0"
-    told = leg.room, leg.kv_peer, leg.task_digest, leg.hold_output
+    told = leg.command.room, leg.command.kv_peer, leg.command.task_digest, leg.command.hold_output
     assert told == (found.room, "kv-of-prefill-0", DIGEST, False)
     b.feed(events.LegStarted(leg.worker, leg.leg))
     b.close(leg)
@@ -162,7 +163,7 @@ def test_of_two_that_wait_with_one_voucher_the_second_is_refused_when_its_turn_c
         b.submit(first, voucher=found)
         assert b.ends() == []
     b.feed(events.LegClosed(running[0].worker.key, running[0].number, Outcome.FINISHED))
-    assert [each.sequence for each in b.of(actions.StartLeg)] == [4]
+    assert [each.command.sequence for each in b.of(actions.StartLeg)] == [4]
     assert b.ends() == [(5, VoucherError.code)]
 
 
@@ -206,7 +207,7 @@ def test_it_waits_for_prefill_alone_and_in_its_turn() -> None:
     assert not b.of(actions.StartLeg)
     b.feed(parked(leg))
     b.close(leg)
-    assert [each.sequence for each in b.of(actions.StartLeg)] == [3]
+    assert [each.command.sequence for each in b.of(actions.StartLeg)] == [3]
     b.close(prefill)
 
 
@@ -220,7 +221,7 @@ def test_what_needs_decode_alone_goes_before_what_needs_both() -> None:
     b.submit(4, voucher=found)
     b.close(prefill)
     b.close(decode)
-    assert [each.sequence for each in b.of(actions.StartLeg)] == [4]
+    assert [each.command.sequence for each in b.of(actions.StartLeg)] == [4]
 
 
 def test_prefill_s_terminate_ends_it_whatever_is_propagated() -> None:
@@ -367,7 +368,7 @@ def test_a_half_that_a_worker_did_not_begin_waits_for_another(second: bool, erro
     b.close(leg, Outcome.FAILED, error=error, retryable=True)
     (again,) = b.of(actions.StartLeg)
     assert again.worker != leg.worker
-    assert not second or again.room == found.room
+    assert not second or again.command.room == found.room
     assert b.ends() == []
 
 
@@ -438,12 +439,13 @@ class Chance:
     def step(self) -> None:
         getattr(self, self.dice.choice(self.KINDS))()
         for start in self.b.of(actions.StartLeg):
-            assert start.worker not in self.full[start.sequence] or not start.context_only
+            command = start.command
+            assert start.worker not in self.full[command.sequence] or not command.context_only
         self.full_ends += sum(code == ParkingFullError.code for _, code in self.b.ends())
         for given in self.b.of(actions.GiveVoucher):
             self.vouchers.append(given.voucher)
             self.given += 1
-        self.resumed += sum(bool(each.task_digest) for each in self.b.of(actions.StartLeg))
+        self.resumed += sum(bool(each.command.task_digest) for each in self.b.of(actions.StartLeg))
 
     KINDS = (*["submit"] * 6, *["leg"] * 14, "cancel", "worker", "time")
 

@@ -94,7 +94,9 @@ def test_a_task_is_let_go_as_soon_as_decode_has_its_kv() -> None:
 def test_a_task_of_several_outputs_is_held_until_none_of_them_may_start(last: int) -> None:
     bench = Bench(memory=100)
     bench.submit(1, n=2, task=b"x" * 40)
-    decode = {each.sequence: each for each in bench.of(actions.StartLeg) if each.kv_peer}
+    decode = {
+        each.command.sequence: each for each in bench.of(actions.StartLeg) if each.command.kv_peer
+    }
     bench.feed(events.LegStarted(decode[3 - last].worker, decode[3 - last].leg))
     assert bench.core.budget.held == 40
     bench.feed(events.LegStarted(decode[last].worker, decode[last].leg))

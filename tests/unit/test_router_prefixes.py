@@ -14,7 +14,7 @@ import pytest
 from test_router_core import Bench
 from test_router_policies import PLAIN, worker
 
-from tandem.prefix_blocks import BLOCK_TOKENS
+from tandem.prefix_blocks import BLOCK_TOKENS, unpacked
 from tandem_router.core import events
 from tandem_router.core.actions import StartLeg
 from tandem_router.core.free import FreeWorkers, Index
@@ -375,16 +375,19 @@ def large(prefill: int, **profile: Any) -> Bench:
 def test_a_leg_is_booked_and_told_as_what_its_worker_is_to_compute() -> None:
     bench = large(1)
     first, second = (started(bench, n, BLOCKS)[0] for n in (1, 2))
-    assert [first.to_compute, second.to_compute] == [650, 10]
-    assert [sorted(each.new_blocks) for each in (first, second)] == [[*BLOCKS], []]
+    assert [first.command.to_compute, second.command.to_compute] == [650, 10]
+    assert [sorted(unpacked(each.command.new_blocks)) for each in (first, second)] == [
+        [*BLOCKS],
+        [],
+    ]
     worker = bench.core.state.fleet.workers[first.worker]
     assert worker.tokens == 660
     counts = bench.core.state.counts
     assert (counts.prompt_tokens, counts.cached_tokens) == (1300, 640)
     bench.close(first)
     assert worker.tokens == 10
-    decode = [each for each in bench.done if isinstance(each, StartLeg)]
-    assert all(each.to_compute is None and not each.new_blocks for each in decode)
+    decode = [each.command for each in bench.done if isinstance(each, StartLeg)]
+    assert all(not each.HasField("to_compute") and not each.new_blocks for each in decode)
 
 
 @pytest.mark.promise("S5-257")
@@ -392,7 +395,7 @@ def test_the_outputs_of_a_request_prefill_once_on_one_worker() -> None:
     bench = large(4, max_sequences=4)
     legs = started(bench, 1, BLOCKS, n=4)
     assert len({each.worker for each in legs}) == 1
-    assert [each.to_compute for each in legs] == [650, 10, 10, 10]
+    assert [each.command.to_compute for each in legs] == [650, 10, 10, 10]
     legs = started(bench, 11, range(50, 60), n=4)
     assert len({each.worker for each in legs}) == 1
 
@@ -430,11 +433,11 @@ def test_a_worker_that_connects_anew_holds_nothing_until_it_says_so() -> None:
     assert bench.core.state.fleet.prefixes.count == 0
     report = CacheReport(anew=True, entered=BLOCKS[:5], left=())
     bench.feed(events.WorkerLoad(leg.worker, 0, prompt_tokens=0, cache=report))
-    assert started(bench, 2, BLOCKS)[0].to_compute == 5 * BLOCK_TOKENS + 10
+    assert started(bench, 2, BLOCKS)[0].command.to_compute == 5 * BLOCK_TOKENS + 10
 
 
 def test_a_worker_without_a_cache_is_sent_what_nobody_expects_to_be_there() -> None:
     bench = large(1)
     report = CacheReport(anew=False, entered=(), left=(), keeps_none=True)
     bench.feed(events.WorkerLoad("prefill-0", 0, prompt_tokens=0, cache=report))
-    assert [started(bench, n, BLOCKS)[0].to_compute for n in (1, 2)] == [650, 650]
+    assert [started(bench, n, BLOCKS)[0].command.to_compute for n in (1, 2)] == [650, 650]

@@ -12,7 +12,7 @@ from tandem.errors import EngineError, InvalidRequestError
 from tandem.v1 import common_pb2, worker_pb2
 from tandem_router import translate
 from tandem_router.core import actions, events, resuming
-from tandem_router.core.values import Phase
+from tandem_router.core.values import MOST_TOKENS, Phase
 
 pytestmark = pytest.mark.promise("S5-217", "S5-218")
 Legs = tuple[actions.StartLeg, actions.StartLeg]
@@ -53,13 +53,13 @@ def reason(bench: Bench) -> str:
 def test_another_worker_goes_on_from_all_that_was_made() -> None:
     bench = stack()
     legs = begun(bench)
-    assert (legs[0].say_made, legs[1].say_made, legs[1].made) == (False, True, b"")
+    assert (legs[0].command.say_made, legs[1].command.say_made, legs[1].made) == (False, True, b"")
     bench.feed(made(legs[1], b"ab"), made(legs[1], b"c"))
     lose(bench, legs)
     prefill, decode = bench.legs()
     assert decode.worker != legs[1].worker
     assert {prefill.made, decode.made} == {b"abc"}
-    assert {prefill.say_made, decode.say_made} == {False}
+    assert {prefill.command.say_made, decode.command.say_made} == {False}
     bench.feed(events.LegStarted(decode.worker, decode.leg))
     bench.close(prefill)
     bench.close(decode)
@@ -70,7 +70,7 @@ def test_another_worker_goes_on_from_all_that_was_made() -> None:
 def test_what_was_made_is_kept_of_those_alone_who_ask() -> None:
     bench = stack()
     legs = begun(bench, resume=False)
-    assert not legs[1].say_made
+    assert not legs[1].command.say_made
     bench.feed(made(legs[1]))
     lose(bench, legs)
     assert bench.ends() == [(1, "worker_lost")]
@@ -83,6 +83,19 @@ def test_the_prompt_of_what_was_made_counts_in_the_load_of_prefill() -> None:
     bench.feed(made(legs[1]), made(legs[1]))
     lose(bench, legs)
     assert bench.core.state.fleet.workers["prefill-0"].cost == (10 + 2) / 2
+
+
+def test_a_resumed_prompt_is_no_longer_than_a_message_can_say() -> None:
+    bench = Bench(0, 0)
+    bench.worker(Phase.PREFILL, 0, context_length=MOST_TOKENS)
+    for index in range(2):
+        bench.worker(Phase.DECODE, index, context_length=MOST_TOKENS, other_legs=1)
+    legs = begun(bench, prompt_tokens=MOST_TOKENS - 1, max_tokens=1)
+    assert legs[0].command.to_compute == MOST_TOKENS - 1
+    bench.feed(made(legs[1]), made(legs[1]))
+    lose(bench, legs)
+    prefill, _ = bench.legs()
+    assert prefill.command.to_compute == MOST_TOKENS
 
 
 def test_a_sequence_is_resumed_once() -> None:
@@ -158,13 +171,13 @@ def test_an_engine_s_failure_alone_is_no_death() -> None:
 def test_what_was_held_begins_again() -> None:
     bench = stack()
     legs = begun(bench, want_report=True)
-    assert legs[1].hold_output
+    assert legs[1].command.hold_output
     bench.feed(made(legs[1]))
     bench.feed(events.WorkerDown(legs[1].worker, "it died"))
     bench.close(legs[0], Outcome.CANCELLED)
     prefill, decode = bench.legs()
     assert {prefill.made, decode.made} == {b""}
-    assert (decode.hold_output, decode.say_made) == (True, True)
+    assert (decode.command.hold_output, decode.command.say_made) == (True, True)
 
 
 def test_what_prefill_was_to_say_it_has_said_before_a_resumption() -> None:
@@ -173,7 +186,7 @@ def test_what_prefill_was_to_say_it_has_said_before_a_resumption() -> None:
     bench.close(legs[0])  # releases
     bench.feed(made(legs[1]))
     bench.feed(events.WorkerDown(legs[1].worker, "it died"))
-    assert not bench.legs()[1].hold_output
+    assert not bench.legs()[1].command.hold_output
 
 
 def test_a_client_that_has_its_end_loses_nothing_with_the_worker() -> None:
@@ -234,7 +247,7 @@ def test_a_blocked_output_that_is_made_again_forgets_what_was_made() -> None:
     bench.close(legs[0])
     bench.close(legs[1], Outcome.REGENERATE, overlay=b"again")
     prefill, decode = bench.legs()
-    assert (decode.overlay, decode.made, decode.say_made) == (b"again", b"", True)
+    assert (decode.overlay, decode.made, decode.command.say_made) == (b"again", b"", True)
     bench.feed(events.LegStarted(decode.worker, decode.leg), made(decode, b"second"))
     lose(bench, (prefill, decode))
     assert [(leg.overlay, leg.made) for leg in bench.legs()] == [(b"again", b"second")] * 2

@@ -157,7 +157,7 @@ def test_what_waits_for_a_revision_that_goes_waits_for_another_such_pair() -> No
     for leg in sorted(legs, key=lambda each: each.number):
         bench.feed(events.LegStarted(leg.worker.key, leg.number))
         bench.feed(events.LegClosed(leg.worker.key, leg.number, Outcome.FINISHED))
-    assert [each.sequence for each in bench.of(actions.StartLeg)] == [2, 2]
+    assert [each.command.sequence for each in bench.of(actions.StartLeg)] == [2, 2]
     bench.feed(events.WorkerDraining("prefill-2", True))
     bench.feed(events.Tick(), after=WAIT - 0.1)
     assert not bench.ends()

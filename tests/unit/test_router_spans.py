@@ -82,7 +82,7 @@ class Bench:
 def test_each_sequence_has_a_span_and_its_legs_hang_on_it() -> None:
     bench = Bench()
     bench.submit(n=2)
-    assert [leg.parent_span for leg in bench.legs()] == [FIRST, FIRST, FIRST + 1, FIRST + 1]
+    assert [leg.command.parent_span for leg in bench.legs()] == [FIRST, FIRST, FIRST + 1, FIRST + 1]
     for leg in bench.legs():
         bench.close(leg, Outcome.FINISHED)
     first, second = bench.spans()
@@ -98,7 +98,7 @@ def test_each_sequence_has_a_span_and_its_legs_hang_on_it() -> None:
 def test_a_router_that_makes_no_spans_hands_the_frontend_s_on() -> None:
     bench = Bench()
     bench.submit(first_span=0)
-    assert [leg.parent_span for leg in bench.legs()] == [PARENT, PARENT]
+    assert [leg.command.parent_span for leg in bench.legs()] == [PARENT, PARENT]
     for leg in bench.legs():
         bench.close(leg, Outcome.FINISHED)
     assert bench.spans() == []
@@ -107,7 +107,7 @@ def test_a_router_that_makes_no_spans_hands_the_frontend_s_on() -> None:
 def test_what_the_frontend_does_not_trace_costs_no_action() -> None:
     bench = Bench()
     bench.submit(parent_span=0, first_span=0)
-    assert [leg.parent_span for leg in bench.legs()] == [0, 0]
+    assert [leg.command.parent_span for leg in bench.legs()] == [0, 0]
     for leg in bench.legs():
         bench.close(leg, Outcome.FINISHED)
     assert bench.spans() == []

@@ -89,18 +89,18 @@ def test_a_large_message_of_few_parts_is_parsed(message: Any) -> None:
 def _start(leg: int) -> actions.StartLeg:
     return actions.StartLeg(
         worker="w",
-        leg=leg,
-        frontend=2**32 - 1,
-        sequence=2**64 - 1,
-        output_index=1023,
-        room=2**63 - 1,
-        kv_peer="host.of.a.worker:12345",
-        timeout_ms=2**32 - 1,
+        command=worker_pb2.StartLeg(
+            leg=leg,
+            destination=2**32 - 1,
+            sequence=2**64 - 1,
+            output_index=1023,
+            room=2**63 - 1,
+            kv_peer="host.of.a.worker:12345",
+            timeout_ms=2**32 - 1,
+            hold_output=True,
+            parent_span=2**64 - 1,
+        ),
         task=b"",
-        overlay=b"",
-        request=0,
-        hold_output=True,
-        parent_span=2**64 - 1,
     )
 
 

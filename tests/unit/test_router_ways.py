@@ -244,7 +244,7 @@ def test_a_phase_that_gave_up_its_leg_brings_no_canary() -> None:
     lost = KvTransferError("the other phase was cancelled")
     fleet.close(decode, Outcome.FAILED, error=lost, retryable=True)
     fleet.feed(events.Tick(), after=30.0)
-    assert not [each for each in fleet.of(actions.StartLeg) if each.canary]
+    assert not [each for each in fleet.of(actions.StartLeg) if each.command.canary]
 
 
 def test_several_are_filled_alike() -> None:

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from tandem.errors import TandemError
-from tandem.prefix_blocks import Blocks
-from tandem.v1 import router_pb2
+from tandem.v1 import router_pb2, worker_pb2
 from tandem_router.core.lost_hits import LostHits
 from tandem_router.core.story import Moment, Story
 from tandem_router.core.values import ServedModel, Voucher
@@ -16,38 +15,20 @@ from tandem_router.core.values import ServedModel, Voucher
 
 class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     worker: str
-    leg: int
-    frontend: int
-    sequence: int
-    output_index: int
-    room: int
-    kv_peer: str
-    """For a decode leg: where its prefill worker hands over."""
-    timeout_ms: int
+    command: worker_pb2.StartLeg
+    """All that the worker is told, but for its task."""
     task: bytes
     """As its frontend sent it: the same object for all legs of a request."""
     overlay: bytes = b""
     """Laid over the task: fields that replace its own."""
-    request: int = 0
-    """The number of its request, where other legs run the same task; 0: none does."""
-    hold_output: bool
-    context_only: bool = False
-    say_made: bool = False
-    """A decode leg whose worker is to say what its engine makes."""
-    say_logprobs: bool = False
-    """Decode's classifiers are given them, so its engine and prefill's say them."""
     made: bytes = b""
     """What the sequence goes on from, as LegMade said it; empty: it begins."""
-    task_digest: bytes = b""
-    """What task the KV was parked for that a decode leg goes on from; empty: it was not."""
-    parent_span: int = 0
-    """The parent of the leg's span; 0: not traced."""
-    canary: bool = False
-    """No frontend's: see canaries.py."""
-    to_compute: int | None = None
-    """Prefill: tokens of the prompt that its worker's cache is not expected to have."""
-    new_blocks: Blocks = ()
-    """Prefill: the prompt's blocks that its worker was not known to have, in any order."""
+    request: int = 0
+    """The number of its request, where other legs run the same task; 0: none does."""
+
+    @property
+    def leg(self) -> int:
+        return self.command.leg
 
 
 class ReleaseLeg(msgspec.Struct, frozen=True):

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tandem import prefix_blocks
 from tandem.endings import Outcome
 from tandem.prefix_blocks import Blocks
+from tandem.v1 import worker_pb2
 from tandem_router.core.actions import CancelLeg, QueueWait, ReleaseLeg, StartLeg
 from tandem_router.core.picking import Pair, Pick, Picked
 from tandem_router.core.resuming import Made
 from tandem_router.core.sequences import Leg, Request, Sequence, Stage
 from tandem_router.core.state import State
-from tandem_router.core.values import MOST_MS, Phase, Voucher
+from tandem_router.core.values import MOST_MS, MOST_TOKENS, Phase, Voucher
 from tandem_router.core.worker import Worker
 
 _ROOM_DRAWS = 16
@@ -119,26 +121,28 @@ class Legs:
         state.actions.append(
             StartLeg(
                 worker=worker.key,
-                leg=leg.number,
-                frontend=request.frontend,
-                sequence=sequence.number,
-                output_index=sequence.output_index,
-                room=sequence.room,
-                kv_peer=kv_peer,
-                timeout_ms=min(max(1, left_ms), MOST_MS),
+                command=worker_pb2.StartLeg(
+                    leg=leg.number,
+                    destination=request.frontend,
+                    sequence=sequence.number,
+                    output_index=sequence.output_index,
+                    room=sequence.room,
+                    kv_peer=kv_peer,
+                    timeout_ms=min(max(1, left_ms), MOST_MS),
+                    hold_output=held,
+                    context_only=request.context_only,
+                    say_made=says_made,
+                    say_logprobs=says_logprobs,
+                    task_digest=b"" if voucher is None else voucher.task_digest,
+                    parent_span=sequence.span,
+                    canary=request.canary,
+                    to_compute=min(tokens, MOST_TOKENS) if is_prefill else None,
+                    new_blocks=prefix_blocks.pack(sent),
+                ),
                 task=request.task,
                 overlay=sequence.overlay,
-                request=request.number,
-                hold_output=held,
-                context_only=request.context_only,
-                say_made=says_made,
-                say_logprobs=says_logprobs,
                 made=bytes(made.steps) if made else b"",
-                task_digest=b"" if voucher is None else voucher.task_digest,
-                parent_span=sequence.span,
-                canary=request.canary,
-                to_compute=tokens if is_prefill else None,
-                new_blocks=sent,
+                request=request.number,
             )
         )
         return leg

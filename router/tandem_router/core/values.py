@@ -182,6 +182,8 @@ class Needs(NamedTuple):
 NOTHING: Final = Needs()
 MOST_MS: Final = 2**32 - 1
 """The longest time that a message can say, in milliseconds."""
+MOST_TOKENS: Final = 2**32 - 1
+"""The most tokens that a message can say."""
 
 
 class Offer(NamedTuple):

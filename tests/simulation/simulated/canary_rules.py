@@ -131,16 +131,18 @@ class CanaryRules:
 
     def judge_start(self, action: actions.StartLeg) -> LegBook:
         """The leg; its sequence begins with the first of two."""
+        command = action.command
         worker = self._books.workers[action.worker]
-        sequence = self._open.get(action.sequence)
+        sequence = self._open.get(command.sequence)
         if sequence is None:
             sequence = self._begin(action, worker)
         phase, tokens = worker.profile.phase, len(action.task)
-        leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output, tokens)
+        room, hold = command.room, command.hold_output
+        leg = LegBook(action.leg, worker, phase, sequence, room, hold, tokens)
         if worker.free < 1 or not worker.fit or self._on(worker, sequence):
             self._fault(f"a canary is started on {worker}, which takes none or runs one")
-        told = action.frontend, action.output_index, action.hold_output, action.context_only
-        if told != (0, 0, False, False) or action.request or action.parent_span:
+        told = command.destination, command.output_index, command.parent_span
+        if told != (0, 0, 0) or action.request or command.hold_output or command.context_only:
             self._fault(f"a canary is started as no canary: {action}")
         if leg.phase is Phase.PREFILL:
             sequence.prefill = leg
@@ -150,13 +152,14 @@ class CanaryRules:
         return leg
 
     def _begin(self, action: actions.StartLeg, worker: WorkerBook) -> SequenceBook:
-        if action.sequence in self._numbers or self._books.draining:
-            self._fault(f"canary {action.sequence} is started twice, or while the router drains")
-        self._numbers.add(action.sequence)
+        command = action.command
+        if command.sequence in self._numbers or self._books.draining:
+            self._fault(f"canary {command.sequence} is started twice, or while the router drains")
+        self._numbers.add(command.sequence)
         make = make_of(worker.profile)
         seconds = self._bounds.canary_seconds
         submit = submits.submit(
-            action.sequence,
+            command.sequence,
             frontend=0,
             n=1,
             model=make[0],
@@ -164,23 +167,24 @@ class CanaryRules:
             task=action.task,
         )
         request = RequestBook(submit, make, self.now, self.now + seconds, canary=True)
-        sequence = SequenceBook(request, (0, action.sequence), 0, 0, self.now, stage="running")
+        sequence = SequenceBook(request, (0, command.sequence), 0, 0, self.now, stage="running")
         request.sequences.append(sequence)
-        self._open[action.sequence] = sequence
+        self._open[command.sequence] = sequence
         if len(self._open) > MOST_OPEN:
             self._fault(f"{len(self._open)} canaries run")
         return sequence
 
     def _pair(self, action: actions.StartLeg, sequence: SequenceBook, decode: LegBook) -> None:
+        command = action.command
         prefill = sequence.prefill
         if prefill is None or prefill.worker.profile.fingerprint != (
             decode.worker.profile.fingerprint
         ):
-            self._fault(f"canary {action.sequence} has no matching pair")
+            self._fault(f"canary {command.sequence} has no matching pair")
             return
         sequence.pair = pair = prefill.worker, decode.worker
-        if action.kv_peer != prefill.worker.profile.kv_endpoint:
-            self._fault(f"canary {action.sequence} is sent to {action.kv_peer} for its KV")
+        if command.kv_peer != prefill.worker.profile.kv_endpoint:
+            self._fault(f"canary {command.sequence} is sent to {command.kv_peer} for its KV")
         if not any(self._is_due(each) for each in pair):
             self._fault(f"{pair} are tried, and neither is to be, or not yet")
         for worker, other in (pair, pair[::-1]):

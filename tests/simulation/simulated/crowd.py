@@ -121,13 +121,13 @@ class Crowd:
                 self.served[self._keys[action.sequence]].refused += 1
 
     def _start(self, now: float, leg: actions.StartLeg) -> None:
-        legs = self._legs[leg.sequence]
+        legs = self._legs[leg.command.sequence]
         legs.append(leg)
         if len(legs) == 2:
-            hold = self._hold[leg.sequence]
-            served = self.served[self._keys[leg.sequence]]
+            hold = self._hold[leg.command.sequence]
+            served = self.served[self._keys[leg.command.sequence]]
             served.began.append(now)
-            served.waits.append(now - self._came[leg.sequence])
+            served.waits.append(now - self._came[leg.command.sequence])
             served.slot_seconds += min(hold, self._until - now)
             for each in legs:
                 closed = events.LegClosed(each.worker, each.leg, Outcome.FINISHED)

@@ -51,7 +51,7 @@ class Garbler:
         them: of what cannot be read there nobody knows that it came before.
         """
         request = request_of(trace_id)
-        self._ran[action.frontend, action.worker][action.sequence] = request
+        self._ran[action.command.destination, action.worker][action.command.sequence] = request
         if not self._unreadable.isdisjoint(waiting):
             self._dice.spoilt.add(request)
 

@@ -199,9 +199,9 @@ class RouterProcess:
                     self.share_rules.started(action.worker)
                 elif isinstance(action, RequestEnded):
                     self.share_rules.ended(action.story)
-                if isinstance(action, StartLeg) and not action.canary:
+                if isinstance(action, StartLeg) and not action.command.canary:
                     submit = self.core.state.legs[action.leg].sequence.request.submit
-                    link = self.relay._frontends.get(action.frontend)
+                    link = self.relay._frontends.get(action.command.destination)
                     waiting = [each for _, each in getattr(link, "_payloads", ())]
                     self.garbler.started(action, submit.trace_id, waiting)
             for (event, begin), end in zip(taken, ends, strict=True):

@@ -860,16 +860,17 @@ class RouterRules:
         return waits and not self.books.expects_pair(sequence.request, avoided)
 
     def _judge_start_leg(self, action: actions.StartLeg) -> None:
+        command = action.command
         if action.leg <= self._last_leg:
             self.fault(f"leg number {action.leg} is used twice")
         self._last_leg = action.leg
         worker = self.books.workers.get(action.worker)
-        if action.canary and worker is not None:
+        if command.canary and worker is not None:
             leg = self.canaries.judge_start(action)
             worker.legs[leg.number] = self.books.legs[leg.number] = leg
             self.books.health.started(leg)
             return
-        sequence = self.books.sequences.get((action.frontend, action.sequence))
+        sequence = self.books.sequences.get((command.destination, command.sequence))
         if worker is None or sequence is None:
             self.fault(f"leg {action.leg} is started for nobody, or nowhere")
             return
@@ -878,19 +879,21 @@ class RouterRules:
         gone_on = sequence.gone_on
         tokens = sequence.request.tokens
         if phase is Phase.PREFILL:
-            booked = action.to_compute
+            said = command.HasField("to_compute")
+            booked = command.to_compute if said else None
             tokens = worker.cache.start(
                 action.leg,
                 sequence.request.asked.prompt_blocks,
                 tokens,
-                None if booked is None else booked - gone_on,
+                None if booked is None else booked - min(gone_on, 2**32 - 1 - tokens),
                 self.fault,
                 block=tandem_router.core.worker.BLOCK_TOKENS,
                 forgets=self.forgets,
             )
         expected = 0 if phase is Phase.PREFILL else sequence.request.submit.expected_tokens
         tokens += max(gone_on, expected)
-        leg = LegBook(action.leg, worker, phase, sequence, action.room, action.hold_output, tokens)
+        room, hold = command.room, command.hold_output
+        leg = LegBook(action.leg, worker, phase, sequence, room, hold, tokens)
         self._start_rules(action, leg)
         if sequence.request.half:
             self._half_rules(action, sequence, leg)
@@ -920,22 +923,23 @@ class RouterRules:
             self.fault(f"{sequence.key} is kept at {leg.worker}, which is further behind")
 
     def _start_rules(self, action: actions.StartLeg, leg: LegBook) -> None:
+        command = action.command
         sequence, submit, worker = leg.sequence, leg.sequence.request.submit, leg.worker
         if worker.free < 1 or not worker.takes:
             self.fault(f"leg {leg.number} is started on {worker.key}, which takes none")
         if make_of(worker.profile) != sequence.request.make:
             self.fault(f"leg {leg.number} is started on {worker.key}, of another make")
         left = min(max(1, int((sequence.request.deadline - self.now) * 1000)), 2**32 - 1)
-        if action.timeout_ms != left:
-            self.fault(f"leg {leg.number} has {action.timeout_ms} ms, not the {left} that are left")
+        if command.timeout_ms != left:
+            self.fault(f"leg {leg.number} has {command.timeout_ms} ms of {left} that are left")
         if (action.task, action.overlay) != (sequence.request.task, sequence.overlay):
             self.fault(f"leg {leg.number} gets another task than its request has")
         if bool(action.request) != (submit.n > 1):
             self.fault(
                 f"leg {leg.number}: that its task is others' too is not said, or is no truth"
             )
-        if action.output_index != sequence.index:
-            self.fault(f"leg {leg.number} has output index {action.output_index}")
+        if command.output_index != sequence.index:
+            self.fault(f"leg {leg.number} has output index {command.output_index}")
         for other in self.books.legs.values():
             if (other.room == leg.room) != (other.sequence is sequence) or not leg.room:
                 self.fault(f"legs {other.number} and {leg.number}: rooms {other.room}, {leg.room}")
@@ -950,11 +954,12 @@ class RouterRules:
         made = sequence.made
         expected = b"" if made is None or not made.used else made.steps
         says = made is not None and not made.used and phase is Phase.DECODE
-        if (action.made, action.say_made) != (expected, says):
+        if (action.made, action.command.say_made) != (expected, says):
             self.fault(f"leg {action.leg} goes on from {action.made!r}, not from {expected!r}")
 
     def _half_rules(self, action: actions.StartLeg, sequence: SequenceBook, leg: LegBook) -> None:
         """What must be true of a leg that is all of its sequence, and of whose turn it is."""
+        command = action.command
         submit, worker, books = sequence.request.submit, leg.worker, self.books
         voucher = sequence.request.voucher
         kv_peer, digest, room = "", b"", leg.room
@@ -967,8 +972,8 @@ class RouterRules:
             sequence.decode = leg
         if worker not in _preferred([each for each in may if each.free], None):
             self.fault(f"{sequence.key} is started on {worker}, and a better one is free")
-        told = action.context_only, action.kv_peer, action.task_digest, action.room
-        if told != (submit.context_only, kv_peer, digest, room) or action.hold_output:
+        told = command.context_only, command.kv_peer, command.task_digest, command.room
+        if told != (submit.context_only, kv_peer, digest, room) or command.hold_output:
             self.fault(f"leg {leg.number} is told {told}")
         self._turn_rules(sequence, None)
         self._runs(sequence)
@@ -985,6 +990,7 @@ class RouterRules:
         self, action: actions.StartLeg, sequence: SequenceBook, decode: LegBook
     ) -> None:
         """What must be true of the two legs together, and of whose turn it is."""
+        command = action.command
         prefill = sequence.prefill
         if prefill is None or sequence.stage != "waiting":
             self.fault(f"sequence {sequence.key} is started while it is {sequence.stage}")
@@ -993,21 +999,21 @@ class RouterRules:
         mine, theirs = prefill.worker.profile, decode.worker.profile
         if mine.fingerprint != theirs.fingerprint:
             self.fault(f"{pair} do not match")
-        if action.kv_peer != mine.kv_endpoint:
-            self.fault(f"leg {decode.number} is sent to {action.kv_peer} for its KV")
+        if command.kv_peer != mine.kv_endpoint:
+            self.fault(f"leg {decode.number} is sent to {command.kv_peer} for its KV")
         submit = sequence.request.submit
         held = mine.has_hook or submit.want_report or submit.prompt_logprobs
         held = held and not (sequence.made is not None and sequence.made.used)
-        if action.hold_output != held:
-            self.fault(f"leg {decode.number}: hold_output is {action.hold_output}")
-        if action.say_logprobs != theirs.judges_logprobs:
-            self.fault(f"leg {decode.number}: say_logprobs is {action.say_logprobs}")
+        if command.hold_output != held:
+            self.fault(f"leg {decode.number}: hold_output is {command.hold_output}")
+        if command.say_logprobs != theirs.judges_logprobs:
+            self.fault(f"leg {decode.number}: say_logprobs is {command.say_logprobs}")
         if pair == sequence.avoided:
             self.fault(f"sequence {sequence.key} is tried again on the pair that failed")
         self._turn_rules(sequence, pair)
         if decode.worker not in self._preferred_decode(sequence, prefill.worker):
             self.fault(f"{sequence.key} is started on {decode.worker}, and a better one is free")
-        if action.context_only or action.task_digest:
+        if command.context_only or command.task_digest:
             self.fault(f"leg {decode.number} of a pair is told that it runs alone")
         sequence.pair = pair
         self._runs(sequence)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tandem import prefix_blocks
 from tandem.endings import Outcome
 from tandem.errors import QueueFullError, RouterLostError, TandemError
 from tandem.v1 import router_pb2
@@ -187,19 +188,20 @@ class Router:
     # --- what the core asks for ------------------------------------------------------------------
 
     def _start_leg(self, action: actions.StartLeg) -> None:
-        request = self._requests[action.sequence]
-        hand_over = self._hand_overs.pop(action.room, None)
+        command = action.command
+        request = self._requests[command.sequence]
+        hand_over = self._hand_overs.pop(command.room, None)
         if hand_over is None:
-            hand_over = self._hand_overs[action.room] = HandOver()
+            hand_over = self._hand_overs[command.room] = HandOver()
         worker = self._workers[action.worker]
         leg = Leg(
-            action.leg,
-            action.sequence,
+            command.leg,
+            command.sequence,
             request,
             worker,
             self,
-            action.to_compute or 0,
-            action.new_blocks,
+            command.to_compute,
+            prefix_blocks.unpacked(command.new_blocks),
             hand_over,
         )
         if worker.up.profile.phase is Phase.PREFILL:
