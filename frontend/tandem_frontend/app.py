@@ -281,8 +281,8 @@ def _not_found(path: str) -> str:
             return each.below
     *others, last = sorted((each.path for each in spoken()), key=COMPLETION.path.__eq__)
     return (
-        f"There is no {path[:200]} here; what generates is at {', '.join(others)} and {last}, and /"
-        " lists all there is"
+        f"There is no {path[:200]} here; answers are generated at {', '.join(others)} and {last},"
+        " and / lists all paths"
     )
 
 

@@ -38,7 +38,7 @@ class KeyMetrics:
         self._good = Gauge("tandem_frontend_keys", "Keys that are good now.", registry=registry)
         self._stale = Gauge(
             "tandem_frontend_key_file_stale",
-            "1 while the keys are not those of the key file as it is: it cannot be used, or has"
+            "1 while the keys in use are not those of the key file: the file cannot be used, or has"
             " only just changed.",
             registry=registry,
         )

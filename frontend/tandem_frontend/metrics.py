@@ -67,8 +67,8 @@ class Metrics:
         self.prompt_tokens = _counter("prompt_tokens", "Prompt tokens submitted.", registry)
         self._ignored_fields = Counter(
             "tandem_frontend_ignored_fields",
-            "Fields and tools that requests had and answers do without, by name; `_other`: those"
-            " that are not in the tables of what is dropped.",
+            "Fields and tools that requests had and answers do without, by name; `_other`: all that"
+            " are in no table of dropped fields and tools.",
             ["field"],
             registry=registry,
         )

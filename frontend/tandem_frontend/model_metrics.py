@@ -74,8 +74,8 @@ class NamesMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._stale = Gauge(
             "tandem_frontend_model_names_file_stale",
-            "1 while the names of models are not those of their file as it is: it cannot be used,"
-            " or has only just changed.",
+            "1 while the names of models in use are not those of their file: the file cannot be"
+            " used, or has only just changed.",
             registry=registry,
         )
         self.failures = Counter(

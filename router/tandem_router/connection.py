@@ -33,7 +33,7 @@ MOST_EVENTS = 65_536
 """In one frame; more are no worker's."""
 UNLISTED = "it is no longer listed, or no longer this router's share"
 _ENDED = "it ended its stream"
-_OUR_FAULT = "the router made an error; its log has it"
+_OUR_FAULT = "the router failed; see the router's log"
 
 
 class WorkerConnection:

@@ -6,8 +6,11 @@ of its own, so it asks for one `Reading`, which is taken on the event loop.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -130,7 +133,12 @@ class RouterCollector(Collector):
         yield _counter("relayed_frames", "Frames that workers sent.", reading.relayed_frames)
         yield from _workers(core.workers)
         yield from _trusts(reading.workers, core.trusts)
-        yield _policy_failures(reading.policy_failures)
+        yield _crossed(
+            "policy_failures",
+            "Choices of an operator's policy that were not followed: least_loaded made them.",
+            {"phase": Phase, "reason": Failure},
+            reading.policy_failures,
+        )
         yield from _discovery(reading)
 
 
@@ -212,18 +220,6 @@ def _trusts(workers: Iterable[Listed], trusts: Mapping[str, TrustSnapshot]) -> I
     yield from (faults, failures, ejections, ejected)
 
 
-def _policy_failures(failures: Mapping[tuple[Phase, Failure], int]) -> Metric:
-    family = CounterMetricFamily(
-        "tandem_router_policy_failures",
-        "Choices of an operator's policy that were not followed: least_loaded made them.",
-        labels=["phase", "reason"],
-    )
-    for phase in Phase:
-        for reason in Failure:
-            family.add_metric([phase.value, reason.value], failures.get((phase, reason), 0))
-    return family
-
-
 def _counters(counts: Counts) -> Iterator[Metric]:
     yield _labelled("requests", "Requests by end.", "outcome", counts.requests, OUTCOMES)
     yield _labelled(
@@ -241,20 +237,13 @@ def _counters(counts: Counts) -> Iterator[Metric]:
         counts.pairs_rejected,
         _REJECTIONS,
     )
-    legs = CounterMetricFamily("tandem_router_legs", "Closed legs.", labels=["phase", "outcome"])
-    for phase in Phase:
-        for outcome in Outcome:
-            legs.add_metric([phase.value, outcome.value], counts.legs[phase, outcome])
-    yield legs
-    ways = CounterMetricFamily(
-        "tandem_router_ways",
+    yield _crossed("legs", "Closed legs.", {"phase": Phase, "outcome": Outcome}, counts.legs)
+    yield _crossed(
+        "ways",
         "Sequences that were started in both phases, by the way that they went and why.",
-        labels=["way", "reason"],
+        {"way": Way, "reason": Reason},
+        counts.ways,
     )
-    for way in Way:
-        for reason in Reason:
-            ways.add_metric([way.value, reason.value], counts.ways[way, reason])
-    yield ways
     yield _counter(
         "prompt_tokens", "Tokens of prompts sent to prefill workers.", counts.prompt_tokens
     )
@@ -293,6 +282,16 @@ def _labelled(
     family = CounterMetricFamily(f"tandem_router_{name}", text, labels=[label])
     for value in known:
         family.add_metric([value], values.get(value, 0))
+    return family
+
+
+def _crossed(
+    name: str, text: str, labels: Mapping[str, type[Enum]], values: Mapping[Any, int]
+) -> CounterMetricFamily:
+    """A counter whose labels take every combination of their enums' members."""
+    family = CounterMetricFamily(f"tandem_router_{name}", text, labels=list(labels))
+    for members in itertools.product(*labels.values()):
+        family.add_metric([each.value for each in members], values.get(members, 0))
     return family
 
 

@@ -23,7 +23,7 @@ from tandem.errors import InternalError, InvalidRequestError, WorkerError
 from tandem.prefix_blocks import session_text
 from tandem.tracing.spans import Tracer
 from tandem.v1 import worker_pb2
-from tandem_router import inspection, spans, story_line, suspects, translate
+from tandem_router import action_log, inspection, spans, story_line, translate
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
 from tandem_router.core.story import Story
@@ -89,6 +89,7 @@ class Relay:
         self.lists_workers = False
         """Discovery lists some."""
         self._carry_out: dict[type[Any], Callable[[Any], None]] = {
+            **action_log.WRITERS,
             actions.StartLeg: self._start_leg,
             actions.ReleaseLeg: lambda action: self._workers[action.worker].release(action),
             actions.CancelLeg: lambda action: self._workers[action.worker].cancel(action),
@@ -97,18 +98,11 @@ class Relay:
             actions.QueueWait: lambda wait: self._frontends[wait.frontend].add_queue_wait(wait),
             actions.RequestEnded: self._request_ended,
             actions.SequenceTraced: self._trace,
-            actions.WorkerDied: suspects.log_death,
-            actions.WorkerStalled: _log_stalled,
             actions.GiveUpWorker: self._give_up_worker,
-            actions.CanaryFailed: _log_canary,
-            actions.WorkerEjected: _log_ejected,
-            actions.WorkerReturned: _log_returned,
             actions.HitsLost: self._warn_of_lost_hits,
             actions.RefuseFrontend: self._refuse_frontend,
             actions.FleetChanged: self._set_fleet,
             actions.WorkerPaired: lambda action: self._workers[action.worker].pair(),
-            actions.PairRejected: _log_rejected,
-            actions.SettleOverdue: _log_overdue,
         }
 
     @property
@@ -425,44 +419,3 @@ def _failed(action: actions.Action) -> list[events.Event]:
 
 def _complain(complaints: Complaints, message: str, address: str, fault: str) -> None:
     complaints.warn(message, WorkerError.code, address=address, reason=fault)
-
-
-def _log_rejected(action: actions.PairRejected) -> None:
-    log.warning(
-        "pair refused",
-        extra={"worker": action.worker, "reason": action.reason, "count": action.pairs},
-    )
-
-
-def _log_stalled(action: actions.WorkerStalled) -> None:
-    said = "a worker's engine has work and makes no step: it gets nothing new"
-    if not action.stalled:
-        said = "a worker's engine makes steps again"
-    log.warning(said, extra={"address": action.worker, "seconds": action.step_age})
-
-
-def _log_canary(action: actions.CanaryFailed) -> None:
-    log.warning(
-        "a canary failed: no KV has moved between two workers",
-        extra={"prefill": action.prefill, "decode": action.decode, "reason": action.reason},
-    )
-
-
-def _log_ejected(action: actions.WorkerEjected) -> None:
-    log.error(
-        "worker ejected",
-        extra={"address": action.worker, "reason": action.reason, "seconds": action.seconds},
-    )
-
-
-def _log_returned(action: actions.WorkerReturned) -> None:
-    log.warning(
-        "worker no longer ejected", extra={"address": action.worker, "reason": action.reason}
-    )
-
-
-def _log_overdue(action: actions.SettleOverdue) -> None:
-    log.warning(
-        "a cancelled leg is overdue; its slot stays taken",
-        extra={"trace_id": action.trace_id, "worker": action.worker, "leg": action.leg},
-    )

@@ -18,7 +18,7 @@ _LISTS = ("models", "logits_processors")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     new = actions.add_parser(
-        "new", help="Print a new key, which is shown only now, and its line for the key file."
+        "new", help="Print a new key, which is shown only now, and the key's line for the key file."
     )
     new.add_argument("name", help="Name of the key in metrics, audit logs and other components.")
     for name in _LIMITS:
@@ -54,7 +54,7 @@ def keys(arguments: argparse.Namespace, console: Console) -> int:
     )
     parse(line, f"the key {arguments.name!r}")
     sys.stderr.write(f"The key, which is shown only now:\n{key}\n")
-    sys.stderr.write("Its line for the key file (the setting api_keys_file):\n")
+    sys.stderr.write("The key's line for the key file (the setting api_keys_file):\n")
     sys.stderr.flush()
     sys.stdout.write(line.decode() + "\n")
     return 0

@@ -240,5 +240,5 @@ def _ending(status: int) -> str:
 def tail(log: Path) -> str:
     """The end of a log, to be shown below a failure."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    shown = "\n".join(f"    {line}" for line in lines[-TAIL_LINES:]) or "    (it wrote nothing)"
+    shown = "\n".join(f"    {line}" for line in lines[-TAIL_LINES:]) or "    (no output)"
     return f"  the end of {log}:\n{shown}"

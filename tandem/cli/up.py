@@ -23,7 +23,7 @@ from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
 from tandem.errors import StartError
 
 START_SECONDS = {"sim": 60.0, "sglang": 600.0}
-SIMULATED = "The engine is simulated: what it answers are random words."
+SIMULATED = "The engine is simulated: its answers are random words."
 PLAYGROUND = "playground"
 OFFERED = (PLAYGROUND, "allow_reports")
 """Settings of the frontend that are on here, where nobody but the machine's user comes, unless the

@@ -210,15 +210,17 @@ class SequenceHook:
         self._added += characters
         most = self.loaded.entry.max_added_chars
         if self._added > most:
-            raise InvalidVerdictError(f"it added more than {most} characters (max_added_chars)")
+            raise InvalidVerdictError(
+                f"the hook added more than {most} characters (max_added_chars)"
+            )
 
     def _held(self, verdict: Verdict, piece: Piece, final: bool) -> int:
         """How many of the last tokens stay behind. Raises InvalidVerdictError."""
         held = verdict.hold_tokens
         if not 0 <= held <= len(self._tokens) + len(piece.token_ids):
-            raise InvalidVerdictError("it holds more tokens than there are")
+            raise InvalidVerdictError("the hook holds more tokens than there are")
         if held and final:
-            raise InvalidVerdictError("it holds tokens on the last chunk")
+            raise InvalidVerdictError("the hook holds tokens on the last chunk")
         return held
 
     def _release(self, piece: Piece, verdict: Verdict, held: int) -> Piece:

@@ -42,12 +42,12 @@ def plain(answer: Any) -> Verdict:
     if not issubclass(type(answer), Verdict):
         if inspect.iscoroutine(answer):
             answer.close()  # else Python complains that nobody awaited it
-        raise InvalidVerdictError(f"it answered {name_of(type(answer))}, not a verdict")
+        raise InvalidVerdictError(f"the hook answered {name_of(type(answer))}, not a verdict")
     given, given_reason, held = answer.text, answer.reason, answer.hold_tokens
     action = _plain_text(answer.action) or ""
     text = _plain_text(given)
     if text is None:
-        raise InvalidVerdictError(f"its verdict's text is {name_of(type(given))}, not str")
+        raise InvalidVerdictError(f"the verdict's text is {name_of(type(given))}, not str")
     reason = _plain_text(given_reason)
     if reason is None and action == "terminate":
         raise InvalidVerdictError(f"terminate's reason is {name_of(type(given_reason))}, not str")
@@ -67,8 +67,8 @@ def counted_as(verdict: Verdict, text: str) -> HookVerdict:
     """
     action = verdict.action
     if len(verdict.text) > MAX_TEXT_CHARS:
-        raise InvalidVerdictError(f"its verdict's text is longer than {MAX_TEXT_CHARS} characters")
-    _check_unicode(verdict.text, "its verdict's text")
+        raise InvalidVerdictError(f"the verdict's text is longer than {MAX_TEXT_CHARS} characters")
+    _check_unicode(verdict.text, "the verdict's text")
     if action == "emit":
         return "emit" if verdict.text == text else "rewrite"
     if action == "suppress":
@@ -80,7 +80,7 @@ def counted_as(verdict: Verdict, text: str) -> HookVerdict:
             )
         _check_unicode(verdict.reason, "terminate's reason")
         return "terminate"
-    raise InvalidVerdictError("it answered an unknown action")
+    raise InvalidVerdictError("the hook answered an unknown action")
 
 
 def _check_unicode(text: str, what: str) -> None:
@@ -95,4 +95,4 @@ def words_of(failed: Failed) -> str:
     """Names what went wrong without the hook's own words, which may quote the text."""
     if type(failed.error) is InvalidVerdictError:
         return str(failed.error)
-    return "it took longer than its timeout" if failed.overdue else failed.kind
+    return "the hook took longer than its timeout" if failed.overdue else failed.kind

@@ -238,7 +238,7 @@ class Demultiplexer:
             if len(again) < len(cut):
                 state.fail(lost)
             elif again:
-                state.lost_routers += not drained
+                state.dispatch.lost_routers += not drained
                 route.dispatcher.submit_again(state, again)
 
     # --- inside ---
@@ -325,7 +325,9 @@ class Demultiplexer:
         if stream.unsent(first) or not state.silent(first):
             return stream.unsent(first)
         begun = any(self._output.runs(each) for each in range(first, first + state.n))
-        return drained or not (begun or state.submission.submit.context_only or state.lost_routers)
+        return drained or not (
+            begun or state.submission.submit.context_only or state.dispatch.lost_routers
+        )
 
     def _runs(self, stream: RouterStream, state: RequestState, first: int) -> bool:
         """Whether a prompt went by the stream, and not all its choices have ended."""

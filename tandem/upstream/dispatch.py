@@ -39,7 +39,7 @@ BATCH_SECONDS = 0.05
 """From one batch to the next. It is twice as large, or where the router has refused some of the
 last one for want of room, half as large.
 """
-_TURN = attrgetter("turn")
+_TURN = attrgetter("dispatch.turn")
 
 
 class Dispatcher:
@@ -142,13 +142,13 @@ class Dispatcher:
         """
         streams = self._others(but)
         if not streams:
-            state.waits_until = self._clock() + self._patience
+            state.dispatch.waits_until = self._clock() + self._patience
             self._wait(state, firsts)
         else:
             stream = self._choice.of(streams, state.submission, len(firsts) * state.n)
             seconds = max(0.0, state.deadline - self._clock())
             stream.submit([state.to_submit(first, seconds=seconds) for first in firsts])
-            state.submitted_at = self._clock()
+            state.dispatch.submitted_at = self._clock()
 
     def submit_again(
         self, state: RequestState, firsts: Sequence[int], *, but: RouterStream | None = None
@@ -241,7 +241,7 @@ class Dispatcher:
         """Whether what has no room goes on waiting: it waited for a router, as many others may
         have, and its time for that is not over.
         """
-        return isinstance(error, QueueFullError) and self._clock() < state.waits_until
+        return isinstance(error, QueueFullError) and self._clock() < state.dispatch.waits_until
 
     def _others(self, but: RouterStream | None) -> list[RouterStream]:
         streams = self.in_use
@@ -280,14 +280,14 @@ class Dispatcher:
         return "pair" if self._open_streams else "router"
 
     def _wait(self, state: RequestState, firsts: Sequence[int]) -> None:
-        if not state.waiting:
-            state.turn = state.turn or next(self._turns)
+        if not state.dispatch.waiting:
+            state.dispatch.turn = state.dispatch.turn or next(self._turns)
             bisect.insort(self._waiting, state, key=_TURN)
-        state.waiting += firsts
-        if state.patience is None:
-            ends = min(state.waits_until, state.deadline)
-            state.patience = asyncio.get_running_loop().call_later(
-                ends - self._clock(), self._give_up, state, ends < state.waits_until
+        state.dispatch.waiting += firsts
+        if state.dispatch.patience is None:
+            ends = min(state.dispatch.waits_until, state.deadline)
+            state.dispatch.patience = asyncio.get_running_loop().call_later(
+                ends - self._clock(), self._give_up, state, ends < state.dispatch.waits_until
             )
 
     def _give_up(self, state: RequestState, overdue: bool) -> None:
@@ -296,10 +296,10 @@ class Dispatcher:
 
     def _end_wait(self, state: RequestState) -> list[int]:
         """What waited of a request."""
-        waiting, state.waiting = state.waiting, []
+        waiting, state.dispatch.waiting = state.dispatch.waiting, []
         if waiting:
-            del self._waiting[bisect.bisect_left(self._waiting, state.turn, key=_TURN)]
-        if state.patience is not None:
-            state.patience.cancel()
-            state.patience = None
+            del self._waiting[bisect.bisect_left(self._waiting, state.dispatch.turn, key=_TURN)]
+        if state.dispatch.patience is not None:
+            state.dispatch.patience.cancel()
+            state.dispatch.patience = None
         return waiting

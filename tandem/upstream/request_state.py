@@ -48,6 +48,27 @@ class _Choice(Struct, gc=False):
     """Tokens of the prompt whose log-probabilities have come."""
 
 
+class Dispatch(Struct):
+    """How far a request's dispatch has come. The dispatcher writes most of it."""
+
+    waiting: list[int] = []
+    """The first sequences of the prompts that wait for a stream to a router."""
+    patience: asyncio.TimerHandle | None = None
+    """Ends the wait of those prompts."""
+    turn: int = 0
+    """Of the requests that wait, the one with the lowest turn is sent first. 0: the request has
+    never waited.
+    """
+    waits_until: float = 0.0
+    """By the demultiplexer's clock: when the last wait for a router that takes requests is over."""
+    submitted_at: float = 0.0
+    """By the same clock: when a prompt was given to a router last."""
+    lost_routers: int = 0
+    """Routers that were lost while the request waited there."""
+    refusals: dict[int, int] = {}
+    """Sequences that the router refused last, by the first sequence of their prompt."""
+
+
 class RequestState:
     """Filled by the demultiplexer, emptied by one handler, both on the event loop.
 
@@ -68,7 +89,6 @@ class RequestState:
         "_inter_token",
         "_kept",
         "_kept_prompts",
-        "_refusals",
         "_release",
         "_rows",
         "_touched",
@@ -77,24 +97,19 @@ class RequestState:
         "base",
         "cached_tokens",
         "deadline",
+        "dispatch",
         "error",
         "finish_reasons",
         "first_at",
         "firsts",
         "let_go",
-        "lost_routers",
         "n",
         "open_choices",
         "parent_span",
-        "patience",
         "pump",
         "queue_waits",
         "reports",
         "submission",
-        "submitted_at",
-        "turn",
-        "waiting",
-        "waits_until",
     )
 
     def __init__(
@@ -122,26 +137,12 @@ class RequestState:
         self.deadline = deadline
         self.parent_span = parent_span
         """The span of the request; 0: it is not traced."""
-        choices = submission.choices
         self.n = submission.submit.n
         """How many choices each prompt has."""
-        self.firsts = range(base, base + choices, self.n)
+        self.firsts = range(base, base + submission.choices, self.n)
         """The first sequence of each prompt."""
-        self.waiting: list[int] = []
-        """Those of `firsts` that wait for a stream to a router (dispatch.py's)."""
-        self.patience: asyncio.TimerHandle | None = None
-        """Ends that wait."""
-        self.turn = 0
-        """Among those that wait, or have waited: the lowest is sent first. 0: it has not."""
-        self.waits_until = 0.0
-        """By the demultiplexer's clock; of its last wait for a router that takes requests."""
-        self.submitted_at = 0.0
-        """By the same clock: when some of it was given to a router last."""
-        self.lost_routers = 0
-        """Routers that were lost while the request waited there."""
-        self._refusals: dict[int, int] = {}
-        """Sequences that the router refused last, by prompt."""
-        self.open_choices = choices
+        self.dispatch = Dispatch()
+        self.open_choices = submission.choices
         self.cached_tokens = [0] * len(submission.prompts)
         self.reports: list[common_pb2.PhaseReport] = []
         self.queue_waits: list[router_pb2.QueueWait] = []
@@ -154,7 +155,7 @@ class RequestState:
         """Told how many bytes of a prompt are no longer kept: it has output, and so is not
         submitted again.
         """
-        self._choices = [_Choice() for _ in range(choices)]
+        self._choices = [_Choice() for _ in range(submission.choices)]
         self._rows: list[Row] = []
         self._ended: list[Finish] = []
         self._kept_prompts = len(submission.prompts)
@@ -185,7 +186,7 @@ class RequestState:
         """When the last of its prompts was given to a router, in seconds of the demultiplexer's
         clock; infinite while one waits for a router.
         """
-        return inf if self.waiting else self.submitted_at
+        return inf if self.dispatch.waiting else self.dispatch.submitted_at
 
     @property
     def backlog(self) -> int:
@@ -209,9 +210,9 @@ class RequestState:
         """A router has said of one more sequence of a prompt that it is not admitted. Returns
         whether it has said so of all of them: then the prompt may be submitted again.
         """
-        refusals = self._refusals.pop(first_sequence, 0) + 1
+        refusals = self.dispatch.refusals.pop(first_sequence, 0) + 1
         if refusals < self.n:
-            self._refusals[first_sequence] = refusals
+            self.dispatch.refusals[first_sequence] = refusals
         return refusals == self.n
 
     def silent(self, first_sequence: int) -> bool:

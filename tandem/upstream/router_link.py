@@ -135,7 +135,7 @@ class RouterLink:
             except grpc.aio.AioRpcError as error:
                 reason = f"{error.code().name}: {error.details()}"
             except Exception:  # whatever a router says costs its stream, and no more
-                reason = "the frontend made an error; its log has it"
+                reason = "the frontend failed; see the frontend's log"
                 log.exception("a message of the router could not be handled")
             finally:
                 stream.outbox.close()

@@ -65,7 +65,7 @@ async def _run(instance: Any, name: str, caller: Caller, seconds: float) -> Fail
             done, _ = await asyncio.wait({task}, timeout=seconds + CANCEL_SECONDS)
         finally:
             task.cancel()
-        answer = task.result() if done else Failed(TimeoutError("it did not return in time"))
+        answer = task.result() if done else Failed(TimeoutError("the call took too long"))
     return answer if isinstance(answer, Failed) else None
 
 

@@ -102,7 +102,8 @@ MOST_CONNECTIONS_HELP: Final = (
     "Connections that each gRPC port takes; one more is told ENHANCE_YOUR_CALM and closed."
 )
 MOST_OF_A_CLIENT_HELP: Final = (
-    "Those of one client among them: of one address, with the same names in its certificate."
+    "Connections of one client that each gRPC port takes: of one address, with the same names in"
+    " its certificate."
 )
 IDLE_HELP: Final = (
     "A connection to a gRPC port that has no call for so long is told GOAWAY and closed. 0: never."

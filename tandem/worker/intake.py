@@ -248,7 +248,9 @@ class Intake:
                 param="type",
             )
         if command.task_digest and self._role is not Role.DECODE:
-            raise InvalidRequestError("only decode goes on from parked KV", param="task_digest")
+            raise InvalidRequestError(
+                "only a decode worker goes on from parked KV", param="task_digest"
+            )
 
     def _prompt(self, task: common_pb2.Task) -> array[int]:
         if bool(task.prompt_token_ids) == bool(task.prompt_text):

@@ -103,7 +103,7 @@ class FurtherProcess(KeptProcess):
                 raise LostError(loaded.error)
         except LostError as error:
             await self.end()
-            why = f"{error}{self.status}; its own lines say more"
+            why = f"{error}{self.status}; the process's own lines say more"
             raise StartError(f"{self.name} did not start: {why}") from error
         self.has_begun()
         self._watching = asyncio.get_running_loop().create_task(self._watch_it())

@@ -108,7 +108,7 @@ class PhasesServicer(_Servicer):
         if meant is None:
             await context.abort(
                 grpc.StatusCode.INVALID_ARGUMENT,
-                "this worker serves both phases, and the call does not say which it means: list it"
+                "this worker serves both phases, and the call names no phase: list the worker"
                 " in the router's setting workers",
             )
             raise AssertionError("abort raises")

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from tandem.errors import RequestError, TandemError
+from tandem.errors import LoadError, RequestError, TandemError
 from tandem.upstream.answer import Finish, Row
 from tandem.usercode.loader import load_entry_point
 from tandem_frontend.http import errors as http_errors
@@ -228,9 +228,24 @@ COMPLETION = Dialect(
 
 @functools.cache
 def spoken() -> tuple[Dialect, ...]:
-    """All dialects of this installation. Raises LoadError."""
+    """All dialects of this installation. Raises LoadError, also where two of them offer the same
+    path or endpoint.
+    """
     names = sorted(metadata.entry_points(group=GROUP).names)
-    return (CHAT, COMPLETION, *(each for name in names for each in load_entry_point(GROUP, name)))
+    offered = (each for name in names for each in load_entry_point(GROUP, name))
+    dialects = (CHAT, COMPLETION, *offered)
+    places = [place for each in dialects for place in (each, each.counting) if place is not None]
+    paths: dict[str, str] = {}
+    """The path of each path and of each endpoint."""
+    for place in places:
+        for name in (place.path, place.endpoint):
+            if name in paths:
+                raise LoadError(
+                    f"entry points of the group {GROUP}: two dialects offer {name}, at the paths"
+                    f" {paths[name]} and {place.path}"
+                )
+            paths[name] = place.path
+    return dialects
 
 
 @functools.cache

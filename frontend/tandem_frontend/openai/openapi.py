@@ -48,7 +48,7 @@ _OWN = (
     Post("/detokenize", "Token ids to text", requests.DETOKENIZE_BODY, answers.Text),
 )
 _GETS: tuple[tuple[str, str, Any], ...] = (
-    ("/", "What is here; a browser is sent to a page", dict[str, Any]),
+    ("/", "All paths; a browser is sent to a page", dict[str, Any]),
     ("/v1/models", "The served model, as a list", answers.ModelList),
     ("/v1/models/{model}", "The served model", answers.ModelCard),
     (

@@ -31,7 +31,7 @@ def check(request: Request) -> None:
     if request.type is RequestType.REQUEST_TYPE_GENERATION_ONLY:
         if params is None:
             raise InvalidRequestError(
-                "a generation-only request needs what a context-only one gave",
+                "a generation-only request needs context_phase_params, of a context-only request",
                 param="context_phase_params",
             )
         _check_params(params)

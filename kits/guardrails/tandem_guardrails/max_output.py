@@ -122,7 +122,7 @@ class MaxOutput:
             name: arguments.whole(name, limit) for name, limit in given.items() if limit is not None
         }
         if not self.limits:
-            raise LoadError(f"it needs a limit: one of {', '.join(given)}")
+            raise LoadError(f"max_output needs a limit: one of {', '.join(given)}")
         self.reason = arguments.text("reason", reason)
         self._sequences: Sequences[list[_Counter]] = Sequences(self._counters)
         self.close = self._sequences.close

@@ -146,7 +146,7 @@ class Served(PeerConnection):
         return host, self.names
 
     def _end_for_room(self) -> None:
-        reason = "what it sent and nobody has read takes too much memory"
+        reason = "unread messages of the peer take too much memory"
         self.refuse(ProtocolError(Code.ENHANCE_YOUR_CALM, reason))
 
     def greeting(self, data: bytes) -> int:

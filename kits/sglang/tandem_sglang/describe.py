@@ -92,9 +92,9 @@ def _unseeded(arguments: Mapping[str, Any], seeded: bool) -> str:
         return "the operator has switched engine option seeded_sampling off"
     algorithm = arguments["speculative_algorithm"]
     if algorithm not in _SEEDED_DRAFTS:
-        return f"what SGLang's speculative decoding by {algorithm} drafts does not follow from it"
+        return f"SGLang's speculative decoding by {algorithm} drafts without regard to a seed"
     if given := [name for name in _UNSEEDED if arguments[name]]:
-        return f"SGLang drafts with {given[0]}, which does not follow from it"
+        return f"SGLang drafts with {given[0]}, without regard to a seed"
     return ""
 
 

@@ -55,8 +55,8 @@ class SglangFollower:
         await asyncio.sleep(_REPORT_SECONDS)
         if self._which or any(each.exitcode for each in self._launched.schedulers):
             raise EngineError(
-                f"SGLang failed: {self._which or 'a rank here or on another node ended'}; what it"
-                " printed before says more"
+                f"SGLang failed: {self._which or 'a rank here or on another node ended'}; the"
+                " lines printed before say more"
             )
 
     async def close(self) -> None:

@@ -337,8 +337,8 @@ def _start_error(error: BaseException, printed: str) -> StartError:
         )
     else:
         message = (
-            f"SGLang did not start ({type(error).__name__}: {error}); what it printed before "
-            "says more" + (f", at last:\n{printed}" if printed else "")
+            f"SGLang did not start ({type(error).__name__}: {error}); the lines printed before "
+            "say more" + (f", at last:\n{printed}" if printed else "")
         )
     wrapped = StartError(message)
     wrapped.__cause__ = error

@@ -147,7 +147,7 @@ class Traffic:
     def die(self, reason: str) -> None:
         """Nothing comes any more: whoever hands on is told why."""
         self._mailbox.fail(
-            EngineError(f"SGLang failed: {reason}; what it printed before says more")
+            EngineError(f"SGLang failed: {reason}; the lines printed before say more")
         )
 
     async def close(self) -> None:

@@ -123,7 +123,10 @@ def _origin(source: Source, folder: ModelFolder) -> ModelSource:
 
 def _refused(path: Path, error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{path} is full: use a larger volume; what has come is kept, run it again"
+        return (
+            f"{path} is full: use a larger volume and run the command again;"
+            " the bytes that have come are kept"
+        )
     return f"cannot write to {path}: {error.strerror or type(error).__name__}"
 
 

@@ -122,7 +122,7 @@ def parse(given: Mapping[str, Any]) -> ClassifierSettings:
     settings = read_section(ClassifierSettings, "classifiers", _spelled_out(given))
     if settings.regenerate and settings.hold_back != "all":
         raise ConfigError(
-            "classifiers.regenerate needs hold_back: all: what was shown cannot be made again"
+            "classifiers.regenerate needs hold_back: all: shown output cannot be made again"
         )
     if settings.regenerate:
         _check_may_set(settings.regenerate.may_set)

@@ -127,7 +127,7 @@ class AsyncRunner:
             lane.jobs.append(batch)
             lane.waiting += len(batch)
             if lane.waiting > self._max_waiting:
-                self._give_up(lane, f"more than {self._max_waiting} chunks wait for it")
+                self._give_up(lane, f"more than {self._max_waiting} chunks wait for the hook")
             else:
                 self._run_soon(lane)
 
@@ -242,9 +242,9 @@ class AsyncRunner:
         if not task.cancelled() and (error := task.exception()) is not None:
             extra = {"reason": f"{name_of(type(error))} {place_of(error)}"}
             log.error("a request's hooks could not be run", extra=extra)
-            self._give_up(lane, "it could not be run")
+            self._give_up(lane, "the hook could not be run")
         if lane.judging and not self._closed:  # a hook cancelled the task that it runs in
-            self._give_up(lane, "it cancelled itself")
+            self._give_up(lane, "the hook cancelled itself")
         if lane.jobs:  # it was cancelled: what it had to tell is told by another one
             self._run_soon(lane)
         self._drop_if_idle(lane)
@@ -261,7 +261,7 @@ class AsyncRunner:
         self._watch = None
         for lane in [lane for lane in self._lanes.values() if lane.task is not None]:
             if self._left(lane, now) <= 0:
-                self._give_up(lane, "it ignores its timeout")
+                self._give_up(lane, "the hook ignores its timeout")
         left = [self._left(lane, now) for lane in self._lanes.values() if lane.task is not None]
         if left:
             self._watch = asyncio.get_running_loop().call_later(min(left), self._look)

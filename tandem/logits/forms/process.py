@@ -50,7 +50,7 @@ _READ_BYTES: Final = 1024 * 1024
 _LEAST_BYTES: Final = 256 * 1024
 """What a small form counts for: it may fit into memory that was free here, and grow nothing."""
 _MESSAGE_CHARACTERS: Final = 500
-_TOO_DEEP: Final = "it is nested too deep, by itself or through what it refers to"
+_TOO_DEEP: Final = "the form is nested too deep, by itself or through its references"
 
 
 def main() -> int:

@@ -187,7 +187,7 @@ test("the trace shows both phases, their hooks' verdicts and the KV cache", asyn
 
 test("the page says that the answers of a simulated engine are random words, and of no other", async () => {
   await open(stack);
-  await page.getByText("The engine is simulated: what it answers are random words.").waitFor();
+  await page.getByText("The engine is simulated: its answers are random words.").waitFor();
   await open();
   assert.equal(await page.locator("#simulated").isVisible(), false);
 });

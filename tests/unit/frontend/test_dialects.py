@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
@@ -10,8 +11,9 @@ import msgspec
 import pytest
 from harness import MODEL, Start, error_of, say_hello
 
+from tandem.errors import LoadError
 from tandem_frontend.openai import answers, dialects, docs_page, openapi
-from tandem_frontend.openai.dialects import CHAT, GROUP, Counting, ErrorShape
+from tandem_frontend.openai.dialects import CHAT, COMPLETION, GROUP, Counting, Dialect, ErrorShape
 from tandem_frontend.openai.reading import bodies
 
 BODY = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
@@ -101,5 +103,32 @@ async def test_what_no_package_offers_is_not_there(start: Start) -> None:
     frontend = await start(say_hello)
     refused = await frontend.http.post("/v1/messages", json={})
     assert error_of(refused) == (404, "not_found", None)
-    at = "what generates is at /v1/chat/completions, /v1/own and /v1/completions, and / lists all"
-    assert at in refused.text
+    paths = "/v1/chat/completions, /v1/own and /v1/completions"
+    assert f"answers are generated at {paths}, and / lists all paths" in refused.text
+
+
+OWN = OFFERED[0]
+COUNTING = OWN.counting
+assert COUNTING is not None
+ALONE = replace(OWN, counting=None)
+
+
+@pytest.mark.parametrize(
+    ("offered", "name", "path"),
+    [
+        (replace(ALONE, path=CHAT.path), CHAT.path, CHAT.path),
+        (replace(ALONE, endpoint=COMPLETION.endpoint), COMPLETION.endpoint, COMPLETION.path),
+        (replace(OWN, counting=replace(COUNTING, path=CHAT.path)), CHAT.path, CHAT.path),
+        (replace(OWN, counting=replace(COUNTING, endpoint="own")), "own", OWN.path),
+    ],
+    ids=("a path", "an endpoint", "a path of counting", "an endpoint of counting"),
+)
+def test_two_dialects_that_offer_the_same_are_refused_at_the_start(
+    monkeypatch: pytest.MonkeyPatch, offered: Dialect, name: str, path: str
+) -> None:
+    monkeypatch.setattr(sys.modules[__name__], "OFFERED", (offered,))
+    with pytest.raises(LoadError) as refused:
+        dialects.spoken()
+    said = str(refused.value)
+    assert GROUP in said
+    assert f"two dialects offer {name}, at the paths {path} and " in said

@@ -198,7 +198,7 @@ async def test_a_request_whose_hook_lags_too_far_behind_fails_closed_and_others_
         await rulings.until(5)
         assert all(ruling.piece is None for ruling in rulings.all)
         assert {str(ruling.error) for ruling in rulings.all} == {
-            "the output hook failed: more than 3 chunks wait for it"
+            "the output hook failed: more than 3 chunks wait for the hook"
         }
         await rulings.ask([work(2, "a"), work(1, "later")])
         assert rulings.texts(2) == ["a"]

@@ -118,7 +118,7 @@ async def test_a_hook_that_raises_or_answers_nonsense_fails_its_request_alone(
         await rulings.ask([work(1, "raise", 1), work(2, "nonsense", 2), work(3, "good", 3)])
         raised, nonsense, good = rulings.all
         assert str(raised.error) == "the output hook failed: RuntimeError"
-        assert str(nonsense.error) == "the output hook failed: it answered int, not a verdict"
+        assert str(nonsense.error) == "the output hook failed: the hook answered int, not a verdict"
         assert (raised.piece, nonsense.piece) == (None, None)
         assert good.piece == work(3, "good", 3).piece
         await rulings.ask([work(3, "goes on", 4)])

@@ -127,7 +127,7 @@ async def test_a_hook_that_hangs_in_python_fails_its_request_alone() -> None:
     async with _pool("Obeying", workers=1, entry=QUICK, margin=0.5) as (pool, rulings):
         rulings.open(1, 2)
         hung, fine = await rulings.ask([work(1, "hang"), work(2, "a")])
-        assert str(hung.error) == "the output hook failed: it took longer than its timeout"
+        assert str(hung.error) == "the output hook failed: the hook took longer than its timeout"
         assert fine.piece is not None
         assert pool.restarts == 0
 

@@ -67,7 +67,7 @@ class Readers:
             async with pool.process(pool.turns.line_up(tenant)) as process:
                 reply = await process.ask(order, boot)
         except UnloadedError as error:
-            log.exception("what reads large bodies cannot be started")
+            log.exception("the process that reads large bodies cannot be started")
             raise InternalError("The frontend failed; see its log") from error
         except GarbledError:
             raise

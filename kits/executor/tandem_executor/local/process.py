@@ -90,7 +90,7 @@ class WorkersProcess:
             self.judges.take(word, *values)
 
     def _find_lost(self) -> None:
-        message = "the engine's process has ended; what it printed before says more"
+        message = "the engine's process has ended; the lines printed before say more"
         self._said.put_nowait((DIED, message))
 
 

@@ -150,8 +150,8 @@ def read(
     kind = config.get("model_type")
     if kind not in _KNOWN:
         raise ConfigError(
-            f"config.json: what a model of type {kind!r} takes is not known here, "
-            f"which knows {', '.join(_KNOWN)}"
+            f"config.json: the memory of a model of type {kind!r} is not known here; known types: "
+            f"{', '.join(_KNOWN)}"
         )
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     if dtype not in _DTYPES:

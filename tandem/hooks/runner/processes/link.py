@@ -73,7 +73,7 @@ class PoolLink(KeptProcess):
             why = f"{error}{self.status}"
             raise StartError(f"a process of the hook pool did not start: {why}") from error
         if started.error:
-            self.lose("its hooks cannot be loaded")
+            self.lose("the process's hooks cannot be loaded")
             raise LoadError(started.error)
         self.resumable = started.resumable
         self.has_begun()
