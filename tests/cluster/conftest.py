@@ -13,11 +13,10 @@ from collections.abc import Iterator
 import pytest
 from cluster_values import BASE, DECODES
 from guest_pods import MEASURED
-from kube import Namespace, missing
+from kube import RESTRICTED, Namespace, missing
 from release import Release
 
 OPERATION = "operation"
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 def pytest_configure() -> None:

@@ -61,6 +61,10 @@ def until(what: str, probe: Callable[[], T], *, seconds: float = 120.0) -> T:
         time.sleep(0.5)
 
 
+RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
+"""Labels of a namespace that enforces Pod Security "restricted"."""
+
+
 @dataclass(frozen=True)
 class Namespace:
     """A namespace, and what the tests do in it."""

@@ -15,10 +15,8 @@ import httpx
 import pytest
 from cluster_values import BASE, SMALL
 from guest_pods import manifest, phase
-from kube import Namespace, until
+from kube import RESTRICTED, Namespace, until
 from release import MODEL, Release
-
-from conftest import RESTRICTED
 
 BUCKET = Path(__file__).with_name("bucket.py")
 WAIT_SECONDS = 120

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tandem.cli import main
 from tandem_tools.check_hook import crowd, duration, samples
+from tandem_tools.check_hook.subject import was_cut
 
 REQUESTS = 400
 HALF = REQUESTS // 2
@@ -71,6 +74,12 @@ class Hangs(Good):
     def __call__(self, chunk):
         while True:
             time.sleep(1)
+
+class CutAtOnce(Good):
+    """As one that the signal reaches late, and whose time began before the probe's."""
+    def __call__(self, chunk):
+        from tandem.usercode.deadline import OverdueError
+        raise OverdueError
 
 class HangsAsync(Good):
     async def __call__(self, chunk):
@@ -250,6 +259,7 @@ def test_a_hook_that_keeps_to_the_contract_passes(
         ("AddsTooMuch", "the hook added more than 1048576 characters (max_added_chars)"),
         ("SaysTooMuch", "terminate's reason is longer than 1000 characters"),
         ("Hangs", "took longer than 1 s on prefill's final chunk"),
+        ("CutAtOnce", "took longer than 1 s on prefill's final chunk"),
         ("HangsAsync", "took longer than 1 s on prefill's final chunk"),
     ],
 )
@@ -260,6 +270,18 @@ def test_a_hook_that_breaks_the_contract_fails_with_its_reason(
     out = said(capsys)
     assert says in out
     assert out.endswith(f"!! {module}:{name}: 1 finding to fix")
+
+
+async def test_an_await_is_cut_by_its_timeout_and_not_by_the_hook() -> None:
+    found = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError as error:
+                found.append(was_cut(error))
+                raise
+    assert [*found, was_cut(asyncio.CancelledError())] == [True, False]
 
 
 @pytest.mark.parametrize("name", ["OneBuffer", "ByTrace"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import traceback
 from array import array
@@ -17,6 +18,7 @@ from tandem.hooks.chain import Chain
 from tandem.hooks.contract import Chunk, Phase, Verdict
 from tandem.hooks.loader import LoadedHook
 from tandem.hooks.settings import HookEntry, HookSettings
+from tandem.usercode.deadline import OverdueError
 
 MODEL = "check-hook"
 TOOK_LONGER = "took longer than"
@@ -113,13 +115,21 @@ class Probe:
             self.problems["close() is async, and is not awaited"] = ": write a plain def"
 
     def _raised(self, error: BaseException, began: float, where: str) -> None:
-        if perf_counter() - began >= self._timeout:
+        if was_cut(error) or perf_counter() - began >= self._timeout:
             what = f"{TOOK_LONGER} {self._timeout:g} s"
         else:
             last = traceback.extract_tb(error.__traceback__)[-1]
             words = f"{type(error).__name__}: {error}".removesuffix(": ")
             what = f"raised {words} ({Path(last.filename).name}:{last.lineno})"
         self.problems.setdefault(what, f" {where}")
+
+
+def was_cut(error: BaseException) -> bool:
+    """Whether whoever makes the call ended the call. Its time began before the probe's."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, OverdueError)
 
 
 class _TimedSteps:
