@@ -312,7 +312,7 @@ class WorkerLink:
         """Sizes of the tasks that the worker keeps, by the number of the request."""
         self._kept_bytes = 0
         self._starts: deque[actions.StartLeg] = deque()
-        """What is to be started; of the task its command has only what is laid over it."""
+        """Legs to be started. The task of a leg's command is only the overlay of the request's."""
         self._releases: list[int] = []
         self._cancels: list[worker_pb2.CancelLeg] = []
         self._over: list[int] = []

@@ -52,7 +52,8 @@ _FREE: Final = 1000
 
 def install() -> None:
     """Where SGLang runs without a GPU, programs that would import it are forked from now on."""
-    if find_spec("sglang") and find_spec("tandem_sglang_cpu"):
+    can = os.uname().machine in _CLONE and _number_address() is not None
+    if can and find_spec("sglang") and find_spec("tandem_sglang_cpu"):
         _have_forked(_server, _as_imported)
 
 
@@ -193,16 +194,11 @@ def _serve(asked: socket.socket) -> dict[str, Any]:
 
 
 def _fork_for_parent() -> int:
-    """As os.fork, but the child's parent is this process's own. The C library keeps the number of a
-    thread where the kernel is to clear it, and has it written there for a child.
-    """
+    """As os.fork, but the child's parent is this process's own."""
     python, system = ctypes.pythonapi, ctypes.PyDLL(None)
-    tid = ctypes.c_void_p()
-    system.prctl(_GET_TID_ADDRESS, ctypes.byref(tid))
-    assert ctypes.c_int.from_address(tid.value or 0).value == threading.get_native_id()
-    machine = os.uname().machine
+    machine, number = os.uname().machine, ctypes.c_void_p(_number_address())
     flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
-    last = (tid, 0) if machine == "x86_64" else (0, tid)
+    last = (number, 0) if machine == "x86_64" else (0, number)
     python.PyOS_BeforeFork()
     pid: int = system.syscall(_CLONE[machine], flags, 0, 0, *last)
     if pid:
@@ -212,6 +208,18 @@ def _fork_for_parent() -> int:
     if pid < 0:
         raise OSError("no process can be had")
     return pid
+
+
+def _number_address() -> int | None:
+    """Where the C library keeps this thread's number, which the kernel has to write for a child.
+    None: the kernel does not say.
+    """
+    found = ctypes.c_void_p()
+    failed = ctypes.PyDLL(None).prctl(_GET_TID_ADDRESS, ctypes.byref(found))
+    if failed or not found.value:
+        return None
+    known = ctypes.c_int.from_address(found.value).value
+    return found.value if known == threading.get_native_id() else None
 
 
 def _place(descriptors: Mapping[int, int]) -> None:
