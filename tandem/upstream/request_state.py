@@ -56,7 +56,7 @@ class Dispatch(Struct):
     patience: asyncio.TimerHandle | None = None
     """Ends the wait of those prompts."""
     turn: int = 0
-    """Of the requests that wait, the one with the lowest turn is sent first. 0: the request has
+    """The request with the lowest turn of those that wait is sent first. 0: the request has
     never waited.
     """
     waits_until: float = 0.0
