@@ -133,7 +133,7 @@ async def test_what_waits_for_room_too_long_says_so(bench: Bench) -> None:
     router = bench.router()
     sent(router)
     waits = states[-1]
-    assert waits.patience is not None
+    assert waits.dispatch.patience is not None
     bench.route.dispatcher._give_up(waits, overdue=False)
     assert isinstance(waits.error, QueueFullError)
 
