@@ -236,7 +236,7 @@ def spoken() -> tuple[Dialect, ...]:
     dialects = (CHAT, COMPLETION, *offered)
     places = [place for each in dialects for place in (each, each.counting) if place is not None]
     paths: dict[str, str] = {}
-    """The path of each path and of each endpoint."""
+    """By a path or an endpoint that is taken: the path of the dialect that took it."""
     for place in places:
         for name in (place.path, place.endpoint):
             if name in paths:
