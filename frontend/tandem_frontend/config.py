@@ -301,9 +301,10 @@ class FrontendConfig:
     )
     unknown_fields: Literal["refuse", "warn"] = setting(
         "warn",
-        "What becomes of a request with unknown fields: `refuse` the request, or `warn`, which"
-        " ignores the fields and names them in the answer's `x-tandem-ignored-fields`. Fields"
-        " that would change the answer, and misspelled known fields, are refused either way.",
+        "How the frontend treats a request with unknown fields: `refuse` the request, or `warn`,"
+        " which ignores the fields and names them in the answer's `x-tandem-ignored-fields`."
+        " Fields that would change the answer, and misspelled known fields, are refused either"
+        " way.",
     )
     extra_fields: tuple[str, ...] = setting(
         (),

@@ -73,7 +73,8 @@ _AVAILABLE = (
         severity="critical",
         after="5m",
         summary=f"Frontend {{{{ $labels.pod }}}} of {_PLACE} would refuse a request.",
-        description="It has no stream to a router, or its router has no pair for its model.",
+        description="The frontend has no stream to a router, or its router has no pair for the"
+        " model.",
         expression=f"""
             tandem_frontend_ready == 0
             unless on (namespace, job) {_LOADS}
@@ -84,7 +85,7 @@ _AVAILABLE = (
         severity="warning",
         after="10m",
         summary=f"{{{{ $labels.phase }}}} worker {{{{ $labels.pod }}}} of {_PLACE} is not ready.",
-        description="It has loaded its model, does not drain, and takes no work.",
+        description="The worker has loaded its model, does not drain, and takes no work.",
         expression="""
             tandem_worker_ready == 0
             unless on (namespace, job, pod, instance) tandem_worker_starting == 1
@@ -95,8 +96,8 @@ _AVAILABLE = (
         severity="warning",
         after="1m",
         summary=f"Worker {{{{ $labels.pod }}}} of {_PLACE} has been starting for long.",
-        description="It began {{ $value | humanizeDuration }} ago: more than half of what a start"
-        " may take. It takes no work until its model is loaded.",
+        description="The worker's start began {{ $value | humanizeDuration }} ago, more than half"
+        " of the time that a start may take. A worker takes no work until its model is loaded.",
         expression=f"""
             time() - process_start_time_seconds > 0.5 * {START_SECONDS}
             and on (namespace, job, pod, instance) tandem_worker_starting == 1""",
@@ -124,7 +125,7 @@ _SEEN = (
         severity="critical",
         after="5m",
         summary=f"Prometheus sees no {{{{ $labels.component }}}} of {_PLACE}.",
-        description="Nothing is scraped of it: other alerts are blind to it.",
+        description="Prometheus scrapes no {{ $labels.component }}: other alerts are blind to it.",
         expression="\nor ".join(
             (
                 *(_absent(each) for each in ("frontend", "router")),
@@ -140,8 +141,8 @@ _SEEN = (
         severity="warning",
         after="5m",
         summary=f"{{{{ $labels.pod }}}} of {_PLACE} does not answer scrapes.",
-        description="Its metrics port is closed, or its event loop is stuck. A worker that loads"
-        " its model answers.",
+        description="The pod's metrics port is closed, or the process's event loop is stuck. A"
+        " worker that loads its model answers.",
         expression="up == 0",
     ),
     Alert(
@@ -149,7 +150,7 @@ _SEEN = (
         severity="warning",
         after="0m",
         summary=f"{{{{ $labels.pod }}}} of {_PLACE} restarts again and again.",
-        description="Its process started {{ $value }} times anew within half an hour.",
+        description="The pod's process started {{ $value }} times anew within half an hour.",
         expression="changes(process_start_time_seconds[30m]) > 2",
     ),
 )
@@ -170,8 +171,8 @@ _ROUTER = (
         severity="critical",
         after="2m",
         summary=f"Router {{{{ $labels.pod }}}} of {_PLACE} is about to refuse requests.",
-        description="Its queue is {{ $value | humanizePercentage }} full; past 100 % requests are"
-        " refused with status 429.",
+        description="The router's queue is {{ $value | humanizePercentage }} full; past 100 %"
+        " requests are refused with status 429.",
         expression="tandem_router_queue_length / (tandem_router_queue_limit > 0) > 0.8",
     ),
     Alert(
@@ -179,7 +180,7 @@ _ROUTER = (
         severity="warning",
         after="30m",
         summary=f"{{{{ $labels.phase }}}} workers of {_PLACE} have no partner.",
-        description="{{ $value }} of them are connected to router {{ $labels.pod }}, and no pair"
+        description="{{ $value }} workers are connected to router {{ $labels.pod }}, and no pair"
         " uses them: their fingerprint or revision fits no worker of the other phase, or they"
         " drain.",
         expression="""
@@ -190,19 +191,18 @@ _ROUTER = (
         name="TandemLegsOverdue",
         severity="warning",
         after="10m",
-        summary=f"Worker {{{{ $labels.worker }}}} of {_PLACE} does not let go of what was"
-        " cancelled.",
-        description="{{ $value }} of its slots are held by sequences that it should have closed.",
+        summary=f"Worker {{{{ $labels.worker }}}} of {_PLACE} does not close cancelled sequences.",
+        description="Sequences that the worker should have closed hold {{ $value }} of its slots.",
         expression="tandem_router_worker_overdue_legs > 0",
     ),
     Alert(
         name="TandemWorkerUnreadable",
         severity="warning",
         after="0m",
-        summary=f"Worker {{{{ $labels.worker }}}} of {_PLACE} sends what cannot be read.",
-        description="Router {{ $labels.pod }} has seen it within the last quarter of an hour."
-        " Sequences that the worker runs end with worker_error, and it is ejected where it goes"
-        " on.",
+        summary=f"Worker {{{{ $labels.worker }}}} of {_PLACE} sends unreadable messages.",
+        description="Router {{ $labels.pod }} has had such a message within the last quarter of an"
+        " hour. Sequences that the worker runs end with worker_error, and a worker that goes on is"
+        " ejected.",
         expression="increase(tandem_router_worker_faults_total[15m]) > 0",
     ),
     Alert(
@@ -210,8 +210,8 @@ _ROUTER = (
         severity="warning",
         after="0m",
         summary=f"The engine of worker {{{{ $labels.worker }}}} of {_PLACE} makes no step.",
-        description="It has work. Router {{ $labels.pod }} gives the worker nothing new, and takes"
-        " away what it has once stall_failover_seconds are over.",
+        description="The engine has work. Router {{ $labels.pod }} gives the worker nothing new,"
+        " and takes the worker's sequences away once stall_failover_seconds are over.",
         expression="tandem_router_worker_stalled > 0",
     ),
     Alert(
@@ -219,8 +219,8 @@ _ROUTER = (
         severity="warning",
         after="5m",
         summary=f"Worker {{{{ $labels.worker }}}} of {_PLACE} fails far more often than others.",
-        description="Router {{ $labels.pod }} gives it nothing, or one request at a time. The"
-        " others do its work.",
+        description="Router {{ $labels.pod }} gives the worker nothing, or one request at a time."
+        " Other workers do its work.",
         expression="tandem_router_worker_ejected > 0",
     ),
 )
@@ -230,7 +230,7 @@ _CHANGE = (
         severity="warning",
         after="0m",
         summary=f"{{{{ $labels.pod }}}} of {_PLACE} cut requests off when it shut down.",
-        description="{{ $value }} were still open when drain_seconds were over.",
+        description="{{ $value }} requests were still open when drain_seconds were over.",
         expression="\nor ".join(
             f"max_over_time(tandem_{each}_drain_aborted_total[15m]) > 0"
             for each in ("worker", "router", "frontend")
@@ -241,8 +241,9 @@ _CHANGE = (
         severity="warning",
         after="5m",
         summary=f"Router {{{{ $labels.pod }}}} of {_PLACE} does not learn of new workers.",
-        description="It last heard from what lists them {{ $value | humanizeDuration }} ago."
-        " Requests go on; workers that come now stay idle, and addresses that go stay listed.",
+        description="The router last heard from its source of workers"
+        " {{ $value | humanizeDuration }} ago. Requests go on; workers that come now stay idle,"
+        " and addresses that go stay listed.",
         expression=f"tandem_router_discovery_age_seconds > {STALE_SECONDS}",
     ),
     Alert(
@@ -251,8 +252,8 @@ _CHANGE = (
         after="1h",
         summary=f"The certificate {{{{ $labels.file }}}} of {{{{ $labels.pod }}}} in {_PLACE} ends"
         " soon, or cannot be read.",
-        description="It ends in {{ $value | humanizeDuration }}. After that no connection that it"
-        " secures can be made.",
+        description="The certificate ends in {{ $value | humanizeDuration }}. After that no"
+        " connection that the certificate secures can be made.",
         expression=f"tandem_tls_certificate_expiry_seconds - time() < {EXPIRY_DAYS} * 86400",
     ),
     Alert(
@@ -260,7 +261,8 @@ _CHANGE = (
         severity="warning",
         after="5m",
         summary=f"Frontend {{{{ $labels.pod }}}} of {_PLACE} cannot use its key file.",
-        description="The keys of before go on: new ones do not open it, and revoked ones still do.",
+        description="The keys read before stay in use: new keys are refused, and revoked keys still"
+        " work.",
         expression="tandem_frontend_key_file_stale > 0",
     ),
     Alert(
@@ -268,8 +270,8 @@ _CHANGE = (
         severity="warning",
         after="5m",
         summary=f"Frontend {{{{ $labels.pod }}}} of {_PLACE} cannot use its file of models' names.",
-        description="The names and weights of before go on: new names are not served, and requests"
-        " go to the models that they went to.",
+        description="The names and weights read before stay in use: new names are not served, and"
+        " requests go to the same models as before.",
         expression="tandem_frontend_model_names_file_stale > 0",
     ),
 )
@@ -280,9 +282,9 @@ _MEMORY = (
         after="2m",
         summary=f"{{{{ $labels.pod }}}} of {_PLACE} is about to refuse requests for want of"
         " memory.",
-        description="It holds {{ $value | humanizePercentage }} of max_held_bytes in bodies,"
-        " prompts, collected answers and backlogs; past 75 % it refuses new requests with status"
-        " 429, and at 100 % it ends whoever holds the most.",
+        description="The process holds {{ $value | humanizePercentage }} of max_held_bytes in"
+        " bodies, prompts, collected answers and backlogs; past 75 % new requests are refused with"
+        " status 429, and at 100 % whoever holds the most is ended.",
         expression="\nor ".join(
             f"tandem_{each}_held_bytes / tandem_{each}_held_bytes_limit > 0.6"
             for each in ("worker", "router", "frontend")
@@ -295,8 +297,9 @@ _CERTIFICATES = (
         severity="warning",
         after="5m",
         summary="The certificates of {{ $labels.namespace }}/{{ $labels.job }} are not kept.",
-        description="What makes them cannot, or is not there. Pods that run go on; one that starts"
-        " hangs once a Secret of theirs is gone, and none is renewed.",
+        description="The process that makes certificates fails, or does not run: no certificate is"
+        " renewed. Pods that run go on; a pod that starts hangs once a Secret with certificates is"
+        " gone.",
         expression="tandem_certificates_kept == 0 or absent(tandem_certificates_kept)",
     ),
 )

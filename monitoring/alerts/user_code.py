@@ -16,8 +16,8 @@ _HOOKS = (
         severity="warning",
         after="5m",
         summary=f"Hook {{{{ $labels.hook }}}} of {_PLACE} fails in {{{{ $labels.phase }}}}.",
-        description="{{ $value | humanizePercentage }} of its calls raised or took too long. With"
-        " on_error: closed each of them ends a request with hook_failed.",
+        description="{{ $value | humanizePercentage }} of the hook's calls raised or took too long."
+        " With on_error: closed each such call ends a request with hook_failed.",
         expression="""
             sum by (namespace, job, phase, hook)
               (rate(tandem_hook_verdicts_total{verdict=~"error|timeout"}[5m]))
@@ -28,7 +28,8 @@ _HOOKS = (
         severity="warning",
         after="10m",
         summary=f"Hook {{{{ $labels.hook }}}} of {_PLACE} slows {{{{ $labels.phase }}}} down.",
-        description="One call in a hundred takes {{ $value | humanizeDuration }} or longer.",
+        description="One call of the hook in a hundred takes {{ $value | humanizeDuration }} or"
+        " longer.",
         expression=f"""
             histogram_quantile(0.99, sum by (namespace, job, phase, hook, le)
               (rate(tandem_hook_seconds_bucket[10m]))) > {FELT_SECONDS}""",
@@ -39,8 +40,8 @@ _HOOKS = (
         after="15m",
         summary=f"Hook {{{{ $labels.hook }}}} at {{{{ $labels.pod }}}} of {_PLACE} keeps sequences"
         " that are over.",
-        description="It was not told the end of {{ $value }} sequences more than its worker has"
-        " open: what it keeps for them grows.",
+        description="The hook was not told the end of {{ $value }} sequences more than its worker"
+        " has open: the state that the hook keeps for them grows.",
         expression=f"""
             sum by (namespace, job, pod, instance, phase, hook) (tandem_hook_open_sequences)
             - on (namespace, job, pod, instance, phase) group_left
@@ -52,8 +53,8 @@ _HOOKS = (
         severity="warning",
         after="0m",
         summary=f"Processes of the hook pool at {{{{ $labels.pod }}}} of {_PLACE} die.",
-        description="{{ $value | humanize }} of them were replaced within 15 minutes; the requests"
-        " that each one judged failed.",
+        description="{{ $value | humanize }} processes were replaced within 15 minutes; requests"
+        " that these processes judged failed.",
         expression="""
             sum by (namespace, job, phase, pod)
               (increase(tandem_hook_pool_restarts_total[15m])) > 2""",
@@ -65,7 +66,8 @@ _OTHERS = (
         severity="warning",
         after="5m",
         summary=f"Classifier {{{{ $labels.classifier }}}} of {_PLACE} fails.",
-        description="{{ $value | humanizePercentage }} of its calls raised or took too long.",
+        description="{{ $value | humanizePercentage }} of the classifier's calls raised or took too"
+        " long.",
         expression="""
             sum by (namespace, job, classifier)
               (rate(tandem_classifier_verdicts_total{verdict=~"error|timeout"}[5m]))

@@ -79,7 +79,7 @@ def _complete(given: common_pb2.Task) -> common_pb2.Task:
         )
     for name in ("regeneration", "resume"):
         if task.HasField(name):
-            raise InvalidRequestError("only routers say what is run again", param=f"task.{name}")
+            raise InvalidRequestError(f"only routers set task.{name}", param=f"task.{name}")
     check_names(task.trace_id, task.model, where="task.")
     task.trace_id = task.trace_id or ids.new_trace_id()
     task.streaming = True

@@ -176,11 +176,11 @@ def _workers(workers: Iterable[WorkerSnapshot]) -> Iterator[Metric]:
         routable.add_metric([phase.value], number)
     yield routable
     for name, text in (
-        ("open_legs", "This router's legs on the worker: slots it has taken."),
+        ("open_legs", "This router's legs on the worker, each in a slot."),
         ("other_legs", "Legs of other routers, as the worker last reported."),
         ("slots", "Legs that the worker takes at once."),
-        ("overdue_legs", "Cancelled legs that it has not closed in time."),
-        ("stalled", "1 while its engine has work and makes no step."),
+        ("overdue_legs", "Cancelled legs that the worker has not closed in time."),
+        ("stalled", "1 while the worker's engine has work and makes no step."),
     ):
         family = GaugeMetricFamily(f"tandem_router_worker_{name}", text, labels=["worker", "phase"])
         for worker in workers:

@@ -65,7 +65,9 @@ class Verification:
         began = time.monotonic()
         while (status := self._probe.status("/ready")) != 200:
             why = f"/ready answers {status}" if status else "nobody answers"
-            self._console.live(f"waiting until it is ready: {why}", time.monotonic() - began)
+            self._console.live(
+                f"waiting until the frontend is ready: {why}", time.monotonic() - began
+            )
             self._pause(f"not ready: {why}")
         self._console.done("ready", time.monotonic() - began)
         served = [each["id"] for each in self._client.get("/v1/models")["data"]]

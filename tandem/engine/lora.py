@@ -117,7 +117,7 @@ def _config(folder: Path) -> Mapping[str, Any]:
         config = json.loads((folder / CONFIG).read_bytes())
     except OSError as error:
         raise ConfigError(
-            f"cannot read {CONFIG} ({error.strerror}): it must be a folder in PEFT's layout"
+            f"cannot read {CONFIG} ({error.strerror}): an adapter is a folder in PEFT's layout"
         ) from error
     except ValueError as error:
         raise ConfigError(f"{CONFIG} is no JSON ({error})") from error
@@ -128,8 +128,8 @@ def _config(folder: Path) -> Mapping[str, Any]:
             raise ConfigError(f"{CONFIG}: {key} is {given!r:.100}, which engines do not apply")
     if (began := config.get("init_lora_weights")) and began not in _BASE_AS_IT_WAS:
         raise ConfigError(
-            f"{CONFIG}: init_lora_weights is {began!r:.100}, so it was trained on weights that are "
-            "not the model's: PEFT can save some as plain LoRA"
+            f"{CONFIG}: init_lora_weights is {began!r:.100}, so the adapter was trained on "
+            "weights that are not the model's: PEFT can save some as plain LoRA"
         )
     return config
 

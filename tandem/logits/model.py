@@ -29,7 +29,7 @@ class Model:
     def eos_token_id(self) -> int:
         """The one to end a sequence with. Raises ValueError where the model has none."""
         if not self.eos_token_ids:
-            raise ValueError("this model has no end-of-sequence token, so it cannot be forced")
+            raise ValueError("this model has no end-of-sequence token, so no end can be forced")
         return min(self.eos_token_ids)
 
     def check(self, token_ids: Iterable[int]) -> None:

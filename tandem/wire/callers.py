@@ -38,7 +38,7 @@ class CallerCheck:
             "call refused: wrong role",
             grpc.StatusCode.PERMISSION_DENIED.name,
             peer=context.peer(),
-            reason=f"it is {', '.join(names)[:200]}",
+            reason=f"the certificate names {', '.join(names)[:200]}",
         )
         await context.abort(
             grpc.StatusCode.PERMISSION_DENIED, f"only {self._name or 'nobody'} may call here"

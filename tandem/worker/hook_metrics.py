@@ -25,7 +25,7 @@ def hook_metrics(phase: Phase, hooks: Sequence[CountedHook]) -> Iterator[Metric]
     )
     verdicts = CounterMetricFamily(
         "tandem_hook_verdicts",
-        "What hooks decided; error and timeout are failures of the hook.",
+        "Verdicts of hooks; error and timeout are failures of the hook.",
         labels=(*_HOOK, "verdict"),
     )
     held = GaugeMetricFamily(
@@ -104,7 +104,7 @@ def classifier_metrics(
     )
     verdicts = CounterMetricFamily(
         "tandem_classifier_verdicts",
-        "What classifiers decided; error and timeout are failures, cancelled ended first.",
+        "Decisions of classifiers; error and timeout are failures, cancelled: the output ended.",
         labels=(*_CLASSIFIER, "verdict"),
     )
     running = GaugeMetricFamily(

@@ -28,7 +28,7 @@ def network_metrics(phase: Phase, interfaces: Path = INTERFACES) -> Iterator[Met
     """
     family = CounterMetricFamily(
         "tandem_worker_network_bytes",
-        "What the network interfaces of this worker's pod carried; RDMA is not in it.",
+        "Bytes that the network interfaces of this worker's pod carried, RDMA not counted.",
         labels=("phase", "direction"),
     )
     if interfaces.exists():

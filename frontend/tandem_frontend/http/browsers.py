@@ -42,7 +42,8 @@ class Browsers:
         host = call.header(b"host")
         if host is not None and not self._is_local(_name(host.decode("latin-1"))):
             raise HostNotAllowedError(
-                "This server answers to names of the local machine only; `allowed_hosts` adds some"
+                "This server answers to host names of the local machine alone; `allowed_hosts` adds"
+                " others"
             )
 
     def check_body(self, call: Call) -> None:

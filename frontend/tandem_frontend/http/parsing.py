@@ -244,4 +244,4 @@ def _is_target(url: bytes) -> bool:
 
 def _no_http(error: httptools.HttpParserError) -> InvalidRequestError:
     """In llhttp's own words, which hold nothing of the request."""
-    return InvalidRequestError(f"This is no request of HTTP/1.1: {error}")
+    return InvalidRequestError(f"The request is no HTTP/1.1: {error}")

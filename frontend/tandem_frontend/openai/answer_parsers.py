@@ -183,8 +183,8 @@ def offered() -> Sequence[ModelFamilies]:
     names = sorted(metadata.entry_points(group=GROUP).names)
     if not names:
         raise ConfigError(
-            "How models write reasoning and calls is not known, for no installed package says it:"
-            " pip install 'tandem-serving[frontend]', or set model_family to none"
+            "No installed package knows how models write reasoning and calls: pip install"
+            " 'tandem-serving[frontend]', or set model_family to none"
         )
     return [load_entry_point(GROUP, name) for name in names]
 

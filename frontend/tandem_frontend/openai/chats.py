@@ -107,7 +107,7 @@ class Chats:
             raise UnsupportedError("The model's chat template takes no tools", param=param)
         if self._family is None or not self._family.calls:
             raise UnsupportedError(
-                "How this model writes calls is not known; see the setting `model_family`",
+                "This server does not know how the model writes calls; see `model_family`",
                 param=param,
             )
 

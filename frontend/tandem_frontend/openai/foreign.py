@@ -46,11 +46,11 @@ class Foreign(NamedTuple):
 
 
 NO_BUILT_IN = "no tool is built in"
-_OF_CHATS = "chats alone have it"
+_OF_CHATS = "only chats take this field"
 ONLY_TEXT = "only text is offered"
 _THINKING = "see `reasoning_effort`, `thinking_token_budget` and `chat_template_kwargs`"
 _ADAPTERS = "`model` names an adapter, as model:adapter"
-NO_INSIDES = "it tells of the engine's insides, which answers do not"
+NO_INSIDES = "answers tell nothing of the engine's insides"
 _NO_TEMPLATE_CHOICE = "the model's own chat template writes the prompt"
 ROUTED_HERE = "the router chooses workers"
 _NO_CUSTOM = "tools are functions with a JSON Schema"
@@ -68,15 +68,15 @@ EDITS = hint(
     ("{}", "[]", '{"edits":[]}'),
 )
 VERBOSITY = hint("models have no such setting", ('"medium"',))
-MODEL_NOT_SHOWN = hint("the model is not shown it")
-NOTHING_KEPT = hint("nothing of it is kept or shown")
+MODEL_NOT_SHOWN = hint("the model does not see this field")
+NOTHING_KEPT = hint("this server neither stores nor shows the field")
 
 OF_GENERATION: dict[str, Foreign] = {
     # OpenAI's
     "web_search_options": Foreign(NO_BUILT_IN),
     "modalities": Foreign(ONLY_TEXT, ('["text"]',)),
     "audio": Foreign(ONLY_TEXT),
-    "store": Foreign("nothing is stored here", FALSE),
+    "store": Foreign("this server stores no answers", FALSE),
     "prediction": Foreign("predicted outputs are not offered"),
     "verbosity": VERBOSITY,
     "suffix": Foreign("insertion is not offered", ('""',)),
@@ -87,12 +87,12 @@ OF_GENERATION: dict[str, Foreign] = {
     "spaces_between_special_tokens": Foreign("texts are without special tokens", TRUE),
     "include_stop_str_in_output": Foreign("texts end before their stop string", FALSE),
     "no_stop_trim": Foreign("texts end before their stop string", FALSE),
-    "stop_regex": Foreign("it is not offered; see `stop`"),
+    "stop_regex": Foreign("see `stop`"),
     "truncate_prompt_tokens": Foreign("prompts are never cut"),
     "truncation_side": Foreign("prompts are never cut"),
     "logprob_token_ids": Foreign("log-probabilities are those of the likeliest tokens"),
-    "allowed_token_ids": Foreign("it is not offered; see `logit_bias`"),
-    "bad_words": Foreign("it is not offered; see `logits_processors`", EMPTY_LIST),
+    "allowed_token_ids": Foreign("see `logit_bias`"),
+    "bad_words": Foreign("see `logits_processors`", EMPTY_LIST),
     "documents": Foreign(_NO_TEMPLATE_CHOICE, EMPTY_LIST),
     "chat_template": Foreign(_NO_TEMPLATE_CHOICE),
     "task": Foreign(_NO_TEMPLATE_CHOICE),
@@ -115,7 +115,7 @@ OF_GENERATION: dict[str, Foreign] = {
     "return_prompt_token_ids": Foreign("see `return_token_ids`", FALSE),
     "return_prompt_text": Foreign("the prompt as it was written is not shown", FALSE),
     "return_tokens_as_token_ids": Foreign("see `return_token_ids`", FALSE),
-    "return_token_offsets": Foreign("it is not offered", FALSE),
+    "return_token_offsets": Foreign("answers have no offsets of tokens", FALSE),
     "return_mm_kwargs": Foreign(ONLY_TEXT, TRUE),
     "return_meta_info": Foreign("see `tandem.report`", FALSE),
     "return_cached_tokens_details": Foreign("see `usage`", FALSE),
@@ -128,7 +128,7 @@ OF_GENERATION: dict[str, Foreign] = {
     "return_output_ids_in_sglext": Foreign(NO_INSIDES, FALSE),
     "return_sampling_mask": Foreign(NO_INSIDES, FALSE),
     "sampling_logprobs_mode": Foreign(NO_INSIDES),
-    "watermarking": Foreign("it is not offered", FALSE),
+    "watermarking": Foreign("answers have no watermark", FALSE),
     "repetition_detection": Foreign("see output hooks"),
     "stream_interval": Foreign("chunks leave as they come", ("1",)),
     "lora_path": Foreign(_ADAPTERS),
@@ -158,7 +158,7 @@ OF_GENERATION: dict[str, Foreign] = {
     "n_predict": Foreign("see `max_tokens`"),
     "stop_sequences": Foreign("see `stop`", EMPTY_LIST),
     "grammar": Foreign("see `guided_grammar`"),
-    "typical_p": Foreign("it is not offered; see `top_p`", ("1", "1.0")),
+    "typical_p": Foreign("see `top_p`", ("1", "1.0")),
     "thinking": Foreign(_THINKING),
     "enable_thinking": Foreign(_THINKING),
     "reasoning": Foreign(_THINKING),
@@ -225,10 +225,10 @@ OF_NVEXT: Mapping[str, Foreign] = {
         hint(ROUTED_HERE),
     ),
     "prefill_dp_rank": hint(ROUTED_HERE),
-    "cache_control": hint("caches keep what was used last, for whomever"),
+    "cache_control": hint("caches keep the prefixes that any request used last"),
     "annotations": hint("streams have no events beside the API's own", EMPTY_LIST),
     "extra_fields": hint("see `tandem.report`", EMPTY_LIST),
-    "request_timestamp_ms": hint("nothing is simulated"),
+    "request_timestamp_ms": hint("requests are timed by the server's own clock"),
 }
 OF_AGENT_HINTS: Mapping[str, Foreign] = {
     "strict_priority": hint("see `priority`: one queue has one order"),
@@ -274,8 +274,8 @@ VALUES: Mapping[str, str] = {
         ONLY_TEXT,
     ),
     "custom": _NO_CUSTOM,
-    "item_reference": "nothing is stored here; send the item itself",
-    "compaction": "nobody here can read it; send the items themselves",
+    "item_reference": "this server stores no items; send the item itself",
+    "compaction": "this server cannot read a compaction; send the items themselves",
     **dict.fromkeys(
         (
             *BUILT_IN_TOOLS,

@@ -61,7 +61,7 @@ _GETS: tuple[tuple[str, str, Any], ...] = (
     ("/live", "Whether the process runs", answers.Status),
     ("/version", "Tandem's version", answers.Version),
     ("/openapi.json", "This description", dict[str, Any]),
-    ("/docs", "This description as a page", str),
+    ("/docs", "The API's description as a page", str),
 )
 
 _EXTRA = {"description": "Given to the deployment's classifiers: it names this field."}

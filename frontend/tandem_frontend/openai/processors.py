@@ -49,7 +49,7 @@ def processors_of(
         _check_size(PARAM, [each.processor for each in found], config)
     for each in _named_otherwise(request, thought):
         if each.processor.name not in limits.logits_processors:
-            raise UnsupportedError("This deployment's workers do not offer it", param=each.field)
+            raise _not_offered(each.field)
         found.append(each)
     if not found:
         return Processors()
@@ -71,6 +71,10 @@ def _named_otherwise(request: GenerationFields, thought: Thought | None) -> Iter
         if not thought.opened:
             args["begin_text"] = thought.begin
         yield Form(field, LogitsProcessorEntry("thinking_budget", args))
+
+
+def _not_offered(field: str) -> UnsupportedError:
+    return UnsupportedError(f"This deployment's workers do not offer `{field}`", param=field)
 
 
 def _check_size(
@@ -97,9 +101,7 @@ def _check_offered(
 def _check_form(form: Form, request: GenerationFields, limits: Limits) -> None:
     """Forms are OpenAI's: `client_logits_processors` need not name them."""
     if form.processor.name not in limits.logits_processors:
-        raise UnsupportedError(
-            "This deployment's workers offer no such form of answers", param=form.field
-        )
+        raise _not_offered(form.field)
     if request.ignore_eos:
         raise InvalidRequestError(
             f"`ignore_eos` is not offered with `{form.field}`, which says where answers end",

@@ -213,7 +213,7 @@ class Strangers:
         self._ignored[told] = None
         if self._unknown > MOST_IGNORED:
             raise InvalidRequestError(
-                f"`{param}` is one unknown name too many: at most {MOST_IGNORED} are ignored",
+                f"`{param}` is one unknown name too many: at most {MOST_IGNORED} are passed over",
                 param=param,
             )
 

@@ -141,7 +141,7 @@ def asked_tools(request: ToolFields) -> AskedTools | None:
             raise InvalidRequestError(f"`{field}` needs `{param}`", param=field)
         return None
     if not {*allowed, *([named] if named else ())} <= functions.keys():
-        raise InvalidRequestError(f"`{field}` names what is none of `{param}`", param=field)
+        raise InvalidRequestError(f"`{field}` names no tool of `{param}`", param=field)
     parallel = request.parallel_tool_calls is not False and not older
     return AskedTools(
         functions=functions,

@@ -32,7 +32,7 @@ _FINDINGS = frozenset(
     )
 )
 """What an answer would include of tools that other servers have built in, and of images."""
-_NOT_STORED = "nothing is stored here; send the whole conversation as `input`"
+_NOT_STORED = "this server stores no answers; send the whole conversation as `input`"
 _ELSEWHERE = "see `/v1/chat/completions`"
 _CHATS_ALONE = (
     *(
@@ -109,7 +109,7 @@ OF_RESPONSES: Mapping[str, Foreign] = (
         "logprobs": Foreign("only chats give log-probabilities", FALSE),
         "max_tool_calls": hint("the field bounds built-in tools, and this server has none"),
         "stream_options": Foreign(
-            "nothing is padded, and streams end with their usage",
+            "chunks are not padded, and streams end with their usage",
             ("{}", '{"include_obfuscation":false}'),
         ),
         "max_tokens": Foreign("see `max_output_tokens`"),
@@ -141,7 +141,7 @@ _OF_EVERY_MESSAGE: dict[str, Foreign] = {
     "workspace_id": MODEL_NOT_SHOWN,
     "inference_geo": Foreign(ROUTED_HERE),
     "container": hint(NO_BUILT_IN),
-    "mcp_servers": hint("this server calls no others", EMPTY_LIST),
+    "mcp_servers": hint("this server calls no other servers", EMPTY_LIST),
     "context_management": EDITS,
     "speed": Foreign("all requests run at one speed", ('"standard"',)),
     "diagnostics": Foreign(NO_INSIDES),
@@ -158,7 +158,7 @@ OF_COUNTS: Mapping[str, Foreign] = _OF_EVERY_MESSAGE | dict.fromkeys(
         *("kv_hints", "max_tokens", "metadata", "nvext", "service_tier", "stop_sequences"),
         *("stream", "temperature", "top_k", "top_p"),
     ),
-    hint("nothing is generated"),
+    hint("a count generates no answer"),
 )
 OF_TURNS: Mapping[str, Foreign] = (
     OF_GENERATION

@@ -18,7 +18,7 @@ _INPUTS = "a request is made of token ids alone"
 _LANGUAGES = "no engine here serves adapters of languages"
 _OWN_ADAPTERS = "workers load adapters by their own settings, and a task_id names one"
 _ENCODER = "models are decoders alone"
-_WORKERS = "the workers' own settings say it"
+_WORKERS = "the workers' own settings decide"
 _RESULTS = "a router passes on tokens and log-probabilities, and nothing else of the model"
 _KV_EVENTS = "a router's stream says how full KV caches are, and of no event in them"
 
@@ -39,7 +39,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "encoder_output_length": _ENCODER,
         "cross_attention_mask": _ENCODER,
         "skip_cross_attn_blocks": _ENCODER,
-        "num_return_sequences": "say it in SamplingConfig",
+        "num_return_sequences": "SamplingConfig has num_return_sequences",
         "language_adapter_uid": _LANGUAGES,
         "disagg_request_id": "context_phase_params say whose the KV cache is",
     },
@@ -88,10 +88,10 @@ UNUSED: Mapping[str, str] = {
     "gpu_weights_percent": _WORKERS,
     "extended_runtime_perf_knob_config": _WORKERS,
     "debug_config": _WORKERS,
-    "recv_poll_period_ms": "nothing is polled",
+    "recv_poll_period_ms": "an executor does not poll",
     "max_seq_idle_microseconds": "every request has a deadline instead",
     "cache_transceiver_config": _WORKERS,
-    "gather_generation_logits": "each request asks for its own",
+    "gather_generation_logits": "each request asks for its own logits",
     "fail_fast_on_attention_window_too_large": _WORKERS,
     "enable_trt_overlap": _WORKERS,
 }

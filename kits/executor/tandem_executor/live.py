@@ -27,7 +27,7 @@ OF_REQUEST = "logits_post_processor"
 """The processor that calls the function of the request itself."""
 _LEAVES_NOT = "a function cannot leave its process: register it with the workers, and name it"
 _STAY = "logits do not leave the engine's process"
-_HOOKED = "it would show what hooks and classifiers withhold"
+_HOOKED = "logits would show output that hooks and classifiers withhold"
 ELSEWHERE = {
     "logits_post_processor_config": _LEAVES_NOT,
     OF_REQUEST: _LEAVES_NOT,

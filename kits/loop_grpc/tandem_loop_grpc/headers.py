@@ -139,7 +139,7 @@ def refusal(headers: Headers) -> tuple[int, str]:
     said = dict(headers)
     if said.get(b":method") != b"POST":
         return 405, "a call of gRPC is a POST"
-    return (0, "") if is_grpc(headers) else (415, "it is no call of gRPC")
+    return (0, "") if is_grpc(headers) else (415, "the request is no call of gRPC")
 
 
 def metadata(headers: Headers) -> Metadata:

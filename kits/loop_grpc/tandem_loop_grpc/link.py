@@ -119,7 +119,7 @@ class Link(asyncio.Protocol):
             self._transport.abort()
         self._end(reason)
 
-    def close(self, code: Code = Code.NO_ERROR, reason: str = "it was closed") -> None:
+    def close(self, code: Code = Code.NO_ERROR, reason: str = "the connection was closed") -> None:
         """Say so, and close once what was written has left."""
         if not self.over:
             self._write(frames.goaway(self.last_stream(), code, reason))

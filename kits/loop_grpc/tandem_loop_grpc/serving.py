@@ -109,7 +109,7 @@ class ServedCall:
             return
         except asyncio.CancelledError:
             stream.on_failure = None  # it is this task, which ends
-            stream.give_up(StreamError(grpc.StatusCode.UNAVAILABLE, "the server ended it"))
+            stream.give_up(StreamError(grpc.StatusCode.UNAVAILABLE, "the server ended the call"))
         else:
             if not stream.closed:
                 self._connection.finish(stream, status)
@@ -124,10 +124,10 @@ class ServedCall:
         except AbortError as error:
             return error.status
         except NotImplementedError:
-            return code.UNIMPLEMENTED, "there is no such method", ()
+            return code.UNIMPLEMENTED, f"there is no method {self._method}", ()
         except Exception as error:
             if deadline.expired():
-                return code.DEADLINE_EXCEEDED, "its time was over", ()
+                return code.DEADLINE_EXCEEDED, "the call's time was over", ()
             log.exception("a servicer failed", extra={"peer": self._connection.peer})
             return code.UNKNOWN, f"the servicer raised {type(error).__name__}", ()
         return _OK
@@ -144,7 +144,8 @@ class ServedCall:
             await self._listener.admit(context)
         handler = self._listener.handler(self._method)
         if handler is None:
-            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no such method")
+            unknown = f"there is no method {self._method}"
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, unknown)
         context.serialize = handler.response_serializer or bytes
         await self._answer(handler)
 

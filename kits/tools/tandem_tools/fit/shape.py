@@ -150,16 +150,16 @@ def read(
     kind = config.get("model_type")
     if kind not in _KNOWN:
         raise ConfigError(
-            f"config.json: the memory of a model of type {kind!r} is not known here; known types: "
+            f"config.json: the memory of a model of type {kind!r} is not known; known types: "
             f"{', '.join(_KNOWN)}"
         )
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "").removeprefix("torch.")
     if dtype not in _DTYPES:
-        raise ConfigError(f"config.json: dtype {dtype!r} is not known here")
+        raise ConfigError(f"config.json: dtype {dtype!r} is none of {', '.join(_DTYPES)}")
     try:
         return _Reader(config, kv_dtype, moe_a2a_backend).shape()
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f"config.json: this cannot be a model ({error})") from error
+        raise ConfigError(f"config.json describes no model ({error})") from error
 
 
 class _Reader:
@@ -314,6 +314,5 @@ def _quantised_bytes(given: Mapping[str, Any]) -> float:
         bits = given.get("bits", 4)
         return float(bits + (16 + bits) / (given.get("group_size") or _GROUP)) / 8
     raise ConfigError(
-        f"config.json: quantization method {method!r} is not known here, "
-        "which knows awq, fp8, gptq, mxfp4"
+        f"config.json: quantization method {method!r} is none of awq, fp8, gptq, mxfp4"
     )

@@ -111,7 +111,7 @@ class Measuring:
         }
         journey = follow(self._client, CHAT, body, Console(io.StringIO()))
         if not journey.arrivals:
-            raise ApiError("an answer came without any text, so nothing of it can be timed")
+            raise ApiError("an answer without any text cannot be timed")
         return journey
 
     def _tell(self, what: str) -> None:
