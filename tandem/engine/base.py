@@ -72,9 +72,9 @@ class EngineRequest(Struct, frozen=True, kw_only=True):
     request_id: int
     """The worker's own number: unique in this process, never reused."""
     token_ids: Sequence[int]
-    """Its prompt."""
+    """The tokens of the prompt."""
     made: Sequence[int] = ()
-    """Generated already, elsewhere: what is to come goes on behind them."""
+    """Tokens that another engine generated: the output goes on behind them."""
     sampling: common_pb2.SamplingParams
     """`seed` already includes the output index; `stop` and `stop_words` are to be ignored."""
     logits: LogitsProcessorSpec | None = None
@@ -180,7 +180,7 @@ class Sharing(Protocol):
         ...
 
     def left(self, process: int) -> None:
-        """That process has ended: end what it had open, and free its KV."""
+        """The process has ended: end the requests that it had open, and free their KV."""
         ...
 
 
@@ -196,9 +196,9 @@ class EngineDescription:
     """PREFILL: `park_seconds` may be used."""
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
     prefixes: PrefixLog | None = None
-    """PREFILL: what its prefix cache holds, as it changes; None: it does not say."""
+    """PREFILL: changes of the prefix cache; None: the engine does not say."""
     cannot_resume: frozenset[str] = field(default_factory=frozenset)
-    """Sampling parameters with which it cannot go on behind `made` as if it had made that."""
+    """Sampling parameters with which the engine cannot go on behind `made` as if behind its own."""
     sharing: Sharing | None = None
     """How further token processes join; None where the settings name one process."""
 
@@ -219,11 +219,11 @@ class RankLoad:
     """Wait for pages of decode's KV cache: in PREFILL until decode offers them, in DECODE until
     some are free."""
     transferring: int
-    """Their KV moves, or in DECODE waits for prefill to write it."""
+    """KV of these requests moves, or in DECODE waits for prefill to write it."""
     retracted: int
     """Were taken out of the batch because the KV cache was full, and wait to come back."""
     kv_tokens_used: int
-    """Taken by requests. What the prefix cache alone keeps may be had, and is free."""
+    """Tokens of requests. Tokens that the prefix cache alone keeps count as free."""
     kv_tokens_total: int
     accept_length: float | None = None
     """Tokens that a step made for one sequence, on average since the start; None: no speculative

@@ -105,7 +105,7 @@ class SequenceChain:
         self._replayed = info.replayed + 1 if info.replayed else 0
         """With the token that comes after so many, nothing is a replay any more. 0: nothing is."""
         self.over = False
-        """Its hooks know, or will be told, that it is over: nothing more is judged."""
+        """The hooks know, or will be told, that the sequence is over: nothing more is judged."""
         self.aborted = False
         """Nobody waits for the verdicts."""
         self.passed: Piece | None = None
@@ -152,7 +152,7 @@ class SequenceChain:
         return self._ask(hook.next)
 
     def broke(self, error: Exception) -> None:
-        """What came of a call cannot be worked with. No hook of it is called again."""
+        """A call's result cannot be used. No hook of the sequence is called again."""
         self.over = self._ending = True
         self.error, self.passed, self.reason = HookError("the output hooks broke"), None, None
         self.error.__cause__ = error
@@ -177,7 +177,7 @@ class SequenceChain:
                 hook.replay = False
 
     def _ask(self, hook: SequenceHook | None) -> Chunk | None:
-        """This hook, or the next one that is to be asked."""
+        """The chunk for `hook`, or for the next hook that is to be asked."""
         while hook is not None and hook.muted:
             hook = hook.next
         if hook is None:

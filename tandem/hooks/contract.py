@@ -1,7 +1,8 @@
 """The output hook's contract: what a hook is given, and what it may answer. Standard library only.
 
-A hook is a callable class, built once in each process that runs it. It is called in both phases, on
-every chunk of every sequence, after detokenisation and stop strings and before anything is sent:
+A hook is a callable class, built once in each process that runs it. Workers call the hook in both
+phases, on every chunk of every sequence, after detokenisation and stop strings and before anything
+is sent:
 
     class UpperCase:
         def __call__(self, chunk: Chunk) -> Verdict:
@@ -17,9 +18,9 @@ A hook may also have, all of them optional:
 - `async def __call__(self, chunk)`: awaited; the chunks of one request still come in order.
 - `close(self, request_id: int)`: called once for each sequence, whatever ended it (finish, abort,
   disconnect, error, timeout), after its last call.
-- `resumable = True`: it answers the same to the same chunks, so that a request whose decode worker
-  was lost may go on at another one: there it is shown, once more, what the lost one was, with
-  `chunk.replay` set. What it lets through must be what the client has seen.
+- `resumable = True`: the hook answers the same to the same chunks, so that a request whose decode
+  worker was lost may go on at another one. There the hook is called once more with the chunks that
+  the lost worker's hook had, `chunk.replay` set, and must let through what the client has seen.
 - `startup(self)` and `shutdown(self)`, plain or async: before the first call, and after the last.
 """
 
@@ -34,13 +35,13 @@ Action = Literal["emit", "suppress", "terminate"]
 
 
 class Chunk(NamedTuple):
-    """One piece of one sequence's output. It cannot be changed. Hooks must not keep it: keep what
-    they need, keyed by `request_id`. (A tuple, because that is the cheapest thing to make.)
+    """One piece of one sequence's output. Chunks cannot be changed, and hooks must not keep them:
+    keep what the hook needs, keyed by `request_id`. (A tuple: nothing is cheaper to make.)
     """
 
     request_id: int
-    """This phase's own number of the sequence, unique in this process and never reused. Key what
-    you remember by it.
+    """The phase's own number of the sequence, unique in this process and never reused. Key by this
+    number whatever the hook remembers.
     """
     output_index: int
     """Which of the request's n outputs: 0 .. n-1. Each is a sequence with its own request_id."""
@@ -68,22 +69,22 @@ class Chunk(NamedTuple):
     """Joins the calls of both phases that belong to one client request."""
     model: str = ""
     replay: bool = False
-    """Another worker's hook has judged it, which was lost; see `resumable` above."""
+    """The hook of a lost worker has judged the chunk; see `resumable` above."""
     lora_adapter: str = ""
-    """Which of the model's wrote it; empty: the model alone did."""
+    """The LoRA adapter that wrote the chunk; empty: the model alone did."""
 
 
 @dataclass(slots=True)
 class Verdict:
-    """What becomes of a chunk. Build it with `emit`, `suppress` or `terminate`, and do not change
-    it afterwards. (Not frozen, because that costs 0.3 µs a token.)
+    """What becomes of a chunk. Build a verdict with `emit`, `suppress` or `terminate`, and do not
+    change it afterwards. (Not frozen, because freezing costs 0.3 µs a token.)
     """
 
     action: Action
     text: str = ""
     reason: str = ""
     hold_tokens: int = 0
-    """So many of the last token ids, and their logprobs, wait for a later verdict."""
+    """How many of the last token ids, with their logprobs, wait for a later verdict."""
     show_tokens: bool = True
     """Whether the other token ids that waited are shown; else they are dropped for good."""
 
@@ -102,7 +103,7 @@ def emit(text: str, *, hold_tokens: int = 0, show_tokens: bool = True) -> Verdic
 def suppress(*, hold_tokens: int = 0) -> Verdict:
     """Show nothing of this chunk, in any channel: text, token ids, logprobs (S0-010).
 
-    `hold_tokens` as in `emit`: those wait, the others are dropped.
+    `hold_tokens` as in `emit`: the last tokens wait, the others are dropped.
     """
     return Verdict("suppress", "", "", hold_tokens, False)
 

@@ -28,14 +28,14 @@ class SequenceInfo(Struct, frozen=True, kw_only=True, array_like=True):
 
     request_id: int
     group: Any
-    """The n outputs of one request share it; they are judged in one place. It can be hashed."""
+    """A hashable key that the n outputs of one request share; one place judges them all."""
     output_index: int
     streaming: bool
     trace_id: str
     tenant: str = ""
     """The name of the client's key; empty: no key was asked."""
     replayed: int = 0
-    """So many of its first tokens another worker's hooks have judged, which was lost."""
+    """How many of the first tokens the hooks of a lost worker have judged."""
     lora_adapter: str = ""
 
 

@@ -84,7 +84,7 @@ class LoadedHook:
 
     @property
     def resumable(self) -> bool:
-        """It declares that it may be shown again what another worker's hook has judged."""
+        """Whether the hook may be called again with chunks that were judged elsewhere."""
         return getattr(self.hook, "resumable", False) is True
 
     async def startup(self) -> None:

@@ -58,7 +58,7 @@ class SequenceHook:
         self._added = 0
         """Shown characters beyond the characters that came."""
         self._tokens: list[int] = []
-        """Those the hook holds back, oldest first."""
+        """Token ids that the hook holds back, oldest first."""
         self._extras: list[Any] = []
         self._trail = None
         if loaded.audit is not None:
@@ -150,7 +150,7 @@ class SequenceHook:
         return self.chunk(_NOTHING, True, True)
 
     def told(self, answer: Any) -> None:
-        """It was called with its last words. Its verdict is not applied; a failure is logged."""
+        """The hook was called with `last_words`. The verdict is not applied; failures are logged."""
         loaded = self.loaded
         loaded.counters.seconds.observe(loaded.caller.took)
         if type(answer) is Failed:

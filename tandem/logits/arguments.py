@@ -62,7 +62,7 @@ class Schema:
         }
 
     def check_defaults(self, name: str, args: Mapping[str, Any]) -> None:
-        """That a deployment's default arguments fit. Raises LoadError."""
+        """Check that a deployment's default arguments fit. Raises LoadError."""
         for argument, value in args.items():
             if argument not in self.types:
                 raise LoadError(

@@ -49,14 +49,14 @@ class DeviceBacklog:
 
 
 def of(rows: Any) -> DeviceBacklog | None:
-    """That of the GPU on which `rows` are; None on a CPU, where nobody waits for others' work."""
+    """The backlog of the GPU on which `rows` are; None on a CPU, where nobody waits for others."""
     if arrays.is_numpy(rows) or not rows.is_cuda:
         return None
     return _of_device(rows.device.index)
 
 
 def here() -> DeviceBacklog | None:
-    """That of this process's GPU; None where the process uses none."""
+    """The backlog of this process's GPU; None where the process uses none."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None

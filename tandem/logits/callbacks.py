@@ -41,13 +41,15 @@ Single: TypeAlias = (
 of one beam; the address of the CUDA stream to edit on, None on a CPU; client id, where it takes
 that.
 
-It edits the logits in place, or returns others of that shape.
+A callback edits the logits in place, or returns others of that shape.
 """
 Batched: TypeAlias = (
     Callable[[list[int], list[Any], list[list[list[int]]], int | None], None]
     | Callable[[list[int], list[Any], list[list[list[int]]], int | None, list[int | None]], None]
 )
-"""The same as parallel lists, over all requests of a step that name it. It edits in place."""
+"""Parallel lists of a Single's arguments, over all requests of a step that name the callback,
+which edits in place.
+"""
 _FORM = ("request_id", "logits", "token_ids", "stream_ptr", "client_id")
 _BATCHED_FORM = ("request_ids", "logits", "token_ids", "stream_ptr", "client_ids")
 _Class = TypeVar("_Class", bound="type[Callback]")

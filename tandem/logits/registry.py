@@ -138,7 +138,7 @@ class Registry:
         return tuple(sorted(self._known))
 
     def offered(self) -> tuple[str, ...]:
-        """Those that requests may name, where the frontend lets them."""
+        """The processors that requests may name, where the frontend lets them."""
         return tuple(name for name in self.names() if self._known[name].settings.clients != "none")
 
     def classes(self) -> dict[str, type[LogitsProcessor]]:
@@ -157,7 +157,7 @@ class Registry:
         )
 
     def check_always(self, model: Model) -> None:
-        """That what every request gets can be built for this model. Raises LoadError: otherwise
+        """Check that every request's processors can be built for this model. Raises LoadError: else
         every request would fail.
         """
         try:

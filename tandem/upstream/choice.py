@@ -65,9 +65,8 @@ class Choice:
 def _candidates(
     streams: Sequence[RouterStream], submission: Submission, model: str
 ) -> list[Candidate]:
-    """Those that know the edition. Of them the ones that take requests for it; of those the ones
-    with a pair, then those with one that can run this request, then those that still say something:
-    each as far as there are any.
+    """Streams whose router knows the edition, narrowed down to routers that take requests, have a
+    pair, have one that can run this request, and still say something: each as far as some do.
     """
     sha256 = submission.submit.tokenizer_sha256
     views = [(each, each.view_of(model).edition(sha256)) for each in streams]

@@ -76,11 +76,11 @@ class Dispatcher:
         self._next_batch: asyncio.TimerHandle | None = None
         self._streams: list[RouterStream] = []
         self._used: list[RouterStream] = []
-        """Those whose router has a pair of the model, or has had one."""
+        """Streams whose router has a pair of the model, or has had one."""
 
     @property
     def in_use(self) -> list[RouterStream]:
-        """By which new requests go now."""
+        """Streams by which new requests go now."""
         return [each for each in self._used if not each.draining]
 
     @property

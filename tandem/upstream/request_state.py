@@ -472,16 +472,16 @@ class RequestState:
         self._kept.grow(size)
 
     def hold(self, size: int) -> None:
-        """So many bytes more of what was taken are kept until the end of the answer."""
+        """Keep `size` more bytes of the output that was taken, until the end of the answer."""
         self._held += size
         self._kept.grow(size)
 
     def keep(self, size: int) -> None:
-        """So many bytes wait for the client, which were taken of what came."""
+        """`size` bytes of the output that was taken wait for the client."""
         self._kept.grow(size)
 
     def close(self) -> None:
-        """The handler is done with it: nothing is kept any more."""
+        """The handler is done with the request: nothing is kept any more."""
         self._kept.close()
 
     def _wake(self) -> None:
@@ -493,7 +493,7 @@ class RequestState:
         self._client.abort()
 
     def _end_for_room(self) -> None:
-        """There is no memory for more output, and it holds the most of all."""
+        """There is no memory for more output: end the request, which holds the most of all."""
         if self.submission.task.streaming:
             self._give_up_client()
         else:

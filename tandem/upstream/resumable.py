@@ -50,12 +50,12 @@ class _Passed:
 
 
 class ResumableState(RequestState):
-    """One pays for each row what a digest costs."""
+    """A RequestState that digests each row, which costs time a token."""
 
     __slots__ = ("_again", "_shown")
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        """It takes the arguments of a RequestState."""
+        """The arguments are those of a RequestState."""
         super().__init__(*args, **settings)
         self._shown = [_Passed() for _ in self._choices]
         self._again: dict[int, _Passed] = {}
@@ -128,7 +128,7 @@ class ResumableState(RequestState):
 def _behind(
     logprobs: Sequence[common_pb2.TokenLogprobs], tokens: int
 ) -> Sequence[common_pb2.TokenLogprobs]:
-    """Those of a row, without its first `tokens`."""
+    """A row's log-probabilities, without those of its first `tokens`."""
     rest = []
     for entry in logprobs:
         cut = min(tokens, len(entry.token_id))

@@ -29,7 +29,7 @@ from tandem.wire.tls import PeerTls
 log = logging.getLogger(__name__)
 
 _LEAST_BEATS = 3
-"""So many of a router's signs of life are missed before it is given up."""
+"""How many of a router's signs of life must be missing before the router is given up."""
 _GREETING_SECONDS = 5.0
 """A router says its fleet as soon as a stream opens; one that does not is no router."""
 _FIRST_BACKOFF_SECONDS = 0.1

@@ -35,15 +35,15 @@ class RouterStream:
         """The router has greeted."""
         self.draining = False
         self.fleet = router_pb2.Fleet()
-        """What its router said last."""
+        """The router's last message about its fleet."""
         self.views: dict[str, RouterView] = {}
-        """The same of each model that requests may be for."""
+        """The fleet of each model that requests may be for."""
         self.silence: Silence | None = None
-        """Watches whether its router says anything; None: it never said that it would."""
+        """Watches whether the router says anything; None: the router promised no signs of life."""
         self.over = asyncio.Event()
-        """It takes nothing new: its router drains, or it has ended."""
+        """Set when the stream takes nothing new: the router drains, or the stream has ended."""
         self._submits: dict[int, tuple[router_pb2.Submit, float]] = {}
-        """What has not left, and since when it waits."""
+        """Submits that have not left, and since when each waits."""
         self._clock = clock
         self._unsent = budget.allotment()
         self._cancels: list[int] = []
@@ -106,12 +106,12 @@ class RouterStream:
         return unsent
 
     def close(self) -> None:
-        """It has ended: whatever has not left never will by it."""
+        """The stream has ended: submits that have not left never will by it."""
         self._submits.clear()
         self._unsent.close()
 
     def when_empty(self, call: Callable[[], object]) -> None:
-        """Call it once, as soon as nothing is open."""
+        """Call `call` once, as soon as nothing is open."""
         self._on_empty = call
         self._check_empty()
 

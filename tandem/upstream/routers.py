@@ -22,7 +22,7 @@ from tandem.wire.silence import SILENCE_SECONDS
 from tandem.wire.tls import PeerTls
 
 LOOKUP_SECONDS = 5.0
-"""So often names are looked up, and whenever a stream takes nothing new any longer."""
+"""How often names are looked up, beside whenever a stream stops taking requests."""
 
 
 class Routers:

@@ -21,7 +21,7 @@ class Runs:
         self._at: dict[int, tuple[RouterStream, int]] = {}
 
     def begin(self, stream: RouterStream, worker: int, sequence: int, state: RequestState) -> None:
-        """It runs there from now on, and nowhere else."""
+        """The sequence runs on that worker from now on, and nowhere else."""
         self.end(sequence)
         self._at[sequence] = stream, worker
         self._of.setdefault((stream, worker), {})[sequence] = state
@@ -31,7 +31,7 @@ class Runs:
         return sequence in self._at
 
     def end(self, sequence: int) -> None:
-        """Nothing more is expected of it. It need not be known."""
+        """Nothing more is expected of the sequence, which need not be known."""
         place = self._at.pop(sequence, None)
         if place is not None:
             here = self._of[place]

@@ -29,7 +29,7 @@ class Prompt(Struct, kw_only=True):
     echo: str | None = None
     """What the client wrote, or what its token ids stand for, where it is to be shown again."""
     shown_ids: bytes = b""
-    """Its token ids as a list of JSON, where the answer is to show them; else nothing."""
+    """The prompt's token ids as a list of JSON, where the answer is to show them; else nothing."""
 
     blocks: bytes = b""
     """What stands for its blocks: see tandem/prefix_blocks.py."""

@@ -122,7 +122,7 @@ class Calls:
         self._nudge()
 
     def iteration_stats(self) -> list[IterationStats]:
-        """Those that are new since the last call, the oldest first. Raises ShutDownError."""
+        """The iterations since the last call, the oldest first. Raises ShutDownError."""
         with self._lock:
             self._core.check_open()
             records = self._core.recorder.take_iterations()
@@ -130,18 +130,20 @@ class Calls:
         return [record.stats(offset) for record in records]
 
     def request_stats(self) -> list[RequestStatsPerIteration]:
-        """Those that are new since the last call, the oldest first. Raises ShutDownError."""
+        """The requests of each iteration since the last call, the oldest first. Raises
+        ShutDownError.
+        """
         with self._lock:
             self._core.check_open()
             return self._core.recorder.take_requests()
 
     def leave(self) -> None:
-        """This process is a fork of the program's."""
+        """Give the executor up in a process that is a fork of the program's."""
         self._lock = nullcontext()  # a thread of the other process may have held it
         self._core.leave()
 
     def shut_down(self) -> bool:
-        """Returns whether it was open until now."""
+        """Returns whether the executor was open until now."""
         with self._lock:
             was_open = not self._core.closed
             self._core.shut_down()

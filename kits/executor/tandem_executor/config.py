@@ -45,9 +45,9 @@ class LogitsPostProcessorConfig:
 @refuses_left_out
 @dataclass(slots=True)
 class ExecutorConfig:
-    """The first five are TensorRT-LLM's, and those from `logits_post_processor_config` on; the rest
-    are Tandem's own. Those from `disaggregated` on are for the engines of a model's folder. It may
-    be changed until an executor is made of it, which checks it once more.
+    """The first five are TensorRT-LLM's, as are those from `logits_post_processor_config` on;
+    the rest are Tandem's own. Fields from `disaggregated` on are for the engines of a model's
+    folder. A configuration may be changed until an executor is made, which checks it once more.
     """
 
     max_beam_width: int = 1
@@ -58,11 +58,11 @@ class ExecutorConfig:
     iter_stats_max_iterations: int = ranged(1000, Range(at_least=0))
     """IterationStats that are kept until they are read, the latest; 0: none are."""
     request_stats_max_iterations: int = ranged(0, Range(at_least=0))
-    """The same of RequestStatsPerIteration, for which all open requests are gone through."""
+    """RequestStatsPerIteration that are kept, each of which costs a pass over all open requests."""
     model: str = ""
     """The model that requests are for; empty: the only one that the router serves."""
     max_open_sequences: int = ranged(512, Range(at_least=1))
-    """Sequences at the router at once. What is more waits here, by priority: keep it below the
+    """Sequences at the router at once. Others wait here, by priority: keep the number below the
     router's `max_queue`."""
     max_unread_tokens: int = ranged(1_000_000, Range(at_least=1))
     """Tokens of responses that nobody has awaited yet, all that open requests may still bring

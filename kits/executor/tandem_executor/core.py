@@ -54,7 +54,7 @@ class ExecutorCore:
         self._ready: dict[int, None] = {}
         """Requests that have responses, in the order in which they got their first."""
         self._came: list[int] = []
-        """Those that got their first since the last `wakes`."""
+        """Requests that got their first response since the last `wakes`."""
         self._waiters = Waiters()
         self.recorder = Recorder(
             iterations=iter_stats_max_iterations,
@@ -119,7 +119,7 @@ class ExecutorCore:
         self._waiters.add(waiter)
 
     def forget(self, waiter: Waiter) -> None:
-        """It waits no longer. Where it was woken and has left something, another is woken."""
+        """The waiter waits no longer. If it was woken and left something unread, wake another."""
         self._waiters.forget(waiter, unread=bool(self._ready))
 
     def shut_down(self) -> None:
@@ -135,8 +135,8 @@ class ExecutorCore:
         self._waiters.wake_all()
 
     def leave(self) -> None:
-        """This process is a fork of the program's: nothing here can be used, and whoever waits is
-        in the other one.
+        """Give the core up in a process that is a fork of the program's: whoever waits is in the
+        other process.
         """
         self.closed = True
         self._waiters = Waiters()
@@ -192,8 +192,8 @@ class ExecutorCore:
         log_probs: list[float],
         logits: Logits | None = None,
     ) -> None:
-        """They came of a sequence. A request that has ended takes nothing more. Lists are kept.
-        `logits`: of one token that is streamed.
+        """Take in a sequence's tokens. A request that has ended takes nothing more. The lists are
+        kept. `logits`: of one token that is streamed.
         """
         entry = self._entries.get(request_id)
         if entry is None or (unread := entry.unread).ended:
@@ -278,7 +278,7 @@ class ExecutorCore:
         return request_id
 
     def _too_large(self, asked: Asked) -> TooLargeError | None:
-        """Why it could never start; None: it can."""
+        """Why the request could never start; None: it can."""
         for name, needed, most in (
             ("max_open_sequences", asked.sequences, self._max_sequences),
             ("max_unread_tokens", asked.tokens, self._max_unread),

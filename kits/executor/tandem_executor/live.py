@@ -77,7 +77,7 @@ class LiveClassifier:
 
 
 class Live:
-    """That of one executor. Functions are by name for all of its requests, or a request's own."""
+    """Functions and classifiers of one executor: by name for all requests, or a request's own."""
 
     def __init__(self, given: LogitsPostProcessorConfig | None) -> None:
         """Raises LoadError, naming the function, for one that has not the form of a callback."""
@@ -111,7 +111,7 @@ class Live:
             self._classifiers.register_external_classifier_hook(classifier)
 
     def take_classifiers(self, classifiers: ClassifierSet) -> None:
-        """Those of the worker, to which the program may add. Raises LoadError."""
+        """Take the worker's classifiers, to which the program may add. Raises LoadError."""
         self._classifiers = classifiers
         for early in self.early:
             classifiers.register_external_classifier_hook(early)

@@ -120,13 +120,13 @@ class Recorder:
             self._changed[request_id] = unread
 
     def started(self, request_id: int, unread: Unread) -> None:
-        """It has left the queue, and is active."""
+        """A request has left the queue, and is active."""
         self._active[request_id] = unread
         self._started += 1
         self._arrivals += unread.enqueued_at
 
     def ended(self, request_id: int, unread: Unread) -> None:
-        """It is over, whether it was active or not."""
+        """A request is over, whether it was active or not."""
         self._active.pop(request_id, None)
         self._ended += 1
         if self._watches_requests:
@@ -164,13 +164,13 @@ class Recorder:
         self._arrivals = 0.0
 
     def take_iterations(self) -> list[IterationRecord]:
-        """Those since the last call, the oldest first."""
+        """The iterations since the last call, the oldest first."""
         found = list(self._iterations)
         self._iterations.clear()
         return found
 
     def take_requests(self) -> list[RequestStatsPerIteration]:
-        """Those since the last call, the oldest first."""
+        """The requests of each iteration since the last call, the oldest first."""
         found = list(self._requests)
         self._requests.clear()
         return found

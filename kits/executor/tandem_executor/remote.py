@@ -108,13 +108,13 @@ class RemoteBackend:
             complaints.close()
 
     def turn_soon(self) -> None:
-        """There is something for the backend to do: the program asked or read. On the loop only."""
+        """Turn once more, since the program has asked or read. On the loop only."""
         if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn)
 
     def turn_soon_from_elsewhere(self) -> None:
-        """The same as `turn_soon`, for other threads."""
+        """`turn_soon`, for other threads."""
         if not self._turn_due and not self._stopped:
             self._turn_due = True
             with suppress(RuntimeError):  # it has stopped meanwhile, and the loop is closed
@@ -326,13 +326,13 @@ class _Served:
 
 
 class _Program:
-    """The client of every request. It does not go away: it cancels."""
+    """The client of every request: a program never disconnects, but cancels."""
 
     def watch(self, *, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
-        """It never goes, and never stalls."""
+        """A program never disconnects, and never stalls."""
 
     def abort(self) -> None:
-        """Nothing is buffered for it but in the core."""
+        """The core alone buffers for the program."""
 
 
 _PROGRAM = _Program()

@@ -32,11 +32,11 @@ class ContextPhaseParams:
     """What a context-only request leaves, for one generation-only request to go on from."""
 
     first_gen_tokens: list[int]
-    """What it was shown of the first token: nothing, where a hook held that back."""
+    """The first token as it was shown: empty where a hook held the token back."""
     req_id: int
-    """Its id at its executor, which callbacks are given in both phases."""
+    """The request's id at its executor, which callbacks are given in both phases."""
     opaque_state: bytes | None = None
-    """Where the KV cache is, signed by the router. It serves once, and expires."""
+    """The voucher: where the KV cache is, signed by the router. It serves once, and expires."""
 
 
 @refuses_left_out

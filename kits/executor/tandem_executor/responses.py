@@ -29,7 +29,7 @@ class Result(Struct, kw_only=True):
     """The output of one sequence of a request, in part or whole."""
 
     is_final: bool = False
-    """It is the request's last response."""
+    """Whether this is the request's last response."""
     output_token_ids: list[list[int]] = field(default_factory=list)
     """In a list of one beam. With `streaming` the token that came, or all so far; else prompt and
     answer."""
@@ -47,11 +47,11 @@ class Result(Struct, kw_only=True):
     vocabulary), as (tokens, 1, vocabulary) there."""
     sequence_index: int = 0
     is_sequence_final: bool = False
-    """It is the sequence's last response."""
+    """Whether this is the sequence's last response."""
     withheld: bool = False
     """A hook or a classifier of the deployment ended the sequence."""
     stop_reason: str = ""
-    """That hook's reason or the classifier's name, with `withheld`."""
+    """The hook's reason or the classifier's name, with `withheld`."""
     replacement: str = ""
     """The text that a classifier has in place of what was withheld; its tokens are no token's of
     the model."""
@@ -67,7 +67,7 @@ class Result(Struct, kw_only=True):
     encoder_output: Any = None
     additional_outputs: Any = None
     spec_dec_fast_logits_info: Any = None
-    """These five are always None: no router passes them on."""
+    """This field and the four before it are always None: no router passes them on."""
 
     def __eq__(self, other: object) -> bool:
         """All but the logits: arrays are compared number by number."""

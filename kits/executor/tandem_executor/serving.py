@@ -35,7 +35,7 @@ class Serving(Protocol):
 
     @property
     def own(self) -> bool:
-        """Its engines are the executor's own."""
+        """Whether the engines are the executor's own."""
         ...
 
     def start(self) -> str:

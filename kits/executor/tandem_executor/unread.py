@@ -27,13 +27,13 @@ class Completion(NamedTuple):
     withheld: bool = False
     perf_metrics: RequestPerfMetrics | None = None
     logits: Logits | None = None
-    """Those of the whole sequence, where they were asked for and it was not streamed."""
+    """Logits of the whole sequence, where they were asked for and it was not streamed."""
     params: ContextPhaseParams | None = None
     """What a context-only request leaves."""
     replacement: str = ""
     """Text that a classifier shows instead of the withheld output."""
     external_scores: dict[str, Any] | None = None
-    """What classifiers answered, by their names; None: it was not asked for."""
+    """Answers of classifiers, by the classifiers' names; None: nobody asked for them."""
 
 
 class _Piece(Struct, eq=False):
@@ -46,7 +46,7 @@ class _Piece(Struct, eq=False):
     logits: Logits | None = None
     """Where logits were asked for: of a piece with one token, or with the whole sequence."""
     final: bool = False
-    """It ends the request."""
+    """Whether the piece ends the request."""
 
 
 class Unread:
@@ -107,7 +107,7 @@ class Unread:
         self.measure: Measure | None = None
         """None: it has not left the queue, or nobody can say more of it."""
         self.perf_metrics: RequestPerfMetrics | None = None
-        """Those of the sequence that ended last, where the program wants them."""
+        """Figures of the sequence that ended last, where the program wants them."""
         self.ended = False
         """Nothing more can come of it."""
         self.ready = 0
@@ -127,8 +127,8 @@ class Unread:
         log_probs: list[float],
         logits: Logits | None = None,
     ) -> None:
-        """They came of a sequence that has not ended. The lists are kept. `logits`: of one token
-        that is streamed.
+        """Take in the tokens of a sequence that has not ended. The lists are kept. `logits`: of one
+        token that is streamed.
         """
         count = len(token_ids)
         self.arrived += count

@@ -44,7 +44,7 @@ class Waiters:
         return found
 
     def forget(self, waiter: Waiter, *, unread: bool) -> None:
-        """It waits no longer. `unread`: there is something left for whoever waits for any."""
+        """The waiter waits no longer. `unread`: something is left for whoever waits for any."""
         if waiter.request_id is not None:
             waiting = self._of.get(waiter.request_id, [])
             if waiter in waiting:

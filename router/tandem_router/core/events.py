@@ -85,14 +85,14 @@ class WorkerLoad(msgspec.Struct, frozen=True):
     open_legs: int
     """Open legs, those of other routers included."""
     step_age: float | None = None
-    """Seconds since its engine's last step, while that has work; None: it cannot say."""
+    """Seconds since the last step of an engine that has work; None: the worker cannot say."""
     moved_kv: bool = False
-    """Some router has said since its start that KV has moved to or from it."""
+    """Some router has said since the worker's start that KV has moved to or from the worker."""
     prompt_tokens: int | None = None
-    """Prefill: those of all its open legs that are to be computed; None: it does not say."""
+    """Prefill: open legs' prompt tokens that are to be computed; None: the worker does not say."""
     kv_tokens_used: int = 0
     kv_tokens_total: int = 0
-    """0: it does not say."""
+    """0: the worker does not say."""
     cache: CacheReport | None = None
     """What entered and left its prefix cache; None: it does not say."""
 

@@ -189,7 +189,7 @@ class Core:
         return self.state.fleet.editions[edition].kv_cache()
 
     def stories(self, trace_id: str, now: float) -> list[Story]:
-        """Those of the open requests with that trace id, the latest first, as of `now`."""
+        """The stories of the open requests with that trace id, the latest first, as of `now`."""
         fleet, found = self.state.fleet, self.state.traces.last(trace_id)
         return [stories.of_request(each, fleet, now) for each in found]
 
@@ -350,7 +350,7 @@ class Core:
             self._fleet_changed(*[workers[each] for each in keys if each in workers])
 
     def _fleet_changed(self, *workers: Worker) -> None:
-        """Those take work where they did not, or the reverse."""
+        """`workers` take work where they did not, or the reverse."""
         state, newly_paired = self.state, []
         for worker in workers:
             forgiven, paired = state.fleet.update(worker, state.now)

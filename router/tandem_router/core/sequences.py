@@ -40,7 +40,7 @@ QUEUED = Moment(0.0, "queued")
 class Stage(enum.Enum):
     QUEUED = "queued"
     PREFILLING = "prefilling"
-    """Its legs are started; the KV has not reached decode."""
+    """The legs are started; the KV has not reached decode."""
     DECODING = "decoding"
     """Decode has said LegStarted: output may have been shown, so nothing is retried. See
     resuming.py for what is resumed."""
@@ -58,20 +58,18 @@ class Request:
     open: int
     """Sequences that have not ended."""
     allotment: Allotment
-    """What its task takes of the budget, until it is let go, or the last of the legs that run it is
-    closed.
-    """
+    """The task's share of the budget, until the task is let go or its last leg is closed."""
     legs: int = 0
     """Open legs of the request."""
     number: int = 0
-    """This router's own, where it has more than one sequence; else 0."""
+    """The router's own number of a request with more than one sequence; else 0."""
     sequences: list[Sequence] = field(default_factory=list)
     workers: set[str] = field(default_factory=set)
     """Workers on which legs of a request of several sequences were started."""
     outcome: str = "finished"
-    """How the first sequence ended that did not finish; where all did, this."""
+    """How the first sequence ended that did not finish; "finished" where all did."""
     canary: bool = False
-    """It is no client's: see canaries.py."""
+    """Whether the request is the router's own: see canaries.py."""
     deaths: int = 0
     """Workers that may have died of it: see deaths.py."""
     prompt_tokens: int = field(init=False)
@@ -80,12 +78,12 @@ class Request:
     submit: router_pb2.Submit = field(init=False)
     """The message of the event, which has no task."""
     task: bytes = field(init=False)
-    """Without its prompt, once no worker is to run it any more."""
+    """The task, without its prompt once no worker is to run the request any more."""
     let_go_bytes: int = 0
     """What the prompt took that the task no longer has."""
     voucher: Voucher | None = field(init=False)
     context_only: bool = field(init=False)
-    """The message's, which is asked for more often than a message's field is cheap."""
+    """A copy of the message's field, which is read too often for a message's field."""
     first_span: int = field(init=False)
     needs: Needs = field(init=False)
     prompt: Prompt = field(init=False)
@@ -103,7 +101,7 @@ class Request:
 
     @property
     def half(self) -> bool:
-        """Whether one phase of it runs alone."""
+        """Whether one phase of the request runs alone."""
         return self.context_only or self.voucher is not None
 
     @property
@@ -115,7 +113,7 @@ class Request:
 
     @property
     def started(self) -> bool:
-        """Whether some of it has run, or runs: hooks may have seen it."""
+        """Whether a sequence has run, or runs: hooks may have seen its output."""
         return any(each.begun_at is not None for each in self.sequences)
 
 
@@ -125,7 +123,7 @@ class Sequence:
     number: int
     output_index: int
     rank: tuple[int, int]
-    """Its place among its key's, the lowest first: by priority, then by arrival. Unique."""
+    """The place among the sequences of its key, lowest first: by priority, then arrival. Unique."""
     queued_at: float
     queue_cause: str = ""
     """Why it did not leave the queue at once when it came there last, for people."""
@@ -134,7 +132,7 @@ class Sequence:
     ahead: int = 0
     """Tokens that its prefill worker had to compute then until its first one, its own included."""
     pace: Pace | None = None
-    """Is told how long that took, where both phases run; a canary's is not."""
+    """The pace that is told how long prefill took, where both phases run; None for a canary."""
     stage: Stage = Stage.QUEUED
     prefill: Leg | None = None
     decode: Leg | None = None
@@ -143,7 +141,7 @@ class Sequence:
     judged: bool = False
     """Prefill's verdict of this attempt is known."""
     prefill_unsent: bool = False
-    """Its prefill leg of this attempt never left for its worker, which has been lost."""
+    """This attempt's prefill leg never left for its worker, which has been lost."""
     retries: int = 0
     pair: Pair | None = None
     """The pair of this or the last attempt."""

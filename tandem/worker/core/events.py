@@ -99,7 +99,7 @@ class Stepped(msgspec.Struct, frozen=True):
 
 
 class PlayOn(msgspec.Struct, frozen=True):
-    """It is the turn of a leg of which more waits to be replayed."""
+    """A leg's turn has come, to replay more of its output."""
 
     request_id: int
 

@@ -94,7 +94,7 @@ class Closing(Struct, frozen=True):
 
     @property
     def by_itself(self) -> bool:
-        """Its output came to an end; it did not fail, and nobody cancelled it."""
+        """Whether the leg's output came to its own end: no failure, no cancel."""
         return self.outcome in (Outcome.FINISHED, Outcome.TERMINATED)
 
     def event(self, leg: int) -> worker_pb2.LegEvent:
@@ -130,11 +130,11 @@ class Leg(Struct, eq=False, kw_only=True):
     """The router's; 0: the leg is not traced."""
     prompt_tokens: int
     to_compute: int
-    """Those of them that the router does not expect in the prefix cache."""
+    """Prompt tokens that the router does not expect in the prefix cache."""
     regenerations: int
     """Earlier runs of the sequence, whose output classifiers blocked."""
     spent_tokens: int
-    """What those generated."""
+    """Tokens that earlier runs generated."""
     want_text: bool
     want_token_ids: bool
     want_logprobs: bool
@@ -144,31 +144,31 @@ class Leg(Struct, eq=False, kw_only=True):
     deadline: float
     output: Output
     guard: SequenceGuard | None
-    """Its way past the classifiers, where there are any."""
+    """The leg's way past the classifiers, where there are any."""
     token_bytes: int
-    """What a token costs that they hold."""
+    """Bytes of a token that classifiers hold."""
     straight: bool
     """Nobody judges or cuts its output: a delta of tokens alone becomes a row as it is."""
     hooked: bool
-    """Its output passes hooks before it is shown."""
+    """Whether the output passes hooks before it is shown."""
     canary: bool = False
-    """It proves the hand-over for its router: no client's, so nobody keeps a record of it."""
+    """Whether the leg is a router's canary, of no client: nobody keeps a record of it."""
     parking: worker_pb2.LegParked | None = None
     """A context-only leg: what the router is to be told before its end. Until then the KV that the
     engine parks is of no use to anybody else."""
     says_made: bool = False
     """The router is told what the engine makes, so that another pair can go on from it."""
     obstacle: str = ""
-    """Why no other pair could; the router is told that instead."""
+    """Why no other pair could go on; the router is told the reason instead."""
     replay: Replay | None = None
     """Output that a lost worker's engine had made, until this leg has replayed it."""
     resumes: bool = False
-    """It goes on from parked KV, and its first token was shown in the first half."""
+    """Whether the leg goes on from parked KV; the first half showed the first token."""
     stage: Stage = Stage.WAITING
     engine_holds: bool = True
     """The engine has not said yet that it let go of the request."""
     held: bool = False
-    """Its output waits for the router's release, in its parcel."""
+    """Whether the output waits for the router's release, in the leg's parcel."""
     rows: int = 0
     """Shown so far, those in its parcel included."""
     parcel: Parcel | None = None
@@ -214,7 +214,7 @@ class Leg(Struct, eq=False, kw_only=True):
         self.say_behind(self.closing.event(self.number))
 
     def show_prompt(self, prompt: PromptLogprobs) -> None:
-        """Those of all of the prompt, for the client. The first token's is none, and so alone."""
+        """Show the client the log-probabilities of all of the prompt; the first token has none."""
         parcel = self.waiting or self._new_parcel()
         first, *rest = prompt.token_ids
         parcel.add(WaitingRow(1, "", (first,), [(0.0, ())], place=0))
@@ -255,7 +255,7 @@ class Leg(Struct, eq=False, kw_only=True):
         outgoing.backlog += size
 
     def finish(self, finish: common_pb2.Finish) -> None:
-        """Its last word to the client, after all rows."""
+        """Send the leg's finish to the client, after all rows."""
         finish.rows = self.rows
         size = CHARACTER_BYTES * (len(finish.external_scores) + len(finish.stop_reason))
         parcel = self.waiting
@@ -268,7 +268,7 @@ class Leg(Struct, eq=False, kw_only=True):
 
     @property
     def waiting(self) -> Parcel | None:
-        """What of it waits, and everything more of it goes behind."""
+        """The leg's output that waits, behind which all further output goes."""
         if self.parcel is not None and self.parcel.sent:
             self.parcel = None
         return self.parcel
@@ -278,14 +278,14 @@ class Leg(Struct, eq=False, kw_only=True):
         self.held, self.parcel = True, self._empty_parcel()
 
     def release(self) -> None:
-        """Let go what was held."""
+        """Let held output go."""
         if self.held:
             self.held = False
             assert self.parcel is not None
             self.outgoing.parcels.append(self.parcel)
 
     def drop(self) -> None:
-        """What still waits is shown to nobody."""
+        """Show nobody the output that still waits."""
         parcel, self.parcel = self.waiting, None
         if parcel is not None:
             parcel.drop()

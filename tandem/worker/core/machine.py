@@ -110,7 +110,7 @@ class Core:
 
     @property
     def legs(self) -> Iterable[Leg]:
-        """Those that are open, to look at."""
+        """The open legs, to look at."""
         return self._state.open.values()
 
     def outgoing(self, link: int) -> Outgoing:
@@ -141,7 +141,7 @@ class Core:
         self._state.actions.append(actions.GiveUp(link, reason))
 
     def _end_too_large(self) -> None:
-        """There was no memory for more output, and these held the most. They may be over."""
+        """There was no memory for more output: end the legs that held most. Some may be over."""
         legs, self._state.too_large = self._state.too_large, []
         for leg in legs:
             if parcel := leg.waiting:

@@ -45,7 +45,7 @@ class WaitingRow(NamedTuple):
     token_ids: Sequence[int]
     logprobs: Sequence[TokenLogprob] | None
     place: int | None = None
-    """How many tokens of the prompt stand before these; None: they are output."""
+    """How many tokens of the prompt stand before the row's; None: the row is output."""
 
     @property
     def size(self) -> int:
@@ -56,7 +56,7 @@ class WaitingRow(NamedTuple):
         return size
 
     def cut(self, parts: int) -> list[WaitingRow]:
-        """The same as so many rows, each with its share of all."""
+        """The row as `parts` rows, each with its share of the tokens."""
         count, text, token_ids, logprobs, place = self
         rows = []
         for part in range(parts):
@@ -98,15 +98,15 @@ class Parcel:
         self._shows_ids = shows_ids
         self.rows: deque[WaitingRow] = deque()
         self.size = 0
-        """What its rows come to, in bytes, roughly."""
+        """Bytes of the rows, roughly."""
         self.report: common_pb2.PhaseReport | None = None
         self.finish: common_pb2.Finish | None = None
         self.events: list[worker_pb2.LegEvent] = []
-        """What the router is told behind them: prefill's verdict, that the leg is closed."""
+        """Events for the router behind the rows: prefill's verdict, that the leg is closed."""
         self.sent = False
         """Every row has left; no row can be added."""
         self.allotment: Allotment | None = None
-        """What it takes of the budget, once it is more than a frame holds."""
+        """The parcel's share of the budget, once the parcel is more than a frame holds."""
 
     def add(self, row: WaitingRow) -> int:
         """Behind the others; a large one in several. Returns in how many."""
@@ -180,7 +180,7 @@ class Outgoing:
 
     @property
     def waits(self) -> bool:
-        """There is something to take."""
+        """Whether `take` has something to give."""
         return bool(self.drafts or self.events or self.parcels)
 
     def draft(self, destination: int) -> Draft:
@@ -215,7 +215,7 @@ class Outgoing:
         return taken
 
     def gone(self) -> None:
-        """Its router is: nothing is sent any more."""
+        """The router is gone: nothing is sent any more."""
         self.allotment.close()
         for parcel in self.parcels:
             parcel.drop()

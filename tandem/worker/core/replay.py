@@ -1,7 +1,8 @@
 """What a lost decode worker's engine had made of a sequence, on its way through this worker.
 
-It was shown in part, which part nobody here knows. So all of it goes through the whole pipeline
-again, step by step as it came: stop strings, hooks, classifiers. Whoever reads the rows knows them.
+The client has seen a part, which part nobody here knows. So all output goes through the whole
+pipeline again, step by step as it came: stop strings, hooks, classifiers. The frontend, which reads
+the rows, knows which of them it has shown.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from tandem.worker.core.outgoing import encoded_logprobs
 from tandem.worker.core.output import token_logprobs
 
 STEPS = 64
-"""So many are replayed at once: other legs wait for no more, and no hook is given more before it
-has answered."""
+"""How many steps are replayed at once: other legs wait for no more, and no hook is given more
+before it has answered.
+"""
 
 
 class Replay:
@@ -30,11 +32,11 @@ class Replay:
         """What waits: first the replay, then what the engine brings meanwhile."""
         self.straight = straight
         self.unruled = 0
-        """Those that hooks have yet to rule on."""
+        """Pieces on which hooks have yet to rule."""
 
     def behind(self, delta: Delta, *, first: bool) -> None:
-        """The engine has brought something. With its `first` tokens the KV has arrived. What it
-        fails with before that comes alone: then nothing is replayed here.
+        """The engine has brought something. With its `first` tokens the KV has arrived. A failure
+        before that comes alone: then nothing is replayed here.
         """
         if first and not delta.token_ids:
             self.deltas.clear()

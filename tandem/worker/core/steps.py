@@ -48,7 +48,7 @@ class EngineSteps:
             self.replay(leg, replay)
 
     def replay(self, leg: Leg, replay: Replay) -> None:
-        """Some more of it. Hooks rule on that before they are given the next."""
+        """Replay some more steps. Hooks rule on them before they are given the next."""
         works: list[Work] = []
         for delta in replay.next():
             if leg.stage is Stage.WAITING or leg.stage is Stage.RUNNING:
@@ -60,7 +60,7 @@ class EngineSteps:
             self.replayed(leg, replay)
 
     def replayed(self, leg: Leg, replay: Replay) -> None:
-        """What was replayed last is ruled on."""
+        """Hooks have ruled on the steps that were replayed last."""
         if replay.deltas and leg.stage is Stage.RUNNING:
             self._state.actions.append(actions.WaitTurn(leg.request_id))
         else:

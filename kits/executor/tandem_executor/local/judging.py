@@ -87,7 +87,7 @@ class Judges:
                 self._calls[call].cancel()
 
     def close(self) -> None:
-        """There are no more messages. Calls that are left end with the event loop."""
+        """Expect no more messages. Calls that are left end with the event loop."""
         self._closed = True
         for done in self._registering.values():
             done.cancel()
@@ -128,7 +128,7 @@ class StandIns:
         self._next_call = counter()
 
     def take_classifiers(self, classifiers: ClassifierSet) -> None:
-        """Those of the decode worker, to which the program may add."""
+        """Take the decode worker's classifiers, to which the program may add."""
         self._classifiers = classifiers
 
     def take(self, word: str, *values: Any) -> None:
