@@ -150,7 +150,7 @@ class SequenceHook:
         return self.chunk(_NOTHING, True, True)
 
     def told(self, answer: Any) -> None:
-        """The hook was called with `last_words`. The verdict is not applied; failures are logged."""
+        """The hook was called with `last_words`. No verdict applies; failures are logged."""
         loaded = self.loaded
         loaded.counters.seconds.observe(loaded.caller.took)
         if type(answer) is Failed:
