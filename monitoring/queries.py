@@ -5,7 +5,7 @@ from __future__ import annotations
 INTERVAL = "$__rate_interval"
 _GENERATING = 'endpoint=~"chat_completions|completions"'
 EVERY_REQUEST = f'tandem_frontend_requests_total{{{_GENERATING},fault!="client"}}'
-"""That wants tokens. What its client spoiled says nothing of the service."""
+"""Requests that want tokens. One that its client spoiled says nothing of the service."""
 FAILED_REQUEST = f'tandem_frontend_requests_total{{{_GENERATING},fault="server"}}'
 
 

@@ -36,7 +36,7 @@ class Measured(NamedTuple):
 
     commit: str
     marked: bool
-    """It says that the code has changed since."""
+    """Whether the page says that the code has changed since."""
     paths: tuple[str, ...]
 
     def line(self, *, stale: bool) -> str:
@@ -46,7 +46,7 @@ class Measured(NamedTuple):
 
 
 def pages(root: Path) -> list[Path]:
-    """Those of docs/ and of the kits."""
+    """The pages of docs/ and of the kits."""
     return sorted([*root.glob("docs/**/*.md"), *root.glob("kits/**/*.md")])
 
 

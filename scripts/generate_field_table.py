@@ -89,7 +89,7 @@ def collected(name: str, folder: Path, version: str) -> dict[str, Any]:
 
 
 def installed(name: str) -> dict[str, Any]:
-    """The same, of an installed package."""
+    """`collected`, of an installed package."""
     spec = importlib.util.find_spec(name)
     assert spec is not None, f"{name} is not installed"
     assert spec.origin is not None, f"{name} has no folder"

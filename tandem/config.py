@@ -82,13 +82,13 @@ class GivenSettings(Generic[T]):
 
     settings: T
     only_check: bool
-    """It is to say whether it would start so, and to end."""
+    """Whether the component is to say that it would start with these settings, and to end."""
     file: SettingsFile
     from_file: frozenset[str]
     """The settings that the file decides."""
 
     def located(self, error: E) -> E:
-        """The same error, with the line of the file that it is about, where that is known."""
+        """`error`, with the line of the file that it is about, where that is known."""
         return self.file.located(error, self.from_file)
 
 
@@ -228,7 +228,7 @@ def inherited(name: str) -> str:
 
 
 def inherited_switch(name: str, *, default: bool) -> bool:
-    """The same of one that is true or false. Raises ConfigError."""
+    """`inherited` for a variable that is true or false. Raises ConfigError."""
     raw = inherited(name)
     return bool(_scalar(raw, bool, name)) if raw else default
 

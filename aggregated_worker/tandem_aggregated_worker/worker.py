@@ -46,7 +46,7 @@ _LAST_WORDS_SECONDS = 1.0
 
 
 class AggregatedWorker:
-    """Both phases of a process. `start`, `serve` and `close` are its life, as a Worker's."""
+    """A process of both phases. `start`, `serve` and `close` are its lifecycle, as a Worker's."""
 
     def __init__(
         self,

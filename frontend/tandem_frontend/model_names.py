@@ -29,7 +29,7 @@ class Target(NamedTuple):
 
     model: str
     weight: float
-    """Its share of the name's requests, beside the other targets' weights; 0: it gets none."""
+    """The target's share of the name's requests, beside the other targets' weights; 0: none."""
 
 
 Targets: TypeAlias = Sequence[Target]

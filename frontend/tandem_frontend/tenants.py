@@ -79,7 +79,7 @@ class Tenant:
             yield "tokens", self._tokens, limit
 
     def _share(self, limit: int) -> int:
-        """This frontend's, rounded up: each lets at least one through."""
+        """This frontend's share of a limit, rounded up: each lets at least one through."""
         return -(-limit // self._frontends)
 
 

@@ -33,7 +33,7 @@ class PrefillRules:
         return None
 
     def started(self, kv: KvTransfer | None) -> worker_pb2.LegStarted | None:
-        """That the hand-over was taken is decode's to say."""
+        """None: decode says that the hand-over was taken."""
         return None
 
     def verdict(self, leg: Leg, end: Finish) -> worker_pb2.LegVerdict | None:

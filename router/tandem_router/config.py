@@ -388,7 +388,7 @@ class RouterConfig:
 
     @property
     def own_address(self) -> str:
-        """This router, as the others find it."""
+        """The router's address, as other routers find it."""
         return addresses.join(self._own_host, self.listen.rpartition(":")[2])
 
     @property

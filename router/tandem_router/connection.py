@@ -60,7 +60,7 @@ class WorkerConnection:
         """As last told, its load included."""
         self.connected = False
         self.tried = asyncio.Event()
-        """It is connected, was not to be reached, or has left the list."""
+        """Set once the worker is connected, was not to be reached, or has left the list."""
         self.trouble = "not reached yet"
         """Why it is not connected."""
         self._relay = relay

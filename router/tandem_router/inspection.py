@@ -13,13 +13,13 @@ from tandem.v1 import common_pb2
 from tandem.wire import frames
 
 SECONDS = 60.0
-"""So long after the last complaint."""
+"""How long an inspection goes on after the last complaint."""
 MOST_SEQUENCES = 65_536
 """What is counted of more is forgotten, the oldest first: a forgotten one is believed anew."""
 
 
 class Inspection:
-    """It is of one worker and stream, and believes what came before it began."""
+    """The inspection of one worker's stream, which believes what came before it began."""
 
     def __init__(self, until: float) -> None:
         self.until = until

@@ -30,13 +30,13 @@ MOST_ITEMS = 256
 _ITEM_BYTES = 128
 """Counted for an item beside its payload."""
 BEAT_SECONDS = 1.0
-"""So often each frontend is told of the fleet: the router's loop still runs."""
+"""How often each frontend is told of the fleet, which says that the router's loop runs."""
 STALL_SECONDS = 5.0
 """A frontend that takes no message for so long, past its bound, does not read."""
 _UNCOUNTED_BYTES = 64 * 1024
 """What waits for a frontend that reads is less: it takes nothing of the budget."""
 _HARD_BOUND = 4
-"""So many times its bound is kept for no frontend, however it reads."""
+"""How many times its bound a frontend's backlog may be, however the frontend reads."""
 _LEAST_LOOKS = 3
 """After a pause of the router's own, a peer has had no time to read."""
 
@@ -85,7 +85,7 @@ class Sink(Protocol):
         ...
 
     def add_lost(self, worker: int) -> None:
-        """Some output of a worker is missing."""
+        """Tell the frontend that some output of a worker is missing."""
 
     def add_end(self, action: actions.EndSequence) -> None: ...
 
@@ -212,7 +212,7 @@ class FrontendLink:
             self.fail(SlowClientError("the frontend does not read its stream"))
 
     def _end_for_room(self) -> None:
-        """There is no memory for more output, and it holds the most of all."""
+        """There is no memory for more output: end the link, which holds the most of all."""
         self.fail(SlowClientError("the frontend reads too slowly: there is no memory for more"))
 
     def _does_not_read(self) -> bool:

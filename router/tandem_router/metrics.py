@@ -65,11 +65,11 @@ class Reading:
     served: Mapping[Phase, int]
     """Listed workers that this router serves."""
     routers: int
-    """That divide the decode workers; 0: nothing is divided."""
+    """Routers that divide the decode workers; 0: nothing is divided."""
     discovery_age_seconds: float
     discovery_errors: Mapping[Trouble, int]
     workers: Iterable[Listed]
-    """Those of discovery's list that this router serves."""
+    """Workers of discovery's list that this router serves."""
     policy_failures: Mapping[tuple[Phase, Failure], int]
 
 

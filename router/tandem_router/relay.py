@@ -213,7 +213,7 @@ class Relay:
             sink.close()
 
     def open_stories(self, trace_id: str) -> list[Story]:
-        """Those of the open requests with that trace id, the latest first."""
+        """The stories of the open requests with that trace id, the latest first."""
         return self.core.stories(trace_id, self._clock())
 
     # --- workers ---------------------------------------------------------------------------------

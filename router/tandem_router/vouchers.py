@@ -28,7 +28,7 @@ class Vouchers:
     """Signs and checks with one key."""
 
     def __init__(self, key: bytes, clock: Callable[[], float] = time.time) -> None:
-        """Whoever has the key can make vouchers. `clock` says seconds since 1970."""
+        """`key`: whoever has it can make vouchers. `clock` says seconds since 1970."""
         self._key = key
         self._clock = clock
 

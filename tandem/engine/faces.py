@@ -82,7 +82,7 @@ class Face:
         await self.mailbox.hand_on(take)
 
     def load(self) -> worker_pb2.Load:
-        """That of the whole engine: whichever phase it computes, the other waits for it."""
+        """The load of the whole engine: whichever phase it computes, the other waits."""
         return self._engine.whole.load()
 
     def figures(self) -> EngineFigures:

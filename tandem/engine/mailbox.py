@@ -24,7 +24,7 @@ class Mailbox:
         """Somebody waits until all was given."""
 
     def put(self, deltas: Sequence[Delta]) -> None:
-        """They are handed on in the next turn of the loop, with all that comes until then."""
+        """Hand `deltas` on in the next turn of the loop, with all that come until then."""
         if not self._closed:
             self._deltas += deltas
             self._plan()

@@ -90,7 +90,7 @@ class UcxLog:
 
 @functools.cache
 def ucx_log() -> UcxLog:
-    """That of this process. Call it before NIXL is loaded."""
+    """The UCX log of this process. Call this function before NIXL is loaded."""
     return UcxLog()
 
 

@@ -41,11 +41,11 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     are, its negative is the lowest.
     """
     models: tuple[str, ...] | None = None
-    """That requests may name; none: all."""
+    """Models that requests may name; None: all."""
     logits_processors: tuple[str, ...] | None = None
     """Logits processors that requests may name, of the deployment's; none: all."""
     weight: Annotated[int, Meta(ge=1, le=MAX_WEIGHT)] = 1
-    """Its share beside other keys while requests wait."""
+    """The key's share beside other keys while requests wait."""
 
     @property
     def digests(self) -> tuple[str, ...]:

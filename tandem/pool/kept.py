@@ -67,7 +67,7 @@ class KeptProcess(ChildProcess):
         self._has_begun = False
         self._timer: asyncio.TimerHandle | None = None
         self._doubted = False
-        """It is overdue, if there is no answer that was not read yet."""
+        """Whether the process is overdue, unless an answer waits to be read."""
 
     async def begin(self) -> None:
         """Until the process is up. Raises StartError; then the process is lost."""

@@ -38,7 +38,7 @@ class Line(Generic[W]):
         return len(self) < self._most or self._count(tenant) + 1 < longest
 
     def add(self, job: W) -> W | None:
-        """There must be room. Returns what had to go for it: the last of the longest."""
+        """Add a job, making room. Returns the job that had to go: the last of the longest."""
         gone = None
         if len(self) >= self._most:
             gone = max(self._keys.values(), key=len)[-1]

@@ -20,7 +20,7 @@ class ByteTable:
             # token stands for its own characters even where all of them are in the alphabet.
             self.pieces[token_id] = token.encode() if token_id in added else _bytes_of(token)
         self.shown = list(self.pieces)
-        """The same without special tokens, which a client does not see."""
+        """`pieces` without special tokens, which a client does not see."""
         for token_id in special_tokens(tokenizer).values():
             self.shown[token_id] = b""
         self.texts = [_text_or_none(piece) for piece in self.shown]
@@ -42,7 +42,7 @@ def is_byte_level(tokenizer_json: dict[str, Any]) -> bool:
 
 
 def special_tokens(tokenizer: tokenizers.Tokenizer) -> dict[str, int]:
-    """Their ids by their texts."""
+    """The ids of special tokens by their texts."""
     added = tokenizer.get_added_tokens_decoder()
     return {token.content: token_id for token_id, token in added.items() if token.special}
 

@@ -41,7 +41,7 @@ class Span:
     """A fault of ours (status 500 and above) makes the span an error. A client's mistake, or its
     going away, is only noted, as OpenTelemetry's rules for HTTP servers want."""
     inside: bool = False
-    """Its parent is a span of this process."""
+    """Whether the parent is a span of this process."""
     link: Traceparent | None = None
     """A span of another trace, which asked for this one and is not trusted to go on here."""
 

@@ -38,7 +38,7 @@ class Failed:
 
     @property
     def overdue(self) -> bool:
-        """It took too long, by our clock or by its own."""
+        """Whether the call took too long, by our clock or by its own."""
         return issubclass(type(self.error), OverdueError | TimeoutError)
 
     @property

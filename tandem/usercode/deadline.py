@@ -44,7 +44,7 @@ class Watch:
         returned or raised.
         """
         self.caller: Limited | None = None
-        """Whoever made the call."""
+        """Who made the call."""
         self.next_look = -math.inf
         """When the thread looks next; infinite: it sleeps until it is woken. Minus infinite: there
         is no thread.

@@ -72,7 +72,7 @@ def answering_bytes(server: Any, method: str) -> Any:
 
 
 def _bounded(handlers: Handlers) -> Handlers:
-    """These handlers, which parse no request that takes long to parse."""
+    """`handlers`, refusing to parse a request that takes long to parse."""
     return {
         name: each._replace(
             request_deserializer=bounded(each.request_deserializer, streams=each.request_streaming)
@@ -88,7 +88,7 @@ class _Registry:
         self._into, self._change = into, change
 
     def add_generic_rpc_handlers(self, _: object) -> None:
-        """The same methods, for servers that do not know the next way."""
+        """Pass over the methods, which come by the next way too."""
 
     def add_registered_method_handlers(self, service: str, handlers: Handlers) -> None:
         self._into.add_registered_method_handlers(service, self._change(handlers))

@@ -41,7 +41,7 @@ class Outbox(Generic[Message]):
         self._news: asyncio.Future[None] | None = None
         """`messages` waits for it."""
         self._writer: Writer[Message] | None = None
-        """It takes the next message."""
+        """The writer that takes the next message."""
         self._full: asyncio.Future[bool] | None = None
         """The writer takes no more: True once it is through with this stream, False for now."""
         self._loop: asyncio.AbstractEventLoop
@@ -49,7 +49,7 @@ class Outbox(Generic[Message]):
         self._planned = False
 
     def notify(self) -> None:
-        """There is something to send."""
+        """Say that there is something to send."""
         self._ready = True
         self._wake()
 

@@ -97,5 +97,5 @@ class PeerTls:
         return self._files.current().authorities
 
     def server_context(self) -> ssl.SSLContext:
-        """It follows the files, and demands a certificate of every client."""
+        """A context that follows the files, and demands a certificate of every client."""
         return self._files.server_context()

@@ -362,7 +362,7 @@ class WorkerConfig:
         return Nodes(count=self.nodes, rank=self.node_rank, leader=self.leader)
 
     def host(self, kind: WorkerKind) -> str:
-        """This machine as its peers reach it. Raises ConfigError where `listen` does not say."""
+        """The machine's address for its peers. Raises ConfigError where `listen` does not say."""
         host = self.advertise_host or self.address(kind).rpartition(":")[0]
         if host in _WILDCARDS:
             raise ConfigError(

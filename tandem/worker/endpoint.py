@@ -24,7 +24,7 @@ FLUSH_SECONDS = 2.0
 
 
 class Endpoint:
-    """Both ports of one process. `listen`, `serve_admin`, `shut` and `close` are its life."""
+    """A process's two ports. `listen`, `serve_admin`, `shut` and `close` are their lifecycle."""
 
     def __init__(
         self, kind: WorkerKind, config: WorkerConfig, tls: PeerTls | None, budget: ByteBudget
@@ -68,7 +68,7 @@ class Endpoint:
         )
 
     async def shut(self) -> None:
-        """It takes no more work."""
+        """Take no more work."""
         if self._listening:
             await self.readiness.shut()
 

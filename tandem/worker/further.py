@@ -107,7 +107,7 @@ class Further:
         await self._made.close()
 
     async def refuse(self, reason: str, stop: asyncio.Event) -> None:
-        """It cannot start: be there until the first process has been told, and ends this one."""
+        """The process cannot start: stay until the first one has been told, and ends this one."""
         self._started.set_result(Loaded(reason))
         await stop.wait()
 

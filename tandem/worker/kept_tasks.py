@@ -105,7 +105,7 @@ class KeptTasks:
         return self._kept_outcome(number, _outcome(lambda: self._intake.read(task)))
 
     def _kept_outcome(self, number: int, outcome: Outcome) -> Outcome:
-        """It stays for the legs to come, or there is no memory for it, and its leg is refused."""
+        """Keep `outcome` for the legs to come; where there is no memory, the leg is refused."""
         try:
             self._allotment.admit(_size(outcome))
         except QueueFullError as error:

@@ -52,7 +52,7 @@ class Reports:
         self._over: deque[tuple[float, Blocks]] = deque()
         """Blocks of legs that have ended, and until when they count as coming, too."""
         self._legs = self._tokens = 0
-        """That have begun or ended since the last report."""
+        """Legs, and their tokens, that have begun or ended since the last report."""
         self._told_at = float("-inf")
         self._planned = False
 

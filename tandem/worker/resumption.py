@@ -47,7 +47,7 @@ def obstacle(sampling: common_pb2.SamplingParams, cannot: Collection[str]) -> st
 
 
 def _is_whole(step: common_pb2.TokenLogprobs, *, wanted: bool) -> bool:
-    """Its log-probabilities are there where the client wants them, and may be for classifiers."""
+    """Whether log-probabilities are there if wanted; classifiers may have some anyway."""
     count = len(step.token_id)
     alternatives = {len(step.top_token_id), len(step.top_logprob), step.top_count * count}
     logprobs = len(step.logprob) in ((count,) if wanted else (0, count))

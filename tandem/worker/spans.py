@@ -90,7 +90,7 @@ class LegSpans:
 
 
 def _kv_transfer(leg: Leg, kv: KvTransfer, arrived: float, parent: int) -> Span:
-    """It ended, as far as this side knows, when the engine brought the first token."""
+    """The hand-over's span, which ended, for all this side knows, when the first token came."""
     return Span(
         name=KV_TRANSFER,
         trace_id=leg.trace_id,

@@ -127,7 +127,7 @@ class AssistantMessage(msgspec.Struct, kw_only=True):
     """None: the model only called tools."""
     reasoning_content: str | msgspec.UnsetType = msgspec.UNSET
     reasoning: str | msgspec.UnsetType = msgspec.UNSET
-    """The same by the name that others give it."""
+    """`reasoning_content` by the name that other servers give it."""
     tool_calls: list[ToolCall] | msgspec.UnsetType = msgspec.UNSET
     function_call: FunctionCall | msgspec.UnsetType = msgspec.UNSET
 

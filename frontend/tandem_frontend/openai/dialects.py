@@ -45,7 +45,7 @@ class Running(Protocol):
         ...
 
     def hold(self, size: int) -> object:
-        """So many bytes more of what came are kept until the end of the answer."""
+        """Keep `size` more bytes of the output that came, until the end of the answer."""
         ...
 
 

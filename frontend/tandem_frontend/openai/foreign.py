@@ -13,7 +13,7 @@ import msgspec
 _LONGEST_HARMLESS = 64
 """Bytes of JSON: a longer value is not even looked at."""
 _LONGEST_OFFERS = 1024
-"""The same of a list of offers."""
+"""Bytes of JSON: a longer list of offers is not even looked at."""
 
 
 class Foreign(NamedTuple):

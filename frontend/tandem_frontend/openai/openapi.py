@@ -91,7 +91,7 @@ def index() -> dict[str, str]:
 
 @functools.cache
 def describe(rules: FieldRules = _DEFAULT) -> dict[str, Any]:
-    """The same as an object."""
+    """The API's description as an object."""
     all_posts = list(posts())
     types = [kind for each in all_posts for kind in (each.requests.kind.struct, each.answer)]
     types += [kind for _, _, kind in _GETS] + [each.errors.schema for each in all_posts]

@@ -43,7 +43,7 @@ class Answer:
         """Texts of which nobody knows yet what is reasoning: how many characters of each are so
         far, how many it has, and how many tokens."""
         self._ids: set[str] = set()
-        """Those that the model itself gave to its calls."""
+        """Ids that the model itself gave to its calls."""
 
     @property
     def parsed(self) -> Parsed:

@@ -386,7 +386,7 @@ def _kv_hints(given: KvHints) -> str:
 
 
 def _hints(given: KvHints) -> bytes:
-    """Their JSON; empty where a request has none."""
+    """The hints as JSON; empty where a request has none."""
     text = b"" if given is msgspec.UNSET else bytes(given)
     return b"" if text == b"null" else text
 

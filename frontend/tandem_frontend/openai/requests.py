@@ -143,7 +143,7 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     cache_salt: CacheSalt | None = None
     """Prefixes are cached for requests of the same key and the same text alone."""
     extra_key: CacheSalt | None = None
-    """The same, as SGLang calls it."""
+    """`cache_salt`, as SGLang calls it."""
     resume: bool | None = None
     """Whether another pair of workers goes on where a decode worker is lost."""
     logits_processors: Annotated[list[LogitsProcessorChoice], Meta(max_length=16)] | None = None

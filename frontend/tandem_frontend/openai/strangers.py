@@ -112,7 +112,7 @@ class Strangers:
 
     @property
     def extra_fields(self) -> str:
-        """Those that classifiers are given, as a JSON object; empty: there are none."""
+        """The extra fields that classifiers are given, as a JSON object; empty: there are none."""
         if not self._extra:
             return ""
         text, most = msgspec.json.encode(self._extra), self._rules.max_extra_bytes

@@ -70,7 +70,7 @@ class MadeCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     type: Literal["function"] = "function"
     function: CalledFunction
     index: int | None = None
-    """Its place; clients that join a stream's deltas leave it in."""
+    """The call's place, which clients that join a stream's deltas leave in."""
 
 
 OlderChoice: TypeAlias = Literal["none", "auto"] | FunctionChoice
@@ -94,7 +94,7 @@ class AskedTools(msgspec.Struct, frozen=True, kw_only=True):
     named: str = ""
     """The one that must be called, where the choice is `required`."""
     allowed: tuple[str, ...] = ()
-    """Those that may be called; empty: all. The model is shown the others too."""
+    """Functions that may be called; empty: all. The model is shown the others too."""
     parallel: bool = True
     older: bool = False
     """Asked for in the older form, and so answered."""
@@ -113,7 +113,7 @@ class AskedTools(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def callable(self) -> Sequence[FunctionDefinition]:
-        """Those that this answer may call."""
+        """Functions that this answer may call."""
         if self.named:
             return [self.functions[self.named]]
         return [self.functions[name] for name in self.allowed or self.functions]

@@ -28,7 +28,7 @@ BlockKind: TypeAlias = Literal["reasoning", "text", "call"]
 class Block:
     kind: BlockKind
     index: int
-    """Its place in the answer."""
+    """The block's place in the answer."""
     name: str = ""
     """What the tool is called."""
     call_id: str = ""

@@ -17,7 +17,7 @@ from tandem_guardrails.folding import BORDER, SPACE, is_word, symbols_of
 MAX_SKIPPED = 64
 """A phrase drawn out by more characters without symbols of their own is not the phrase any more."""
 _MAX_TRANSITIONS = 200_000
-"""So many are kept, over all states (about 100 bytes each); others are computed each time."""
+"""How many transitions are kept (about 100 bytes each); others are computed each time."""
 
 
 class State(dict[str, "State"]):
@@ -34,7 +34,7 @@ class State(dict[str, "State"]):
         self.hit = hit
         """A phrase may have been completed since the State was asked last; it stays set."""
         self.waiting = hit or automaton.width[node] > 0
-        """There is something to hold back, or a hit to look at."""
+        """Whether there is text to hold back, or a hit to look at."""
 
     def __missing__(self, character: str) -> State:
         return self.automaton.transition(self, character)

@@ -95,7 +95,7 @@ class RpcChannel:
     def unary_stream(
         self, method: str, request_serializer: Codec, response_deserializer: Codec, **_: Any
     ) -> Callable[..., RpcCall]:
-        """The same with one request."""
+        """`stream_stream` with one request."""
 
         def begin(
             request: Any, *, timeout: float | None = None, metadata: Metadata = ()
@@ -108,7 +108,7 @@ class RpcChannel:
     def unary_unary(
         self, method: str, request_serializer: Codec, response_deserializer: Codec, **_: Any
     ) -> Callable[..., Awaitable[Any]]:
-        """The same with one answer."""
+        """`unary_stream` with one answer."""
 
         async def ask(
             request: Any, *, timeout: float | None = None, metadata: Metadata = ()

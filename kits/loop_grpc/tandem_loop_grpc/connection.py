@@ -197,12 +197,12 @@ class PeerConnection(Link):
         self._write(frames.header_frames(stream.number, block, ends=ends, most=self.most_frame))
 
     def end(self, stream: Stream) -> None:
-        """This end sends no more messages."""
+        """Say that this end sends no more messages."""
         stream.sends = False
         self.control(frames.frame(frames.DATA, frames.END_STREAM, stream.number))
 
     def reset(self, stream: Stream, code: Code) -> None:
-        """Both ends are done with it."""
+        """Reset a stream: both ends are done with it."""
         self.forget(stream, given_up=not stream.ended)
         self.control(frames.reset(stream.number, code))
 
@@ -262,7 +262,7 @@ class PeerConnection(Link):
         self.close(error.code, str(error))
 
     def taken(self) -> None:
-        """Some frames were taken in a row: what they allow is sent."""
+        """Some frames were taken in a row: send what they allow."""
         if self._unblocks:
             self._unblock()
         if self._held is not None:

@@ -23,10 +23,10 @@ class Dialled(PeerConnection):
     def __init__(self, *, most_bytes: int, silence_seconds: float) -> None:
         super().__init__(most_bytes=most_bytes, silence_seconds=silence_seconds)
         self.accepts = True
-        """It takes new calls."""
+        """Whether the connection takes new calls."""
         self._next = 1
         self._most_calls = inf
-        """That the server lets be open at once."""
+        """How many calls the server lets be open at once."""
         self._waiting: deque[asyncio.Future[None]] = deque()
         """Calls that wait for others to end, so that they may begin."""
         self._begins = 0

@@ -17,7 +17,7 @@ _HARD_BYTES: Final = 8 * MOST_BYTES
 large: the table is what those that follow are read by.
 """
 _FIELD_BYTES: Final = 32
-"""That a field counts beside its name and value (RFC 9113, 6.5.2)."""
+"""Bytes that a field counts beside its name and value (RFC 9113, 6.5.2)."""
 _MOST_TABLE_UPDATES: Final = 2
 """RFC 7541, 4.2. Each costs as much as the table is large."""
 _NO_TABLE: Final = b"\x20"

@@ -14,7 +14,7 @@ from tandem_loop_grpc.frames import Code
 from tandem_loop_grpc.watching import ProcessWatch, watch_machine
 
 _MOST_CONTROL_BYTES: Final = 1024 * 1024
-"""So much may wait of answers to the peer's own frames that it does not read."""
+"""How many bytes of answers to the peer's own frames may wait for a peer that does not read."""
 _CLOSE_SECONDS: Final = 0.5
 
 
@@ -24,7 +24,7 @@ class Link(asyncio.Protocol):
     def __init__(self, silence_seconds: float) -> None:
         """A peer that says nothing for `silence_seconds`, though it was asked, is given up."""
         self.over = False
-        """It is lost, or is being closed."""
+        """Whether the connection is lost, or is being closed."""
         self.peername: Any = None
         self._transport: asyncio.Transport | None = None
         self._paused = False

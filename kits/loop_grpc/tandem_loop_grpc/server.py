@@ -21,7 +21,7 @@ from tandem_loop_grpc.stream import Stream, StreamError
 
 _ALPN: Final = "h2"
 MOST_CALLS: Final = 100
-"""That a client may have open on one connection; others are refused."""
+"""How many calls a client may have open on one connection; others are refused."""
 _GREETING_SECONDS: Final = 10.0
 """For TLS, and for HTTP/2's preface after it."""
 _RETIRING_SECONDS: Final = 5.0

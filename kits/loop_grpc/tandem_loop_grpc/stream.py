@@ -42,13 +42,13 @@ class StreamError(Exception):
 
 
 class _Taker:
-    """Whoever is given a stream's messages as they come."""
+    """The function that is given a stream's messages as they come."""
 
     def __init__(self, take: Callable[[bytes], object]) -> None:
         self.over: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         """The answer of `take` that ends the handing on, or how the stream ended."""
         self.busy = False
-        """It is at a message, or rests a turn of the loop: what comes meanwhile waits."""
+        """Whether a message is being taken, or a turn of the loop left out: others wait meanwhile."""
         self._take = take
 
     def give(self, message: bytes) -> None:
@@ -87,11 +87,11 @@ class Stream:
         """The peer sends nothing more."""
         self.error: StreamError | None = None
         self.begun = False
-        """This end has sent its first headers."""
+        """Whether this end has sent its first headers."""
         self.sends = True
-        """This end has not said that it sends no more messages."""
+        """Whether this end may send more messages."""
         self.closed = False
-        """Its connection has forgotten it: nothing is sent any longer."""
+        """Whether the connection has forgotten the stream: nothing is sent any longer."""
         self.on_failure: Callable[[], object] | None = None
         """Called when the stream fails."""
         self.window = connection.first_window
@@ -116,7 +116,7 @@ class Stream:
         self._reader: asyncio.Future[None] | None = None
         self._taker: _Taker | None = None
         self._direct: _Taker | None = None
-        """The same, unless what comes has to be counted."""
+        """`_taker`, unless what comes has to be counted."""
         self._flows = asyncio.Event()
         self._flows.set()
 
@@ -187,7 +187,7 @@ class Stream:
             self._connection.end(self)
 
     def forget(self) -> None:
-        """Both ends have said all."""
+        """Forget the stream: both ends have said all."""
         if not self.closed:
             self._connection.forget(self)
 

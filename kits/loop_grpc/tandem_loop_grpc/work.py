@@ -17,11 +17,11 @@ from tandem_loop_grpc.frames import Code, ProtocolError
 
 # Units of work, some 10 µs each: a frame is one. What costs more counts as more.
 OF_A_CONNECTION: Final = 256
-"""That one connection may use in a turn of the loop."""
+"""Units that one connection may use in a turn of the loop."""
 OF_A_LOOP: Final = 1024
-"""That all connections of a loop may use together in a turn."""
+"""Units that all connections of a loop may use together in a turn."""
 LEAST: Final = 16
-"""That a connection may use in its turn, however many others wait."""
+"""Units that a connection may use in its turn, however many others wait."""
 OF_HEADERS: Final = 16
 """Units of a call that begins or ends; see `of_header_bytes` and `of_header_fields` too."""
 OF_A_MESSAGE: Final = 2
@@ -32,7 +32,7 @@ _STREAMS: Final = 8
 _CUT_MESSAGES: Final = 8
 
 FRAMES_FOR_NOTHING: Final = 1_000
-"""That a peer may send in a row which bring no content: pings, resets, settings, windows and the
+"""Frames without content that a peer may send in a row: pings, resets, settings, windows and the
 like.
 """
 _FRAMES_FOR_NOTHING_A_SECOND: Final = 100
@@ -41,7 +41,7 @@ _BYTES_FOR_A_FRAME: Final = 8
 windows, and measures by pings how fast it may read.
 """
 OF_SETTINGS: Final = 16
-"""So many frames for nothing SETTINGS count as: they are said once, and changed now and then."""
+"""As how many frames for nothing SETTINGS count, which come once, and now and then again."""
 
 
 def of_header_bytes(size: int) -> int:

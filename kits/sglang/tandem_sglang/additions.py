@@ -12,7 +12,7 @@ from tandem_sglang.token_sockets import TokenAddresses
 
 
 def shared_numbers(count: int) -> Any:
-    """So many, each 0, in memory that a worker's process and those of its engine share."""
+    """`count` numbers, each 0, in memory that a worker's process and its engine's share."""
     return multiprocessing.get_context("spawn").RawArray("q", count)
 
 
@@ -24,11 +24,11 @@ class Additions:
     speculative: bool
     on_cpu: bool
     ranks: int
-    """Among which a sequence's KV is divided here, on all nodes."""
+    """Ranks among which a sequence's KV is divided here, on all nodes."""
     stages: int
     """Pipeline stages: parts of the model with some layers each."""
     peer_ranks: int
-    """The same of the other phase."""
+    """The ranks of the other phase."""
     registry: Mapping[str, Any]
     """`Registry.portable`."""
     model: Mapping[str, Any]

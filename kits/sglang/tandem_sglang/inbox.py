@@ -59,7 +59,7 @@ class Inbox:
         return self._others.popleft()
 
     async def recv_pyobj(self, flags: int = 0) -> Any:
-        """The same, where SGLang sends pickles."""
+        """`recv`, where SGLang sends pickles."""
         return pickle.loads(await self.recv(flags))
 
     def ignore(self) -> None:

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 _STDERR = 2
 _KEPT_BYTES = 4096
-"""So much of each process."""
+"""How much is kept of each process's output."""
 _MOST_LINES = 8
-"""So many processes of a start that hangs are told of."""
+"""How many processes of a start that hangs are told of."""
 _READ_BYTES = 65536
 _ROUNDS = 16
 _NAME_BYTES = 256
@@ -67,7 +67,7 @@ class _Process:
 
 
 class LastWords:
-    """Those of all processes of an engine on this node, until `close`."""
+    """The last output of all processes of an engine on this node, until `close`."""
 
     def __init__(self) -> None:
         self._inbox, self.outbox = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -100,7 +100,7 @@ class OutputWriter:
         return made
 
     def _drop(self) -> None:
-        """Whoever has read a part of a message reads no more."""
+        """Drop the peer, who has read a part of a message and reads no more."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None

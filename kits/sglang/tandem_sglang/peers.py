@@ -164,7 +164,7 @@ def look_at_messages() -> None:
 
 
 def _behind(start: Callable[[Any], None], made: Callable[[Any], Fits]) -> Callable[[Any], None]:
-    """That start of a thread, with a gate before its socket."""
+    """`start`, a thread's start, with a gate before the thread's socket."""
 
     @functools.wraps(start)
     def started(self: Any) -> None:

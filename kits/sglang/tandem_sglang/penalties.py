@@ -100,7 +100,7 @@ class OutputCounts:
         return self._counts is not None
 
     def penalties(self) -> Penalties | None:
-        """Those of the step that is planned; None: no row has any."""
+        """The penalties of the step that is planned; None: no row has any."""
         return Penalties(self._counts, self._strengths) if self.is_required else None
 
     def cumulate_output_tokens(self, output_ids: Any) -> None:

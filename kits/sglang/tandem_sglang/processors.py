@@ -31,7 +31,7 @@ class Steering:
     """A request's processors as SGLang runs them."""
 
     spec: tuple[LogitsProcessorEntry, ...] = ()
-    """Those that run in the scheduler, in order."""
+    """The processors that run in the scheduler, in order."""
     reads_history: bool = False
     bias: common_pb2.EmbeddingBias | None = None
     """Applied after them."""

@@ -85,7 +85,7 @@ _DATA_RANK = 5
 """The place of `dp_rank` among the arguments of SGLang's scheduler process; None: it is the only
 one, and no controller gives it its requests."""
 _RANKS = slice(3, 6)
-"""That of `tp_rank`, `pp_rank` and `dp_rank`."""
+"""The places of `tp_rank`, `pp_rank` and `dp_rank`."""
 
 
 def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:

@@ -207,7 +207,7 @@ class Setup:
         )
 
     def _applies_grammars(self) -> bool:
-        """Some that clients ask for."""
+        """Whether the engine applies grammars that clients ask for."""
         if arguments.without_grammars(self._options):
             return False
         return arguments.grammar_backend(self._options) != "none"

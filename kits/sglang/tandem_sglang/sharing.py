@@ -32,7 +32,7 @@ class Ticket:
     server_args: Any
     """SGLang's ServerArgs, resolved."""
     port_args: Any
-    """Its PortArgs, with this process's sockets."""
+    """The engine's PortArgs, with this process's sockets."""
     arguments: Mapping[str, Any]
     capacity: int
     max_req_input_len: int
@@ -49,7 +49,7 @@ class SharedEngine:
 
     @property
     def addresses(self) -> tuple[TokenAddresses, ...]:
-        """Those of the processes from the second."""
+        """The addresses of the processes from the second."""
         return tuple(map(self._addresses, self._starts))
 
     def _addresses(self, process: int) -> TokenAddresses:

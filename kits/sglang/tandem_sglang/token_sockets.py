@@ -49,7 +49,7 @@ class TokenSockets:
         return replace(channels, send_to_tokenizer=Replies(self.senders(first)))
 
     def senders(self, first: OutputSender) -> Sequence[OutputSender]:
-        """Those of all processes, the first's before the others."""
+        """The senders to all processes, to the first before the others."""
         return [first, *self._further]
 
 

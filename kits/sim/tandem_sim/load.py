@@ -12,7 +12,7 @@ from tandem_sim.sequence import SequenceStage
 
 
 def rank_load(role: Role, scheduler: Scheduler, handover: Handover, pool: KvPool) -> RankLoad:
-    """That of the one scheduler. It retracts nothing: pages are allocated for the whole output."""
+    """The one scheduler's load. Nothing is retracted: an output's pages are allocated at once."""
     sequences = scheduler.sequences()
     stages = Counter(each.stage for each in sequences)
     queued, preallocating = scheduler.uncomputed, 0

@@ -84,11 +84,11 @@ class Pace:
         self._stepped: float | None = None
 
     def step(self) -> None:
-        """It has made a step, or begins now after it had nothing to do."""
+        """The runner has made a step, or begins now after it had nothing to do."""
         self._stepped = time.monotonic()
 
     def rest(self) -> None:
-        """It has nothing to do."""
+        """The runner has nothing to do."""
         self._stepped = None
 
     @property

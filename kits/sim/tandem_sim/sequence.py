@@ -21,7 +21,7 @@ class SequenceStage(enum.Enum):
     """Waits for room in the KV pool and in the batch."""
     PREFILL = "prefill"
     TRANSFER = "transfer"
-    """Its KV is being handed over, or waited for."""
+    """The sequence's KV is being handed over, or waited for."""
     DECODE = "decode"
     ENDED = "ended"
 
@@ -55,7 +55,7 @@ class Sequence:
     blocks: Blocks = ()
     """What stands for its prompt in the prefix cache, once it was looked for there."""
     cached_tokens: int = 0
-    """Those of the prompt that prefill's prefix cache had."""
+    """Prompt tokens that prefill's prefix cache had."""
     checksum: int = 0
     given_up: TandemError | None = None
     """Why it ends, while a transfer must settle first."""

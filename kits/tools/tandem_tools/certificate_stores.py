@@ -198,7 +198,7 @@ class CertificateSecrets:
 
 
 def _status(error: Exception) -> int:
-    """That of the API's answer; 0: there was none."""
+    """The status of the API's answer; 0: there was none."""
     return getattr(error, "status", None) or 0
 
 

@@ -38,7 +38,7 @@ class Source:
     revision: str = ""
     only_tokenizer: bool = False
     lora: bool = False
-    """It is a LoRA adapter."""
+    """Whether the folder holds a LoRA adapter."""
 
     def __str__(self) -> str:
         return f"{self.uri}@{self.revision}" if self.revision else self.uri

@@ -156,7 +156,7 @@ class Canaries:
         return next((each for each in found if each.key not in tried), None)
 
     def _proved_partners(self, worker: Worker) -> Iterator[Worker]:
-        """Those that are whole and run no canary, from the least loaded."""
+        """Partners that are whole and run no canary, from the least loaded."""
         side, running = self._state.fleet.partners(worker), self._state.canaries
         free = FreeWorkers(side.indexes() if side else [])
         whole = (each for each in free.by_load() if each.trust.reputation is Standing.WHOLE)

@@ -35,7 +35,7 @@ class Changes(NamedTuple):
     forgiven: list[Worker]
     """Workers that are whole again, because none of their side was."""
     paired: list[Worker]
-    """Those that some pair uses now, for the first time."""
+    """Workers that some pair uses now, for the first time."""
 
 
 class Fleet:

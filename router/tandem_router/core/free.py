@@ -28,7 +28,7 @@ class Kind(NamedTuple):
     """What a free worker is preferred or left out for."""
 
     overdue: bool
-    """It has not closed legs in time: it comes after those that have."""
+    """Whether the worker has not closed legs in time: it comes after those that have."""
     parks: bool
     has_hook: bool
     aggregated: bool = False
@@ -155,7 +155,7 @@ class FreeWorkers:
         return map(_WORKER, self.entries_by_load())
 
     def entries_by_load(self) -> Iterator[Entry]:
-        """The same, with the cost of each."""
+        """`by_load`, with the cost of each."""
         if self._only is not None:
             return iter(self._only.by_load)
         return self._in_turn(lambda: _merged([iter(each.by_load) for each in self._indexes]))

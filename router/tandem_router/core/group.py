@@ -47,7 +47,7 @@ class Side:
         self.traits: Counter[Traits] = Counter()
         """What those say of themselves that take work, with how many say it."""
         self.proving: dict[str, Worker] = {}
-        """Those that could take work and are yet to be proved, by address."""
+        """Workers that could take work and are yet to be proved, by address."""
         self._prefixes = prefixes
         self.free = 0
         """How many of those that take work have a free slot."""

@@ -32,7 +32,7 @@ class Legs:
         self._last_leg = 0
 
     def start(self, sequence: Sequence, picked: Picked) -> None:
-        """Both legs at once, from the queue: decode asks prefill for the KV as soon as it can."""
+        """Start both legs, from the queue: decode asks prefill for the KV as soon as it can."""
         self._begin(sequence, self._fresh_room())
         prefill, decode, chosen, sequence.ahead, sequence.pace = picked
         self._state.counts.ways[chosen.way, chosen.reason] += 1
@@ -48,7 +48,7 @@ class Legs:
         self._open_pair(sequence, Pair(prefill.worker, decode.worker), held=hold and fresh)
 
     def start_canary(self, sequence: Sequence, pair: Pair) -> None:
-        """Both legs at once, beside the queue. Nobody judges them."""
+        """Start both legs, beside the queue. Nobody judges them."""
         self._run(sequence, self._fresh_room())
         self._open_pair(sequence, pair, held=False)
 
@@ -65,7 +65,7 @@ class Legs:
         sequence.decode = self._open(sequence, picked.worker, kv_peer=voucher.kv_peer, held=False)
 
     def _begin(self, sequence: Sequence, room: int) -> None:
-        """It leaves the queue, and its legs are started."""
+        """The sequence leaves the queue, and its legs are started."""
         self._state.waiting.begin(sequence)
         seconds, request = self._state.now - sequence.queued_at, sequence.request
         self._state.counts.queue_seconds.observe(seconds)

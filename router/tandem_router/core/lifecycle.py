@@ -61,7 +61,7 @@ class Lifecycle:
         request.sequences = []  # see _forget_request
 
     def enqueue(self, sequence: Sequence) -> None:
-        """It waits for its turn, which may be at once."""
+        """The sequence waits for its turn, which may be at once."""
         self._state.waiting.add(sequence)
         sequence.queue_cause = ""
         self._state.queued.append(sequence)

@@ -20,7 +20,7 @@ MOST_COMPARED = 512
 MOST_PROMPTS = 3
 """Kept of a session: an agent asks for a title, or of a subagent, between two turns."""
 TURNS = 2
-"""So many prompts in a row that differ from the last one at one place are no chance."""
+"""How many prompts in a row that differ from the last one at one place are no chance."""
 MOST_TOLD = 64
 """Sessions of which people are told, the last that lost something."""
 
@@ -34,7 +34,7 @@ class LostHits(NamedTuple):
     tenant: str
     """The name of the client's key; empty: no key was asked."""
     trace_id: str
-    """That of the last prompt."""
+    """The trace id of the last prompt."""
     token: int
     """All tokens before this one are alike, and some of the 64 from there on differ."""
     turns: int
@@ -44,7 +44,7 @@ class LostHits(NamedTuple):
     more than MOST_COMPARED blocks, at least.
     """
     total_tokens: int
-    """The same of all prompts of the session since the difference was noticed."""
+    """`tokens` of all prompts of the session since the difference was noticed."""
 
 
 class _Turn(NamedTuple):
@@ -70,7 +70,7 @@ class LostHitsOfSessions:
         return len(self._turns)
 
     def told(self) -> tuple[LostHits, ...]:
-        """Those of the last sessions that lost something, the latest first."""
+        """Lost hits of the last sessions that had any, the latest first."""
         return tuple(reversed(self._told.values()))
 
     def forget(self, session: int) -> None:

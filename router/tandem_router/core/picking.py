@@ -137,7 +137,7 @@ def _pick_pair(
 def _pick_whole(
     mine: EditionFleet, groups: Sequence[Group], prompt: Prompt, last: Pair | None
 ) -> Picks | None:
-    """Both phases of an aggregated worker."""
+    """Picks with both phases of an aggregated worker."""
     free = [each for group in groups for each in group.prefill.indexes()]
     if last is None:
         prefills = preferred(free)

@@ -33,7 +33,7 @@ class Made:
     obstacle: str = ""
     """Why it cannot be resumed, as far as is known yet."""
     used: bool = False
-    """It was resumed, or tried to be."""
+    """Whether the sequence was resumed, or tried to be."""
 
     @property
     def may_serve(self) -> bool:

@@ -22,7 +22,7 @@ class TrustSnapshot(NamedTuple):
     failed: int
     """Legs that failed there lately, by the worker's own doing."""
     ended: int
-    """Those, and legs that ended well."""
+    """Legs that failed, and legs that ended well."""
     failures: int
     """Since the router's start, as `ejections` and `faults`."""
     ejections: int
@@ -40,7 +40,7 @@ class WorkerSnapshot(NamedTuple):
     address: str
     phase: Phase
     routable: bool
-    """Some pair uses the worker."""
+    """Whether some pair uses the worker."""
     open_legs: int
     """Legs of this router, which take a slot each."""
     other_legs: int
@@ -48,7 +48,7 @@ class WorkerSnapshot(NamedTuple):
     slots: int
     overdue_legs: int
     stalled: bool
-    """Its engine has work and makes no step."""
+    """Whether the worker's engine has work and makes no step."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

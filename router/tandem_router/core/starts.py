@@ -97,7 +97,7 @@ class Starts:
         return True
 
     def _decodes(self, queue: Queue) -> None:
-        """Those that go on from parked KV."""
+        """Start sequences that go on from parked KV."""
         while sequence := queue.head():
             request, voucher = sequence.request, sequence.request.voucher
             assert voucher is not None

@@ -23,9 +23,9 @@ class Alternative(msgspec.Struct, frozen=True, gc=False):
     """A worker that could have been chosen."""
 
     worker: str
-    """Its address."""
+    """The worker's address."""
     cost: float
-    """Its load: what least_loaded compares."""
+    """The worker's load, which least_loaded compares."""
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
@@ -38,7 +38,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     candidates: int
     """How many there were, itself included."""
     others: tuple[Alternative, ...]
-    """Those of them with the smallest cost, itself left out."""
+    """Candidates with the smallest cost, the chosen one left out."""
 
 
 class WayTaken(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -108,7 +108,7 @@ class Trust:
     trial: Trial | None = None
     """None: the worker is neither PROVING nor SUSPECT."""
     stalled: bool = False
-    """Its engine has work and makes no step."""
+    """Whether the worker's engine has work and makes no step."""
     given_up: bool = False
     """The router is to close the stream, and the worker gets nothing more by it."""
     closed_until: float = 0.0
@@ -290,7 +290,7 @@ class Trust:
         return True
 
     def eject(self, now: float, first_seconds: float) -> float:
-        """It gets nothing new for a time, twice as long each further time. Returns the seconds."""
+        """Give the worker nothing new for a time, doubled each further time. Returns seconds."""
         if self.reputation is _WHOLE and now - self.since >= FORGET_SECONDS:
             self.in_a_row = 0
         longest = max(first_seconds, LONGEST_SECONDS)
@@ -310,14 +310,14 @@ class Trust:
         return over
 
     def restore(self, now: float) -> None:
-        """It is whole again, and what was before is not held against it."""
+        """The worker is whole again, and its record begins anew."""
         self._become(_WHOLE)
         self.since = now
         self.probe = self.passed = 0
         self._ended = self._failed = self._ended_before = self._failed_before = 0
 
     def next_slot(self, slots: int, *, connected: bool) -> None:
-        """So many slots of time are over."""
+        """`slots` slots of time are over."""
         self.absent = 0 if connected else self.absent + slots
         self._ended_before = self._ended if slots == 1 else 0
         self._failed_before = self._failed if slots == 1 else 0

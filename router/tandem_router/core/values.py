@@ -29,9 +29,9 @@ class Standing(enum.Enum):
     SUSPECT = "suspect"
     """A client's hand-over failed there: it gets as much as before, and canaries."""
     EJECTED = "ejected"
-    """It gets nothing new until its time is over."""
+    """The worker gets nothing new until its time is over."""
     PROBATION = "probation"
-    """It gets one leg at a time, until a few have ended well."""
+    """The worker gets one leg at a time, until a few have ended well."""
 
 
 class Way(enum.StrEnum):
@@ -53,7 +53,7 @@ class Reason(enum.StrEnum):
     UNMEASURED = "unmeasured"
     """What the other way takes, or this one, is not known yet."""
     EARLIEST = "earliest"
-    """Its finish is predicted earlier."""
+    """The way's finish is predicted earlier."""
 
 
 class Edition(NamedTuple):
@@ -153,7 +153,7 @@ class CacheReport(NamedTuple):
     entered: Blocks
     left: Blocks
     keeps_none: bool = False
-    """It has no prefix cache."""
+    """Whether the worker has no prefix cache."""
 
 
 class Voucher(NamedTuple):
@@ -173,7 +173,7 @@ class Needs(NamedTuple):
     """What a request asks of the workers that run it, beside its edition."""
 
     tokens: int = 0
-    """Those of prompt and completion together; 0: not known."""
+    """Tokens of prompt and completion together; 0: not known."""
     logits_processors: frozenset[str] = frozenset()
     lora_adapter: str = ""
     """Empty: the model alone."""
@@ -229,7 +229,7 @@ class ServedModel:
     lora_adapters: tuple[str, ...] = ()
     simulated: bool = False
     waits: bool = False
-    """It has no pair now, had one lately, and requests wait for the next."""
+    """The edition has no pair now, had one lately, and requests wait for the next."""
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -265,7 +265,7 @@ class Bounds:
     eject_ratio: float = 0.3
     """The share of its legs that failed, beyond what is usual in its group."""
     eject_first_seconds: float = 10.0
-    """Its first ejection; each further one in a row lasts twice as long."""
+    """How long a first ejection lasts; each further one in a row lasts twice as long."""
     eject_most_share: float = 0.5
     """How many of the workers of a group and phase may be ejected, or on probation, at once."""
     canary_seconds: float = 330.0
@@ -293,9 +293,9 @@ class Counts:
     resumed: Counter[str] = field(default_factory=Counter)
     """Resumable sequences that lost their decode worker, by how the resumption ended."""
     prompt_tokens: int = 0
-    """Those of prefill legs' prompts, but for canaries'."""
+    """Prompt tokens of prefill legs, but for canaries'."""
     cached_tokens: int = 0
-    """Those of them that the workers' caches were thought to hold when they were chosen."""
+    """Prompt tokens that the workers' caches were thought to hold at the choice."""
     lost_hit_tokens: int = 0
     """Those of them that a cache would have had, if the prompts of their session did not differ at
     the same early place each time: see lost_hits.py.

@@ -82,7 +82,7 @@ class Queue:
             self._rest(key, account)
 
     def begin(self, sequence: Sequence) -> None:
-        """It leaves the queue, and is to hold its slots until `settle`."""
+        """The sequence leaves the queue, and is to hold its slots until `settle`."""
         account = self.accounts[sequence.request.prompt.tenant]
         self._level = account.given
         account.running += 1
@@ -182,7 +182,7 @@ class Waiting:
         self._count += 1
 
     def remove(self, sequence: Sequence) -> None:
-        """It is not to run any more."""
+        """The sequence is not to run any more."""
         self.queue(sequence.request).remove(sequence)
         self._count -= 1
 

@@ -33,11 +33,11 @@ class Worker:
     legs: set[int] = field(default_factory=set)
     """Numbers of its open legs; a slot is free again only when its leg has closed."""
     overdue: int = 0
-    """Legs that it has not closed in time after a cancel; each keeps its slot."""
+    """Legs that the worker has not closed in time after a cancel; each keeps its slot."""
     other_legs: int = 0
     """Legs of other routers, by its last report; a start that is on its way may hide one."""
     tokens: int = 0
-    """Those that its open legs took: of prefill what is to be computed, of decode the prompts."""
+    """Tokens of open legs: of prefill those that are to be computed, of decode the prompts'."""
     holdings: Holdings = field(default_factory=Holdings)
     """What its prefix cache holds; the Fleet's `prefixes` keeps it."""
     other_tokens: int = 0
@@ -48,7 +48,7 @@ class Worker:
     paired: bool = False
     """The worker has been told that a pair uses it."""
     died: bool = False
-    """Its engine has died. What it is still sent does not begin."""
+    """Whether the engine has died. Legs that are still sent do not begin."""
     trust: Trust = field(default_factory=Trust)
     """How far it is trusted; the Fleet's, so that it outlives the stream."""
     twin: Worker | None = None
@@ -65,7 +65,7 @@ class Worker:
     """As its profile says, like the next two."""
     capacity: int = field(init=False)
     aggregated: bool = field(init=False)
-    """Its engine serves the other phase too, as its twin; neither pairs with another."""
+    """Whether the engine serves the other phase too, as the twin; neither pairs with another."""
 
     def __post_init__(self) -> None:
         profile = self.profile
@@ -79,7 +79,7 @@ class Worker:
 
     @property
     def free(self) -> int:
-        """Legs that it can take now, and if it is aggregated its twin as well."""
+        """Legs that the worker, and its twin if it is aggregated, can take now."""
         own = self.trust.slots(self.capacity - len(self.legs) - self.other_legs)
         if not self.aggregated:
             return own
@@ -147,7 +147,7 @@ class Worker:
 
     @property
     def fit(self) -> bool:
-        """It could take new work, if it were trusted."""
+        """Whether the worker could take new work, if it were trusted."""
         trust = self.trust
         return not (self.draining or trust.stalled or trust.given_up or self.defect())
 

@@ -50,7 +50,7 @@ class Share:
         """Decode workers, and whether this router serves them; true of these routers alone."""
 
     def of(self, workers: Mapping[str, Phase], routers: frozenset[str]) -> Mapping[str, Phase]:
-        """Those of the listed workers that this router serves, where these routers are listed."""
+        """The listed workers that this router serves, where `routers` are listed."""
         if not self._decode_routers:
             return workers
         self._divide_among(routers)

@@ -116,7 +116,7 @@ def _addresses(
 
 
 def _ports(slice: EndpointSlice) -> Iterator[int]:
-    """Those of gRPC: one, or as many as a decode worker has token processes."""
+    """The ports of gRPC: one, or as many as a decode worker has token processes."""
     for each in slice.ports or ():
         if each.port is not None and PORT_NAME.fullmatch(each.name or ""):
             yield each.port

@@ -63,7 +63,7 @@ class Candidate(Protocol):
 
     @property
     def capacity(self) -> int:
-        """Its slots: legs that it can have at once."""
+        """The worker's slots: legs that it can have at once."""
         ...
 
     @property

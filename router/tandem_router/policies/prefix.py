@@ -14,7 +14,9 @@ MOST_HOLDERS = 8
 LEAST_LOADED = 2
 """Looked at of the others."""
 WORTH = 1 / 4
-"""So much of the prompt must be cached for holders to be looked at where routers share workers."""
+"""The share of the prompt that must be cached for holders to be looked at where routers share
+workers.
+"""
 OVERLAP_WEIGHT = 4
 """What a cached token counts for, in tokens of backlog. To compute it anew delays those behind it,
 too, and takes another prompt's place in the cache; measured (docs/replay.md).

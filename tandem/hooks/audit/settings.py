@@ -24,7 +24,7 @@ from tandem.config import read_section
 
 Content = Literal["hash", "none", "full"]
 LEAST_BYTES = 131_072
-"""So that the longest line there can be fits into a file."""
+"""Enough for the longest line that there can be to fit into a file."""
 MOST_FILES = 1000
 
 

@@ -44,7 +44,7 @@ class Judgement:
 
     @property
     def failed(self) -> bool:
-        """It is blocked because the classifier that blocks could not judge it."""
+        """Whether the output is blocked because a blocking classifier could not judge it."""
         return self.blocked_by is not None and self.decisions.get(self.blocked_by) != "block"
 
 

@@ -37,7 +37,7 @@ class Question:
     text: str
     token_ids: list[int]
     shown_chars: int
-    """So much of `text` the client has already."""
+    """How many characters of `text` the client has already."""
     is_final: bool
     logprobs: list[float] = field(default_factory=list)
     """Log-probabilities of `token_ids`, where the deployment gives them to classifiers."""

@@ -52,7 +52,7 @@ class Lane:
     def __init__(self, group: Hashable) -> None:
         self.group = group
         self.members: set[SequenceChain] = set()
-        """Its open sequences."""
+        """The group's open sequences."""
         self.jobs: deque[Batch | SequenceChain] = deque()
         self.judging: Batch = ()
         self.waiting = 0
@@ -88,7 +88,7 @@ class AsyncRunner:
         self._open: dict[int, SequenceChain] = {}
         self._lanes: dict[Hashable, Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        """Those of given-up lanes too, until they end."""
+        """Tasks, those of given-up lanes too, until they end."""
         self._watch: asyncio.TimerHandle | None = None
         self._next_turn = NextTurn(self._answer)
         self._deliver: Deliver
@@ -96,7 +96,7 @@ class AsyncRunner:
 
     @property
     def open_sequences(self) -> int:
-        """Those that were opened and are not over, now."""
+        """Sequences that were opened and are not over, now."""
         return len(self._open)
 
     @property

@@ -35,7 +35,7 @@ class InlineRunner:
 
     @property
     def open_sequences(self) -> int:
-        """Those that were opened and are not over, now."""
+        """Sequences that were opened and are not over, now."""
         return len(self._open)
 
     @property

@@ -28,7 +28,7 @@ def check(spec: LogitsProcessorSpec | None, *, max_tokens: int, fields: Sequence
 
 
 def least_tokens(spec: LogitsProcessorSpec | None) -> int:
-    """So many tokens come before any end of an answer."""
+    """How many tokens come before any end of an answer."""
     return max((_count(args, "count") for _, _, args in _named(spec, MINIMUM)), default=0)
 
 

@@ -19,7 +19,7 @@ from tandem.logits.spec import PARAM
 from tandem.sampling import MAX_INT32
 
 MOST_POSITIONS = 1024
-"""Those that are looked at. What contradicts itself behind them is seen while it runs."""
+"""How many positions are looked at. A contradiction behind them is seen while the request runs."""
 _STATIC = frozenset({Need.POSITION, Need.VOCABULARY})
 Static: TypeAlias = Mapping[int, MaskingProcessor]
 """Processors whose masks follow from the position alone, by their places."""

@@ -208,7 +208,7 @@ def _least(schema: Mapping[str, Any], name: str) -> int:
 
 
 def _key(schema: Any) -> Symbol:
-    """The same object is the same schema, as long as its root is held."""
+    """A schema's key: the same object is the same schema, as long as its root is held."""
     return schema if isinstance(schema, bool) else id(schema)
 
 

@@ -113,7 +113,7 @@ class SpecialTokens:
         return pieces
 
     def beside(self, texts: Iterable[str]) -> list[int]:
-        """Those that are neither in these texts nor an end."""
+        """Token ids that are neither in these texts nor an end."""
         marks = {piece for text in texts for piece in self.split(text)}
         return sorted(self.names.keys() - self._ends - marks)
 

@@ -20,7 +20,7 @@ class CompilerBoot(Boot, frozen=True, kw_only=True):
     """All a process must know to compile."""
 
     compiler: str
-    """Its class, "module:Class"."""
+    """The compiler's class, "module:Class"."""
     arguments: dict[str, Any]
     """Keyword arguments of the compiler's constructor."""
     cpu_seconds: int

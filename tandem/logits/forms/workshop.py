@@ -74,7 +74,7 @@ class FormPlan:
     compiler: str
     """The class, "module:Class"."""
     arguments: Mapping[str, Any]
-    """Its arguments: plain values."""
+    """The compiler's arguments: plain values."""
     used_here: frozenset[Kind]
     """Kinds that this process itself runs; the others go to the engine."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -310,7 +310,7 @@ class Workshop:
         await done
 
     def _refuse(self, key: str, message: str) -> InvalidRequestError:
-        """It is remembered, so that the same form costs nothing again."""
+        """Remember the refusal, so that the same form costs nothing again."""
         self._refused[key] = message
         while len(self._refused) > _REMEMBERED:
             self._refused.popitem(last=False)

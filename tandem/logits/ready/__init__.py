@@ -23,7 +23,7 @@ READY: dict[str, str] = {
 }
 """Name -> import path."""
 FORMS = frozenset({"choice", "ebnf", "json_schema", "regex", "tagged"})
-"""Those that say what form an answer has, from its first token to its last."""
+"""Processors that say what form an answer has, from its first token to its last."""
 
 
 def is_ready_made(processor: object) -> bool:

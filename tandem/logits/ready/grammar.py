@@ -38,7 +38,7 @@ class GrammarProcessor(Form):
         self._compiled: Any = None
         """A matcher that no token was given to; several processors share it."""
         self._matcher: Any = None
-        """This one's own, from its first row on."""
+        """The processor's own matcher, from its first row on."""
         self._read = 0
 
     @property

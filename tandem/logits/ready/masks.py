@@ -33,7 +33,7 @@ class Mask:
         return Mask(kind, indices(token_ids))
 
     def beside(self, row: Any) -> Any:
-        """Its token ids where `row` is. Most masks serve many steps, so they are moved once."""
+        """The mask's token ids where `row` is, moved once: most masks serve many steps."""
         if is_numpy(row):
             return self.token_ids
         if self._moved is None:

@@ -58,7 +58,7 @@ class RepetitionPenalty(BaseLogitsProcessor):
         logits[places] = where(values > 0, values / penalty, values * penalty)
 
     def _tokens(self, input_ids: TokenHistory) -> Any:
-        """Those that came before, each once; only what is new since the last call is read."""
+        """Tokens that came before, each once; only those since the last call are read."""
         tokens = input_ids if self._prompt else input_ids.generated
         if len(tokens) < self._read:
             self._forget()

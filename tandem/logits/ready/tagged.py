@@ -96,7 +96,7 @@ class Tagged(GrammarProcessor):
 
 
 def _check_triggers(triggers: Sequence[str], openings: Sequence[str]) -> None:
-    """That each call can begin, and that each trigger can be followed."""
+    """Check that each call can begin, and that each trigger can be followed."""
     any_trigger = tuple(triggers)
     for place, opening in enumerate(openings):
         if not opening.startswith(any_trigger):

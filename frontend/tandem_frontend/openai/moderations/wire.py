@@ -44,7 +44,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     call: int
     text: str
     index: int
-    """Its place among the texts of its request."""
+    """The text's place among the texts of its request."""
     trace_id: str
     extra_fields: str = ""
     """Fields for classifiers, as a JSON object; empty: none."""
@@ -67,7 +67,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Unjudged(msgspec.Struct, frozen=True, tag=True):
-    """There is no judgement: a classifier has failed."""
+    """No judgement, because a classifier has failed."""
 
     classifier: str
     reason: str

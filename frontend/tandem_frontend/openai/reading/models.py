@@ -115,7 +115,7 @@ class Models:
         self._loaded: dict[str, LoadedModel] = {}
         self._loading: dict[str, asyncio.Task[LoadedModel | None]] = {}
         self._turn = asyncio.Lock()
-        """Whoever loads a model's files."""
+        """Held by whoever loads a model's files."""
         self._failed: dict[str, float] = {}
         """Models whose files could not be used, and when."""
         self._first = config.model_name
@@ -152,7 +152,7 @@ class Models:
         return Chosen(loaded, adapter, name)
 
     def cards(self, grant: Grant | None) -> list[ModelCard]:
-        """Those of all names that a key may ask for and that stand for a loaded model."""
+        """The cards of all names that a key may ask for and that stand for a loaded model."""
         return [card for name in self._listed_names() if (card := self._card(name, grant))]
 
     def card(self, name: str, grant: Grant | None) -> ModelCard:
@@ -339,7 +339,7 @@ class Models:
 
 
 def _models_in(folder: Path) -> list[Path]:
-    """Its folders that hold models, by name; what cannot be read holds none."""
+    """The folders in `folder` that hold models, by name; an unreadable one holds none."""
     try:
         return sorted(each for each in folder.iterdir() if _holds_model(each))
     except OSError:

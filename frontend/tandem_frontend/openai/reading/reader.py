@@ -41,7 +41,7 @@ class Request(NamedTuple):
     ignored: tuple[str, ...]
     """Names of the body's fields, and of tools, that were passed over."""
     extra_fields: str
-    """Those that classifiers are given, as a JSON object."""
+    """The extra fields that classifiers are given, as a JSON object."""
 
 
 def field_rules(config: FrontendConfig) -> FieldRules:

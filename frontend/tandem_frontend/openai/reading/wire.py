@@ -26,7 +26,7 @@ class ReaderBoot(Boot, frozen=True, kw_only=True, tag=True):
     """
 
     settings: dict[str, Any]
-    """Those of a frontend of this model alone, without secrets."""
+    """The settings of a frontend of this model alone, without secrets."""
     seconds: float
     """What one body may take, by the clock."""
 

@@ -203,7 +203,7 @@ def chat(request: MessageRequest) -> ChatRequest:
 
 
 def prompt(request: CountRequest) -> ChatRequest:
-    """The same of what makes a prompt alone."""
+    """The chat whose prompt is counted."""
     messages = list(_messages(request))
     last = messages[-1]
     choice = request.tool_choice

@@ -71,7 +71,7 @@ class _Answer:
 
     @property
     def stop_sequence(self) -> str | None:
-        """That of the client's which was met: hooks have reasons too."""
+        """The client's stop sequence that was met; None for a hook's reason."""
         return None if self.finish.withheld else self.finish.stop_reason or None
 
     @property

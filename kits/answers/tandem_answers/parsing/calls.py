@@ -41,9 +41,9 @@ class Stage(Enum):
     """How far the reading of a call has come: it says what becomes of the text should it fail."""
 
     TEXT = auto()
-    """There is none."""
+    """No call has begun."""
     SPACE = auto()
-    """There is what may stand before a call: it is held."""
+    """Space that may stand before a call has come, and is held."""
     HEAD = auto()
     """A call has begun and nothing of it is given out: its text is held."""
     ARGUMENTS = auto()

@@ -27,7 +27,7 @@ class CircuitBreaker:
         open_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """It opens after so many `failures` in a row, for `open_seconds`."""
+        """The breaker opens after `failures` failures in a row, for `open_seconds`."""
         self._failures = failures
         self._open_seconds = open_seconds
         self._clock = clock

@@ -24,7 +24,7 @@ class HttpAnswer:
 
     status: int
     encoding: bytes
-    """Its content-encoding; empty: none."""
+    """The answer's content-encoding; empty: none."""
     body: bytes
 
 

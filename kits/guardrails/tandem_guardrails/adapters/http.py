@@ -48,7 +48,7 @@ class HttpOptions:
     ca_file: str = ""
     """PEM file of the authorities that may sign the service's certificate; empty: the usual."""
     circuit_failures: int = 5
-    """So many failures in a row open the circuit."""
+    """How many failures in a row open the circuit."""
     circuit_open_ms: int = 10_000
     """Milliseconds for which an open circuit sends no call; then one call tries."""
 

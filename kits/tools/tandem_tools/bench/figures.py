@@ -33,7 +33,7 @@ class Slo:
     itl_seconds: float
 
     def met_by(self, answer: TimedAnswer) -> bool:
-        """Both, by an answer that came whole. One token has no time between tokens to exceed."""
+        """Whether a whole answer met both objectives. One token has no time between tokens."""
         return (
             not answer.failure
             and answer.ttft is not None

@@ -11,7 +11,7 @@ import msgspec
 from tandem_tools.trace import TracedRequest
 
 PROMPTS = 1000
-"""They are made for a run that time bounds, and then come again: a prefix cache has them."""
+"""Prompts of a run that time bounds; then they come again, and a prefix cache has them."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -65,7 +65,7 @@ def _situations(
 
 
 async def borders(subject: Subject, texts: Sequence[str]) -> Check:
-    """The same text gives the same answer, wherever the chunks begin and end."""
+    """Whether a text gives the same answer wherever the chunks begin and end."""
     check = Check("chunk borders")
     first: dict[str, tuple[str, TrialAnswer]] = {}
     cuts = [(text, *split) for text in texts for split in samples.splits(text)]

@@ -24,7 +24,7 @@ class TrialAnswer:
 
 
 def contrast(one: TrialAnswer, other: TrialAnswer) -> tuple[str, str]:
-    """Both in words, with their texts from shortly before they differ."""
+    """Two answers in words, with their texts from shortly before they differ."""
     pairs = enumerate(zip(one.text, other.text, strict=False))
     shorter = min(len(one.text), len(other.text))
     same = next((place for place, (a, b) in pairs if a != b), shorter)

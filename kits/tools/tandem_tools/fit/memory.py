@@ -77,7 +77,7 @@ class Fit:
     token_bytes: int
     """KV of a token, in layers that look at everything."""
     sliding_token_bytes: int
-    """The same, in layers that look at a window."""
+    """Bytes of a token in layers that look at a window."""
     kv_tokens: int
     pages: int
     sequences: int
@@ -98,9 +98,9 @@ class _Pools:
     """Tokens that a GPU's KV cache holds, in whole pages."""
 
     full: int
-    """Those of layers that look at everything."""
+    """Tokens in layers that look at everything."""
     sliding: int
-    """Those of layers that look at a window."""
+    """Tokens in layers that look at a window."""
 
 
 def compute(shape: Shape, worker: WorkerPlan) -> Fit:
@@ -189,7 +189,7 @@ def _sliding_need(shape: Shape, worker: WorkerPlan) -> int:
 
 
 def _sequences(shape: Shape, worker: WorkerPlan, pools: _Pools) -> int:
-    """Those of a group, in whole pages, in the pool of either kind of layers."""
+    """Sequences of a group, in whole pages, in the pool of either kind of layers."""
     kept_free = RESERVED_TOKENS if worker.phase == "decode" else 0
     full = pools.full // (_in_pages(worker.context, worker.page_size) + kept_free)
     if not shape.window:

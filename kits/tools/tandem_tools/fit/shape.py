@@ -32,7 +32,7 @@ A2A_BACKENDS = ("none", "deepep", "mooncake", "nixl", "mori", "flashinfer", "fla
 each rank has the shared experts whole, in every model here that has any.
 """
 _GROUPED = ("deepseek_v3", "glm4_moe", "gpt_oss", "kimi_k2", "qwen3", "qwen3_moe")
-"""Those whose attention SGLang divides by `attn_tp_size`."""
+"""Models whose attention SGLang divides by `attn_tp_size`."""
 
 Phase = Literal["prefill", "decode"]
 
@@ -60,7 +60,7 @@ class Division:
 
 @dataclass(frozen=True, slots=True)
 class SharedBytes:
-    """Some bytes, and by how many GPUs they can be shared."""
+    """A number of bytes, and by how many GPUs they can be shared."""
 
     bytes: float
     most_ranks: int
@@ -79,7 +79,7 @@ class Layer:
     kv: SharedBytes
     """Bytes a token."""
     slides: bool
-    """It looks at a window."""
+    """Whether the layer looks at a window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +102,7 @@ class Shape:
     kv_heads: int
     """1 with latent attention, whose cache has no heads."""
     latent: bool
-    """Its attention keeps latents (MLA) and not keys and values."""
+    """Whether attention keeps latents (MLA) and not keys and values."""
     grouped: bool
     """SGLang computes its attention in data-parallel groups, if asked to."""
     embeddings: SharedBytes

@@ -154,7 +154,7 @@ def _trace(arguments: argparse.Namespace) -> tuple[TracedRequest, ...]:
 
 
 def _fleets(fleet: FleetFile, arguments: argparse.Namespace) -> Iterator[FleetFile]:
-    """Those to try. Raises ConfigError for such as cannot be."""
+    """The fleets to try. Raises ConfigError for one that cannot be."""
     if arguments.workers:
         for text in arguments.workers:
             yield fleet.with_workers(*_counts(text))

@@ -86,13 +86,13 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     @property
     def name(self) -> str:
-        """Such as 2:1 for pairs, 3 aggregated, or 2:1 + 1 aggregated."""
+        """The fleet's name, such as 2:1 for pairs, 3 aggregated, or 2:1 + 1 aggregated."""
         pairs = f"{self.prefill.workers}:{self.decode.workers}" if self.prefill.workers else ""
         alone = f"{self.aggregated.workers} aggregated" if self.aggregated.workers else ""
         return " + ".join(filter(None, (pairs, alone)))
 
     def with_workers(self, prefill: int, decode: int, aggregated: int = 0) -> FleetFile:
-        """The same with other numbers of workers. Raises ConfigError for such as cannot be."""
+        """The fleet with other numbers of workers. Raises ConfigError for one that cannot be."""
         values = msgspec.to_builtins(self)
         values["prefill"]["workers"] = prefill
         values["decode"]["workers"] = decode

@@ -65,7 +65,7 @@ class Text:
 
 
 def _whole_blocks(numbers: Iterator[int], tokens: int) -> tuple[int, ...]:
-    """Those of a shared beginning that are the same whatever follows it."""
+    """The blocks of a shared beginning that are the same whatever follows it."""
     return tuple(islice(numbers, tokens // BLOCK_TOKENS))
 
 

@@ -74,7 +74,7 @@ class Worker(Protocol):
         ...
 
     def go_on(self, hand_over: HandOver) -> None:
-        """Its partner and it are ready. Prefill is told, for both."""
+        """The leg and its partner are ready. Prefill is told, for both."""
         ...
 
     def moved(self, leg: Leg) -> None:
@@ -98,11 +98,11 @@ class Teller(Protocol):
         ...
 
     def finished(self, leg: Leg) -> None:
-        """It is over, and all went well."""
+        """The leg is over, and all went well."""
         ...
 
     def refused(self, leg: Leg) -> None:
-        """Its worker has no slot for it; it has not begun."""
+        """The worker has no slot for the leg, which has not begun."""
         ...
 
 
@@ -143,7 +143,7 @@ class Leg:
     """A run of a request on one worker."""
 
     number: int
-    """Its router's own."""
+    """The router's own number."""
     sequence: int
     """The number of the sequence, its request's own."""
     request: Request
@@ -152,7 +152,7 @@ class Leg:
     to_compute: int
     """Prompt tokens that the router expects its worker to compute."""
     new_blocks: Blocks
-    """Those of its prompt that the router does not expect there."""
+    """Blocks of the prompt that the router does not expect at the worker."""
     hand_over: HandOver
     open: bool = True
     """The worker has not closed the leg."""

@@ -67,7 +67,7 @@ def _panel(
 
 
 def _fleet(x: float, y: float, name: str, slanted: bool) -> str:
-    """Its name below its bars. Two neighbours' must not lie on each other."""
+    """A fleet's name below its bars. Two neighbours' names must not lie on each other."""
     if not slanted:
         return _text(x, y, name)
     return f'<g transform="rotate(-30 {x:.1f} {y - 8:.1f})">{_text(x, y, name, "end")}</g>'

@@ -50,7 +50,7 @@ class Result:
         return f"{self.fleet} by {self.policy}"
 
     def row(self) -> tuple[str, ...]:
-        """Its line of the table, under HEAD."""
+        """The result's line of the table, under HEAD."""
         ttft, itl = percentiles(self.figures.ttft), percentiles(self.figures.itl)
         return (
             self.fleet,

@@ -85,7 +85,7 @@ class Router:
         self._requests: dict[int, Request] = {}
         """The open ones, by their sequence's number."""
         self._legs: dict[int, Leg] = {}
-        """Those that are open for the core, by their number."""
+        """The legs that are open for the core, by number."""
         self._hand_overs: dict[int, HandOver] = {}
         """By room, until both legs are started."""
         self._carry: dict[type[Any], Callable[[Any], None]] = {
@@ -118,7 +118,7 @@ class Router:
         self.feed(self._loads[worker.up.worker]())
 
     def kill(self) -> None:
-        """Its process ends: what it had is lost, and workers let go of it as its streams end."""
+        """The router's process ends: its requests are lost, and workers let go of them."""
         self.alive = False
         legs, self._legs = self._legs, {}
         for leg in legs.values():

@@ -217,7 +217,7 @@ class DecodeWorker:
         raise AssertionError("prefill is told")
 
     def moved(self, leg: Leg) -> None:
-        """Its KV has arrived here, and its first token."""
+        """The leg's KV has arrived here, and its first token."""
         leg.teller.started(leg)
         if leg.request.later_tokens:
             self._engine.generate(leg, leg.request.later_tokens)

@@ -59,7 +59,7 @@ class PoolLink(KeptProcess):
         self.batch = Batch()
         """What `flush` sends."""
         self.rulings: list[Ruling] = []
-        """Those that came and wait for more that belong to them."""
+        """Rulings that came and wait for more of their group."""
         self.resumable = False
         """Every hook of the process is resumable."""
 

@@ -69,7 +69,7 @@ class HookPool:
 
     @property
     def open_sequences(self) -> int:
-        """Those that were opened and are not over, now."""
+        """Sequences that were opened and are not over, now."""
         return len(self._sequences)
 
     @property

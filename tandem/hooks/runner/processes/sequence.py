@@ -40,7 +40,7 @@ class PoolSequence(Generic[Link]):
         self.link: Link | None = None
         """None before its first chunk, and after its process was lost."""
         self.error: HookError | None = None
-        """Its process was lost while no Work waited: the answer to the next one."""
+        """The answer to the next Work, if the process was lost while none waited."""
         self.waiting: deque[Work] = deque()
         """Sent and not answered, oldest first."""
         self._answered = 0

@@ -81,7 +81,7 @@ class Reply(msgspec.Struct, array_like=True, tag=True):
     seconds: list[tuple[int, float]] = []
     """Place, and time spent in hooks by a sequence that is over with this Ruling."""
     aborts: int = 0
-    """So many aborts were heard."""
+    """How many aborts were heard."""
     more: bool = False
     """More Replies follow that belong to this one: Rulings that were given together are delivered
     together (S0-029).
