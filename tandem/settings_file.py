@@ -37,9 +37,9 @@ class SettingsFile:
     """The line of each text: the keys, and the values."""
 
     def located(self, error: E, names: Iterable[str]) -> E:
-        """The same error, led by the file and the line of what the message is about, where that
-        can be told: the place with which the message begins, a text of the file that the message
-        quotes, or else one of the settings `names`.
+        """`error`, led by the file and the line of what the message is about, where that can be
+        told: the place with which the message begins, a text of the file that the message quotes,
+        or else one of the settings `names`.
         """
         message = str(error)
         line = self._line(message, frozenset(names))

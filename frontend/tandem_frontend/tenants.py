@@ -180,8 +180,8 @@ class Tenants:
 
 
 def _salt(grant: Grant) -> str:
-    """The same in every frontend. A plain key's name is its place in a list, which may be another
-    client's tomorrow.
+    """The salt of a key, the same in every frontend. A plain key's name is its place in a list,
+    which may be another client's tomorrow.
     """
     if grant.name.startswith(PLAIN_PREFIX):
         return digest_of(f"prefix cache of {grant.sha256}".encode())

@@ -77,8 +77,8 @@ def read_submit(
 
 
 def slices(message: router_pb2.FrontendMessage) -> Iterator[Sequence[Item]]:
-    """Its submits, then the first sequences of its cancels, in order: as many of each as are acted
-    on at once.
+    """The message's submits, then the first sequences of its cancels, in order: as many of each as
+    are acted on at once.
     """
     begin = outputs = 0
     for place, submit in enumerate(message.submit):

@@ -49,8 +49,8 @@ class RunningRouter:
 
     @property
     def ready(self) -> bool:
-        """It listens, has tried each worker of its first list, and does not drain. Whether a pair
-        takes work is another question: health and metrics answer it.
+        """Whether the router listens, has tried each worker of its first list, and does not drain.
+        Whether a pair takes work is another question: health and metrics answer it.
         """
         return self.workers.known and not self.relay.core.draining
 

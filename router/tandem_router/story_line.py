@@ -9,7 +9,9 @@ MAX_CHARACTERS = 4096
 
 
 def of_story(story: Story) -> str:
-    """Such as "0.000 queued; 0.002 pair_chosen p:7100 (0.25 of 2) d:7200 (0 of 1); ..."."""
+    """A story as one line, such as "0.000 queued; 0.002 pair_chosen p:7100 (0.25 of 2) d:7200 (0 of
+    1); ...".
+    """
     parts = [_sequence(each, numbered=story.n > 1) for each in story.sequences]
     if more := story.more_sequences:
         parts.append("others: " + ", ".join(f"{number} {end}" for end, number in more.items()))

@@ -38,9 +38,9 @@ def kept(command: worker_pb2.WorkerCommand) -> Iterator[Sequence[worker_pb2.Kept
 def slices(
     command: worker_pb2.WorkerCommand, kept_sizes: Sequence[int]
 ) -> Iterator[worker_pb2.WorkerCommand]:
-    """Its parts but for what is kept, in the order in which they are to be acted on; the whole,
-    where it is short.
-    `kept_sizes`: what the kept task of each of its starts takes, in bytes; 0: none.
+    """The command's parts but for what is kept, in the order in which they are to be acted on; the
+    whole, where it is short. `kept_sizes`: what the kept task of each of its starts takes, in
+    bytes; 0: none.
     """
     few = len(command.start) <= SLICE_LEGS and sum(kept_sizes) <= SLICE_BYTES
     if few and max(len(command.release), len(command.cancel), len(command.forget)) <= SLICE_NUMBERS:

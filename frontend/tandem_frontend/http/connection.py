@@ -195,7 +195,7 @@ class Connection(HttpToolsProtocol):
         return self._chunks
 
     def announce(self, size: int) -> None:
-        """So much more of a stream goes by ASGI: uvicorn counts what is not in chunks."""
+        """`size` more bytes of a stream go by ASGI: uvicorn counts what is not in chunks."""
         if not self._chunks:
             self.cycle.expected_content_length += size
 

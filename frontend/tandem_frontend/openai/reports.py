@@ -24,8 +24,8 @@ def report(state: RequestState, arrived: float) -> Report | None:
 
 
 def _timeline(state: RequestState, choice: int, phases: list[PhaseReport]) -> Timeline:
-    """Both legs of a choice are started together: a prefill leg ends with the hand-over of its KV,
-    and a decode leg's time holds that of its prefill leg.
+    """Where a choice's time went. Both legs are started together: a prefill leg ends with the
+    hand-over of its KV, and a decode leg's time holds that of its prefill leg.
     """
     waits = [each for each in state.queue_waits if each.sequence - state.base == choice]
     prefill = [each for each in phases if each.choice == choice and each.phase == "prefill"]

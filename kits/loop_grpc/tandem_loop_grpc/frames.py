@@ -15,8 +15,8 @@ MESSAGE_HEAD: Final = struct.Struct(">BI")
 """gRPC's own head of a message: whether it is compressed, and its length."""
 MESSAGE_HEAD_BYTES: Final = MESSAGE_HEAD.size
 MESSAGE_FRAME_HEAD: Final = struct.Struct(">IBIBI")
-"""Both heads of a frame that holds one message: the length and the kind of it in one number, its
-flags and its stream; whether the message is compressed, and its length. DATA is kind 0.
+"""Both heads of a frame that holds one message: the frame's length and kind in one number, its
+flags and its stream; whether the message is compressed, and the message's length. DATA is kind 0.
 """
 _NUMBER: Final = struct.Struct(">I")
 _SETTING: Final = struct.Struct(">HI")

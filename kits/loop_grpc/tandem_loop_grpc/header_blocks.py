@@ -52,8 +52,8 @@ def _length(size: int) -> bytes:
 
 
 class HeaderBlocks:
-    """Those that come on one connection, which share a table: each is unpacked, whatever becomes of
-    it.
+    """Header blocks that come on one connection, which share a table: each is unpacked, whatever
+    becomes of it.
     """
 
     def __init__(self) -> None:

@@ -48,7 +48,9 @@ class _Taker:
         self.over: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         """The answer of `take` that ends the handing on, or how the stream ended."""
         self.busy = False
-        """Whether a message is being taken, or a turn of the loop left out: others wait meanwhile."""
+        """Whether a message is being taken, or a turn of the loop is left out: others wait
+        meanwhile.
+        """
         self._take = take
 
     def give(self, message: bytes) -> None:

@@ -25,8 +25,9 @@ CPU_PLUGIN = "tandem_sglang_cpu"
 TAGGED_FIELDS = {"llguidance": "ebnf", "xgrammar": "structural_tag", "none": ""}
 """The sampling parameter of SGLang that says where calls are, by grammar backend."""
 GRAMMAR_BACKENDS = tuple(TAGGED_FIELDS)
-"""Those that forms of answers are checked with before the scheduler sees them. The first is ours,
-because it has limits for each step: one of xgrammar's may take seconds, in which nobody is served.
+"""Backends that check forms of answers before the scheduler sees them. The first is our choice,
+because it has limits for each step: a step of xgrammar's may take seconds, in which nobody is
+served.
 """
 CHOSEN = (
     "attention_backend",

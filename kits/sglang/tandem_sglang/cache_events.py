@@ -33,7 +33,7 @@ class Stored(msgspec.Struct, tag="BlockStored"):
     block_hashes: list[int]
     parent_block_hash: int | None
     token_ids: list[int | tuple[int, int]]
-    """Those of all the pages; with the one behind it each, where SGLang drafts tokens."""
+    """Token ids of all the pages, each with the one behind it where SGLang drafts tokens."""
     block_size: int
     medium: str | None = None
     cache_salt: str | None = None

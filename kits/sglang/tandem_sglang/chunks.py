@@ -101,9 +101,9 @@ def logprobs_of(
 def prompt_logprobs_of(
     meta_info: Mapping[str, Any], token_ids: Sequence[int], alternatives: int
 ) -> PromptLogprobs:
-    """Those of a prompt, which each chunk of its request carries: the first token has a place of
-    its own, without a value, and all alternatives stand in one list, in rows that are longer than
-    was asked for where the output is to have more.
+    """The log-probabilities of a prompt, which each chunk of its request carries: the first token
+    has a place of its own, without a value, and all alternatives stand in one list, in rows that
+    are longer than was asked for where the output is to have more.
 
     Raises EngineError where SGLang did not say them of every token.
     """

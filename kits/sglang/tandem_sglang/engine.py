@@ -39,7 +39,7 @@ class SglangEngine(OverTraffic):
     """
 
     def __init__(self, role: Role, settings: EngineSettings) -> None:
-        """This is the leader of `settings.nodes`.
+        """The process is the leader of `settings.nodes`.
 
         Raises ConfigError for options that are unknown or impossible, StartError for logits
         processors that could not run.

@@ -26,8 +26,8 @@ _ELSEWHERE = "model_path"
 
 
 def of(given: Mapping[str, Any], options: Options) -> Mapping[str, Any]:
-    """Those of the arguments that SGLang must not change, as it is to resolve them. A default of
-    Tandem's that nobody chose it may.
+    """The arguments that SGLang must not change, as it is to resolve them. SGLang may change a
+    default of Tandem's that nobody chose.
     """
     free = {*arguments.CHOSEN} - arguments.chosen(options).keys() | {_ELSEWHERE}
     if options.dtype == "auto":

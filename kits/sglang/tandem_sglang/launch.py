@@ -40,10 +40,13 @@ class Launched:
     engine: Any
     """SGLang's Engine."""
     schedulers: Sequence[Any]
-    """Their processes, one for each rank on this node; or with data-parallel ranks the one process
-    that has those for children, and ends with the last of them."""
+    """The schedulers' processes, one for each rank on this node; or with data-parallel ranks the
+    one process that has those for children, and ends with the last of them.
+    """
     manager: Any
-    """Its TokenizerManager, which lives in this process. None where this node follows another."""
+    """The engine's TokenizerManager, which lives in this process. None where this node follows
+    another.
+    """
     new_request: Callable[..., Any]
     """GenerateReqInput."""
     processor: str

@@ -48,19 +48,23 @@ class Options:
     tensor_parallel: int = ranged(1, Range(at_least=1))
     """Accelerators that share the model, on all nodes of a worker together."""
     decode_tensor_parallel: int = ranged(0, Range(at_least=0))
-    """The same of decode workers, where it is another number; 0: it is not. Prefill has to be told
-    too. Only for models with plain attention, or with latents (MLA)."""
+    """tensor_parallel of decode workers, where the number differs; 0: it does not. Prefill has to
+    be told too. Only for models with plain attention, or with latents (MLA).
+    """
     data_parallel: int = ranged(1, Range(at_least=1))
     """Groups among which they are divided for attention, each for sequences of its own (DP
     attention)."""
     decode_data_parallel: int = ranged(0, Range(at_least=0))
-    """The same of decode workers, where it is another number; 0: it is not. Prefill has to be told
-    too."""
+    """data_parallel of decode workers, where the number differs; 0: it does not. Prefill has to be
+    told too.
+    """
     pipeline_parallel: int = ranged(1, Range(at_least=1))
     """Groups of tensor_parallel accelerators, each with a part of the layers. No logits processors
     with it."""
     decode_pipeline_parallel: int = ranged(0, Range(at_least=0))
-    """The same of decode workers: 1, or 0 for as many as prefill has, which has to be told too."""
+    """pipeline_parallel of decode workers: 1, or 0 for as many as prefill has, which has to be told
+    too.
+    """
     transfer_backend: Literal["nixl", "mooncake"] = "nixl"
     """What hands KV over, the same in both phases. "mooncake" needs its package in the workers'
     environment."""
@@ -75,8 +79,9 @@ class Options:
     """A hand-over that makes no progress for this long fails. It has to cover the prompts queued
     before it in prefill, and the wait for KV pages in decode."""
     first_handover_timeout_seconds: int = ranged(300, Range(at_least=1))
-    """The same until this engine has moved KV once: NIXL opens its connections meanwhile. Where it
-    is raised, so is the router's canary_seconds."""
+    """handover_timeout_seconds until this engine has moved KV once: NIXL opens its connections
+    meanwhile. Where it is raised, so is the router's canary_seconds.
+    """
     load_seconds: int = ranged(1800, Range(at_least=1))
     """Weights are loaded, and memory and graphs made ready, in this time; else the start fails."""
     warm_up_seconds: int = ranged(1800, Range(at_least=1))

@@ -191,7 +191,7 @@ REFUSED_VALUES: Mapping[str, tuple[tuple[str, str], ...]] = {
     ),
     _UNO: (("speculative_algorithm", "UNO"),),
 }
-"""The same table for single values of arguments that take several values."""
+"""The table of reasons for single values of arguments that take several values."""
 
 _DRAFTS = "Speculative decoding"
 _LORA = "LoRA adapters"

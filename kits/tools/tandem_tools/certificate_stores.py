@@ -96,9 +96,9 @@ class CertificateSecrets:
         voucher: str = "",
         owner: str = "",
     ) -> None:
-        """Their names; without `voucher` that key is not kept. `owner`: the ServiceAccount with
-        which Kubernetes deletes the Secrets that are made here; without it they stay. Raises
-        StartError where there is no cluster, or no library for it.
+        """The names of the Secrets; without `voucher` the voucher key is not kept. `owner`: the
+        ServiceAccount with which Kubernetes deletes the Secrets that are made here; without it they
+        stay. Raises StartError where there is no cluster, or no library for it.
         """
         try:
             from kubernetes import client, config

@@ -204,8 +204,8 @@ class Canaries:
         return True
 
     def _release(self, worker: Worker) -> None:
-        """It may be tried again, if its canary has ended and no leg of that is left there but one
-        that it does not close: else it would not be tried for as long as it lives.
+        """The worker may be tried again once its canary has ended and left no leg there, but for
+        one that the worker does not close: else the worker would never be tried again.
         """
         sequence = self._state.canaries.get(worker)
         if sequence is not None and sequence.stage is Stage.ENDED:
@@ -223,8 +223,8 @@ class Canaries:
         return [each for each in workers if self._is_here(each) and each.trust.moved_kv()]
 
     def _failed(self, pair: Pair, error: TandemError | None) -> None:
-        """Those are tried again that are yet to be proved, or suspected. A worker that was full or
-        shut down has not tried.
+        """Try workers again that are yet to be proved, or suspected. A worker that was full or shut
+        down has not tried.
         """
         reason = "a hook ended it" if error is None else f"{error.code}: {error.message}"
         tried = not isinstance(error, QueueFullError | DrainingError)

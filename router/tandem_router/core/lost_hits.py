@@ -40,7 +40,7 @@ class LostHits(NamedTuple):
     turns: int
     """How many prompts in a row have differed there from the one before."""
     tokens: int
-    """Those of the last prompt that a cache would have had, without the difference; of prompts of
+    """Tokens of the last prompt that a cache would have had without the difference; of prompts of
     more than MOST_COMPARED blocks, at least.
     """
     total_tokens: int

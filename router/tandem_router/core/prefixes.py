@@ -71,9 +71,8 @@ class Prefixes:
         return Prompt(tokens, tenant, blocks, session, request)  # _replace takes thrice as long
 
     def holders(self, blocks: Blocks, most: int, *, aggregated: bool) -> Iterator[Sequence[Worker]]:
-        """Those of these workers that hold a beginning: first of the longest that any of them
-        holds, then of half of that, and so on. Those of one length come together, and again with
-        shorter ones.
+        """Workers that hold a beginning of a prompt: first the longest that any of them holds, then
+        half of that, and so on. Workers of one length come together, and again with shorter ones.
         """
         holders = self._holders[aggregated]
         count = depth_in(blocks, holders)

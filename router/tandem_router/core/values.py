@@ -86,7 +86,9 @@ class Fingerprint(NamedTuple):
     protocol_version: int
     deployment_revision: str = ""
     aggregated: bool = False
-    """Its engine serves both phases, which have the same instance: neither pairs with another."""
+    """Whether the engine serves both phases, which have the same instance: neither pairs with
+    another.
+    """
     decode_tensor_parallel: int = 0
     """Decode's ranks, where prefill has another number of ranks."""
     pipeline_parallel: int = 0
@@ -297,7 +299,7 @@ class Counts:
     cached_tokens: int = 0
     """Prompt tokens that the workers' caches were thought to hold at the choice."""
     lost_hit_tokens: int = 0
-    """Those of them that a cache would have had, if the prompts of their session did not differ at
+    """Prompt tokens that a cache would have had, if the prompts of their session did not differ at
     the same early place each time: see lost_hits.py.
     """
     retries: int = 0

@@ -43,7 +43,7 @@ class Share:
         self._decode_routers = decode_routers
         self._from = decode_routers_from
         self.routers: frozenset[str] = frozenset()
-        """Those that divide the decode workers, this one among them; none before the first list,
+        """Routers that divide the decode workers, this one among them; none before the first list,
         and where nothing is divided.
         """
         self._mine: dict[str, bool] = {}

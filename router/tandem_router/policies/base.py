@@ -46,8 +46,8 @@ class Candidate(Protocol):
 
     @property
     def cost(self) -> float:
-        """Its load. Prefill: the prompt tokens of its open legs for each of its slots. Decode: the
-        share of its slots that is taken, or of its KV cache where that is more.
+        """The worker's load. Prefill: prompt tokens of open legs for each slot. Decode: the share
+        of the slots that is taken, or of the KV cache where that is more.
         """
         ...
 

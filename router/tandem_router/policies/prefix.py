@@ -14,15 +14,13 @@ MOST_HOLDERS = 8
 LEAST_LOADED = 2
 """Looked at of the others."""
 WORTH = 1 / 4
-"""The share of the prompt that must be cached for holders to be looked at where routers share
-workers.
-"""
+"""The share of the prompt that holders must have to be looked at where routers share workers."""
 OVERLAP_WEIGHT = 4
 """What a cached token counts for, in tokens of backlog. To compute it anew delays those behind it,
 too, and takes another prompt's place in the cache; measured (docs/replay.md).
 """
 HINT_TOKENS = BLOCK_TOKENS
-"""So much further behind than others a session's last worker may be: it may hold the rest of a
+"""How much further behind than others a session's last worker may be: it may hold the rest of a
 block, which nobody tells of, or what it has not told yet.
 """
 

@@ -91,9 +91,9 @@ class ClassifierSet:
         )
 
     def register_external_classifier_hook(self, hook: ExternalClassifierHook) -> None:
-        """It judges the outputs that begin from now on. One that has a `startup` is registered
-        before the worker's. Raises LoadError: the hook lacks something, its `score` is synchronous
-        (S4-116), or its name is taken (S4-108).
+        """Let a classifier judge the outputs that begin from now on. One that has a `startup` is
+        registered before the worker's. Raises LoadError: the hook lacks something, its `score` is
+        synchronous (S4-116), or its name is taken (S4-108).
         """
         name = checked(hook)
         if name in self._runners:

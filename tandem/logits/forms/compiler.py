@@ -114,8 +114,8 @@ def compile_form(kind: Kind, source: str, model: Model) -> bytes:
 
 
 def special_tokens(model: Model, is_special: Callable[[int], bool]) -> SpecialTokens:
-    """Those of a model that has a tokenizer. `is_special`: of the tokens that were added to its
-    vocabulary, those that a grammar's library knows by their ids.
+    """The special tokens of a model that has a tokenizer. `is_special`: of the tokens that were
+    added to its vocabulary, those that a grammar's library knows by their ids.
     """
     assert model.tokenizer_path is not None
     added = json.loads(model.tokenizer_path.read_text(encoding="utf-8")).get("added_tokens", [])

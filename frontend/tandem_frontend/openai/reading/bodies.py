@@ -50,7 +50,7 @@ class Submissible(NamedTuple):
 
 
 class Reading:
-    """Whoever must read a body asks this."""
+    """How bodies are read."""
 
     def __init__(
         self,

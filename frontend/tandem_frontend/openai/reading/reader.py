@@ -101,7 +101,7 @@ class Reader:
         salt: str,
         lora_adapter: str = "",
     ) -> Asked:
-        """The same, ready for the router; the rest as `Preprocessor.submission` has it."""
+        """The request, ready for the router; the rest as `Preprocessor.submission` has it."""
         try:
             asked = self._preprocessor.submission(
                 request.generating,

@@ -126,8 +126,8 @@ class NamedTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_d
 
 
 class ChosenTools(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """This tool, and no other, is called; or calls are kept to some of the tools. Which fields it
-    has depends on its type.
+    """The one tool that is called, or the tools to which calls are kept. The fields depend on the
+    type.
     """
 
     type: Literal["function", "custom", "allowed_tools"]

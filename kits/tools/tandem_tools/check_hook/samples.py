@@ -54,8 +54,8 @@ def words(text: str) -> list[str]:
 
 
 def splits(text: str) -> Iterator[tuple[str, list[str]]]:
-    """The same text in chunks, each way with a name. Empty chunks are those that a detokenizer
-    gives inside a character of several tokens.
+    """`text` in chunks, each way with a name. Empty chunks are those that a detokenizer gives
+    inside a character of several tokens.
     """
     yield "by words", words(text)
     yield "by characters", list(text)

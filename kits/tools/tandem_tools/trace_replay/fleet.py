@@ -48,7 +48,7 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     aggregated: Pool = Pool()
     routers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     router_kill_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """So often one of the routers is killed, each in its turn. 0: never; else 10 or more, so that
+    """How often one of the routers is killed, each in its turn. 0: never; else 10 or more, so that
     the one in its place is there before the next is killed.
     """
     early_reports_per_second: Annotated[float, msgspec.Meta(ge=0, le=1000)] = 10.0

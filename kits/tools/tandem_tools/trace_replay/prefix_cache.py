@@ -9,8 +9,8 @@ from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
 
 
 class PrefixCache:
-    """So many blocks, those used longest ago given up first. Of one prompt the last block goes
-    first, so that what is kept always begins at a prompt's beginning.
+    """A cache of so many blocks, those used longest ago given up first. Of one prompt the last
+    block goes first, so that kept blocks always begins at a prompt's beginning.
     """
 
     def __init__(self, blocks: int) -> None:

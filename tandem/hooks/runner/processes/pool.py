@@ -160,8 +160,8 @@ class HookPool:
     # --- requests and processes ------------------------------------------------------------------
 
     def _place(self, sequence: PoolSequence[PoolLink]) -> PoolLink | None:
-        """Its request's process, or for a new request the one with the least to do; None: there is
-        none, or it was lost.
+        """The process of the sequence's request, or for a new request the one with the least to do;
+        None: there is none, or it was lost.
         """
         if sequence.error is not None:
             return None
