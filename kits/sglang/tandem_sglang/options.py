@@ -52,8 +52,8 @@ class Options:
     be told too. Only for models with plain attention, or with latents (MLA).
     """
     data_parallel: int = ranged(1, Range(at_least=1))
-    """Groups among which they are divided for attention, each for sequences of its own (DP
-    attention)."""
+    """Groups among which the accelerators are divided for attention, each for sequences of its own
+    (DP attention)."""
     decode_data_parallel: int = ranged(0, Range(at_least=0))
     """data_parallel of decode workers, where the number differs; 0: it does not. Prefill has to be
     told too.
