@@ -29,8 +29,8 @@ MOST_ITEMS = 256
 """Legs that are started, or cancelled, in one message."""
 _ITEM_BYTES = 128
 """Counted for an item beside its payload."""
-BEAT_SECONDS = 1.0
-"""How often each frontend is told of the fleet, which says that the router's loop runs."""
+HEARTBEAT_SECONDS = 1.0
+"""How often each frontend is told of the fleet: the router's loop runs."""
 STALL_SECONDS = 5.0
 """A frontend that takes no message for so long, past its bound, does not read."""
 _UNCOUNTED_BYTES = 64 * 1024
@@ -93,7 +93,7 @@ class Sink(Protocol):
         """A context-only sequence has ended, and this is what it left."""
 
     def set_fleet(self, fleet: router_pb2.Fleet) -> None:
-        """Said when it changes, and at each beat."""
+        """Said when it changes, and at each heartbeat."""
 
     def set_draining(self) -> None:
         """Nothing new is admitted any longer; what is open goes on."""
@@ -258,7 +258,7 @@ class FrontendLink:
             message.draining = True
         if fleet is not None:
             message.fleet.CopyFrom(fleet)
-            message.beat_ms = round(BEAT_SECONDS * 1000)
+            message.beat_ms = round(HEARTBEAT_SECONDS * 1000)
         if runs:
             message.run_sequence.extend([sequence for sequence, _ in runs])
             message.run_worker.extend([worker for _, worker in runs])

@@ -29,7 +29,7 @@ from tandem_router.core.machine import Core
 from tandem_router.core.story import Story
 from tandem_router.core.values import Edition, Phase, Profile
 from tandem_router.inspection import Inspection
-from tandem_router.links import BEAT_SECONDS, Sink, WorkerLink
+from tandem_router.links import HEARTBEAT_SECONDS, Sink, WorkerLink
 from tandem_router.story_book import StoryBook
 from tandem_router.translate import ANY_MODEL
 from tandem_router.vouchers import Vouchers
@@ -159,13 +159,13 @@ class Relay:
         """Tell the core of the time when that has something to do, for ever, and frontends that
         this loop runs.
         """
-        beats_at = self._clock() + BEAT_SECONDS
+        heartbeat_at = self._clock() + HEARTBEAT_SECONDS
         while True:
             now = self._clock()
-            if now >= beats_at:
+            if now >= heartbeat_at:
                 self._tell_fleet()
-                beats_at = now + BEAT_SECONDS
-            self._wakes_at = min(beats_at, self._next_tick)
+                heartbeat_at = now + HEARTBEAT_SECONDS
+            self._wakes_at = min(heartbeat_at, self._next_tick)
             self._sooner.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._wakes_at - now):

@@ -28,8 +28,8 @@ from tandem.wire.tls import PeerTls
 
 log = logging.getLogger(__name__)
 
-_LEAST_BEATS = 3
-"""How many of a router's signs of life must be missing before the router is given up."""
+_MISSED_HEARTBEATS = 3
+"""How many heartbeats of a router are missed before the router is given up."""
 _GREETING_SECONDS = 5.0
 """A router says its fleet as soon as a stream opens; one that does not is no router."""
 _FIRST_BACKOFF_SECONDS = 0.1
@@ -178,7 +178,7 @@ class RouterLink:
 
     def _patience(self, beat_ms: int) -> float:
         """For how many seconds a router may say nothing that says something so often."""
-        return max(self._silence_seconds, _LEAST_BEATS * beat_ms / 1000) if beat_ms else inf
+        return max(self._silence_seconds, _MISSED_HEARTBEATS * beat_ms / 1000) if beat_ms else inf
 
     def _complain(self, stream: RouterStream, reason: str) -> None:
         """Once for each reason, and not of what was to be expected."""

@@ -39,7 +39,7 @@ class RouterStream:
         self.views: dict[str, RouterView] = {}
         """The fleet of each model that requests may be for."""
         self.silence: Silence | None = None
-        """Watches whether the router says anything; None: the router promised no signs of life."""
+        """Watches whether the router says anything; None: the router promised no heartbeats."""
         self.over = asyncio.Event()
         """Set when the stream takes nothing new: the router drains, or the stream has ended."""
         self._submits: dict[int, tuple[router_pb2.Submit, float]] = {}
@@ -53,7 +53,7 @@ class RouterStream:
 
     @property
     def silent(self) -> bool:
-        """Whether its router is overdue with a sign of life."""
+        """Whether the router is overdue with a heartbeat."""
         return self.silence is not None and self.silence.seconds > 0
 
     def view_of(self, model: str) -> RouterView:

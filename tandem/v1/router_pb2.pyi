@@ -203,7 +203,7 @@ class RouterMessage(_message.Message):
 
     @_builtins.property
     def fleet(self) -> Global___Fleet:
-        """on connect, whenever it changes, and with each sign of life"""
+        """on connect, whenever it changes, and with each heartbeat"""
 
     @_builtins.property
     def part_worker(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

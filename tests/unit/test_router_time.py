@@ -23,7 +23,7 @@ from tandem_router.core import actions, events
 from tandem_router.core.timers import Timers
 from tandem_router.core.trust import FIRST_PAUSE_SECONDS
 from tandem_router.core.values import Bounds, Phase, Standing
-from tandem_router.links import BEAT_SECONDS
+from tandem_router.links import HEARTBEAT_SECONDS
 from tandem_router.relay import TICK_SECONDS, Relay
 
 
@@ -175,7 +175,7 @@ def rig() -> Iterable[Rig]:
 
 @pytest.mark.promise("S5-448")
 def test_a_router_with_nothing_to_do_looks_once_a_beat(rig: Rig) -> None:
-    assert len(rig.run(10 * BEAT_SECONDS)) in (9, 10, 11)
+    assert len(rig.run(10 * HEARTBEAT_SECONDS)) in (9, 10, 11)
     assert rig.beats in (9, 10)
 
 

@@ -212,7 +212,7 @@ class _Reader:
         if all(slides):
             raise ConfigError(
                 "config.json: all layers look at a window, and how SGLang divides memory then is"
-                " not known here"
+                " not known"
             )
         return slides
 
