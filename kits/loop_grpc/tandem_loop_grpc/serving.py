@@ -124,7 +124,7 @@ class ServedCall:
         except AbortError as error:
             return error.status
         except NotImplementedError:
-            return code.UNIMPLEMENTED, f"there is no method {self._method}", ()
+            return code.UNIMPLEMENTED, f"there is no method {self._method[:200]}", ()
         except Exception as error:
             if deadline.expired():
                 return code.DEADLINE_EXCEEDED, "the call's time was over", ()
@@ -144,7 +144,7 @@ class ServedCall:
             await self._listener.admit(context)
         handler = self._listener.handler(self._method)
         if handler is None:
-            unknown = f"there is no method {self._method}"
+            unknown = f"there is no method {self._method[:200]}"
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, unknown)
         context.serialize = handler.response_serializer or bytes
         await self._answer(handler)

@@ -367,7 +367,11 @@ def test_what_does_not_fit_says_how_many_gpus_it_takes(
             "all layers look at a window",
         ),
         ({"quantization_config": "fp8"}, (), "describes no model"),
-        ({"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 0]}}, (), "describes no model"),
+        (
+            {"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 0]}},
+            (),
+            "no model",
+        ),
         ({"quantization_config": {"quant_method": "hqq"}}, (), "'hqq' is none of awq"),
         ({}, ("--tp", "3"), "3 GPUs cannot share 32 attention heads, 8 for KV, equally"),
         ({}, ("--tp", "4", "--dp", "3"), "3 groups cannot share 4 GPUs equally"),
