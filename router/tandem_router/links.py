@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from tandem.byte_budget import ByteBudget
@@ -123,7 +123,8 @@ class FrontendLink:
         self._payloads: list[frames.Part] = []
         """Each with the number of its worker."""
         self._draft = router_pb2.RouterMessage()
-        """Waits to be said beside payloads, ends and the fleet."""
+        """Waits to be said beside payloads, ends, the fleet and lost workers."""
+        self._lost: set[int] = set()
         self._ends: list[router_pb2.SequenceEnd] = []
         self._fleet: router_pb2.Fleet | None = None
         self._says_more = False
@@ -148,7 +149,7 @@ class FrontendLink:
         return ""
 
     def add_lost(self, worker: int) -> None:
-        self._draft.lost[:] = sorted({*self._draft.lost, worker})
+        self._lost.add(worker)
         self._say_more()
 
     def add_end(self, action: actions.EndSequence) -> None:
@@ -176,6 +177,7 @@ class FrontendLink:
     def gone(self) -> None:
         self._payloads, self._ends, self._backlog = [], [], 0
         self._draft.Clear()
+        self._lost.clear()
         self._held.close()
 
     def _add_end(self, end: router_pb2.SequenceEnd) -> None:
@@ -233,6 +235,8 @@ class FrontendLink:
         message = frames.join_parts(payloads)
         message.MergeFrom(draft)
         message.ends.extend(ends)
+        message.lost.extend(sorted(self._lost))
+        self._lost.clear()
         if fleet is not None:
             message.fleet.CopyFrom(fleet)
             message.beat_ms = round(BEAT_SECONDS * 1000)
@@ -334,7 +338,7 @@ class WorkerLink:
     def _take(self) -> worker_pb2.WorkerCommand | None:
         self.patience.moved = True
         command = worker_pb2.WorkerCommand()
-        fill_message(self._moved_to(command), MESSAGE_BYTES, MOST_ITEMS)
+        self._take_starts(command)
         if self._starts:
             self.outbox.notify()
             return command
@@ -352,12 +356,13 @@ class WorkerLink:
         command.paired = paired
         return command
 
-    def _moved_to(self, command: worker_pb2.WorkerCommand) -> Iterator[int]:
-        """Move starts, with the tasks that they need, to a command: one for each size asked for."""
-        while self._starts:
+    def _take_starts(self, command: worker_pb2.WorkerCommand) -> None:
+        """As many of the first as make a message, with the tasks that they need."""
+        starts, size = command.start, 0
+        while self._starts and size < MESSAGE_BYTES and len(starts) < MOST_ITEMS:
             action = self._starts.popleft()
             start = action.command
-            size = _ITEM_BYTES + len(start.task)
+            size += _ITEM_BYTES + len(start.task)
             if not (action.request and self._keeps(action)):
                 start.task = action.task + start.task
                 size += len(action.task)
@@ -368,8 +373,7 @@ class WorkerLink:
                     self._kept_bytes += len(action.task)
                     command.keep.add(number=action.request, task=action.task)
                     size += len(action.task)
-            command.start.append(start)
-            yield size
+            starts.append(start)
 
     def _keeps(self, action: actions.StartLeg) -> bool:
         """Whether the worker has its task with this command, and its request's other legs'."""
