@@ -11,6 +11,7 @@ while it is read or written, is left to the room between the budget and the proc
 from __future__ import annotations
 
 from collections.abc import Callable
+from sys import maxsize
 
 from tandem.errors import QueueFullError
 
@@ -28,11 +29,11 @@ class ByteBudget:
         self.held = 0
         self._endable: dict[Allotment, None] = {}
 
-    def allotment(self, end: Callable[[], object] | None = None) -> Allotment:
+    def allotment(self, end: Callable[[], object] | None = None, most: int = maxsize) -> Allotment:
         """An empty one. `end` ends what it is for, which is how room is made for output; without it
-        only `admit` may fill it.
+        only `admit` may fill it. Output beyond `most` bytes ends it too.
         """
-        allotment = Allotment(self, end)
+        allotment = Allotment(self, end, most)
         if end is not None:
             self._endable[allotment] = None
         return allotment
@@ -47,11 +48,12 @@ class ByteBudget:
 class Allotment:
     """What one holder has of a budget. Closed it has nothing, and never will again."""
 
-    __slots__ = ("_budget", "_end", "closed", "size")
+    __slots__ = ("_budget", "_end", "_most", "closed", "size")
 
-    def __init__(self, budget: ByteBudget, end: Callable[[], object] | None) -> None:
+    def __init__(self, budget: ByteBudget, end: Callable[[], object] | None, most: int) -> None:
         self._budget = budget
         self._end = end
+        self._most = most
         self.closed = False
         self.size = 0
 
@@ -65,14 +67,20 @@ class Allotment:
         self._change(size)
 
     def grow(self, size: int) -> bool:
-        """Take so much more, for output of what runs. False: there was no room, and it has been
-        ended as the one that holds the most; or it was before.
+        """Take so much more, for output of what runs. False: it has been ended, as the one that
+        holds the most where there was no room, or as more than its bound; or it was before.
         """
         budget = self._budget
         if budget.held + size > budget.limit:
             budget._make_room(self, size)
         self._change(size)
+        if self.size > self._most:
+            self.end()
         return not self.closed
+
+    def hold(self, size: int) -> bool:
+        """Have so many bytes, more or fewer than before, for output of what runs: as `grow`."""
+        return self.grow(size - self.size)
 
     def give_back(self, size: int) -> None:
         """Take so much less. Raises ValueError where it has not that much."""

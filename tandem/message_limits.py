@@ -6,6 +6,9 @@ single request can put into one is bounded here, well below.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import islice
+
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 """A frame holds one step of every sequence, or a batch of prompts; both stay far below this."""
 MAX_REQUEST_MESSAGE_BYTES = 16 * 1024 * 1024
@@ -24,3 +27,15 @@ alternatives of each.
 """
 MAX_OUTPUTS = 1024
 """One prompt has no more: they are begun, and ended, all together."""
+
+
+def fill_message(sizes: Iterable[int], most: int, items: int | None = None) -> tuple[int, int]:
+    """How many of the first items make a message, of `items` at most, and their bytes: the item by
+    which the bytes reach `most` is the last. Sizes of later items are not asked for.
+    """
+    count = total = 0
+    for size in islice(sizes, items):
+        count, total = count + 1, total + size
+        if total >= most:
+            break
+    return count, total

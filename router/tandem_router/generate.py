@@ -111,8 +111,7 @@ class Answers:
         self._rows: Counter[int] = Counter()
         self._prompt_places: Counter[int] = Counter()
         """Tokens of the prompt whose log-probabilities each output has had."""
-        self._max_backlog = max_backlog_bytes
-        self._backlog = budget.allotment(self._does_not_read)
+        self._backlog = budget.allotment(self._does_not_read, most=max_backlog_bytes)
         self._waiting: list[router_pb2.GenerateResponse] = []
         self._failure: TandemError | None = None
         self._changed = asyncio.Event()
@@ -138,8 +137,7 @@ class Answers:
             return f"output that cannot be read: {error}"
         self._open -= len(rows.finish)
         self._waiting += responses
-        if self._backlog.grow(len(payload)) and self._backlog.size > self._max_backlog:
-            self._does_not_read()
+        self._backlog.grow(len(payload))
         self._changed.set()
         return ""
 

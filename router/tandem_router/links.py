@@ -12,7 +12,7 @@ from typing import Protocol
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import SlowClientError, TandemError
-from tandem.message_limits import MAX_KEPT_BYTES
+from tandem.message_limits import MAX_KEPT_BYTES, fill_message
 from tandem.v1 import router_pb2, worker_pb2
 from tandem.wire import frames
 from tandem.wire.outbox import Outbox
@@ -58,16 +58,6 @@ class Patience:
             self.moved, self._since, self._looks = False, now, 0
         self._looks += 1
         return now - self._since >= seconds and self._looks >= _LEAST_LOOKS
-
-
-def _first_items(sizes: Iterable[int]) -> tuple[int, int]:
-    """How many of the first items make a message, and their size."""
-    count = total = 0
-    for size in sizes:
-        if total >= MESSAGE_BYTES:
-            break
-        count, total = count + 1, total + size
-    return count, total
 
 
 class Sink(Protocol):
@@ -132,12 +122,11 @@ class FrontendLink:
         """Bytes of the budget that the backlog takes, once it exceeds `_unwatched`."""
         self._payloads: list[frames.Part] = []
         """Each with the number of its worker."""
-        self._runs: list[tuple[int, int]] = []
-        self._queue_waits: list[router_pb2.QueueWait] = []
+        self._draft = router_pb2.RouterMessage()
+        """Waits to be said beside payloads, ends, the fleet and lost workers."""
         self._lost: set[int] = set()
         self._ends: list[router_pb2.SequenceEnd] = []
         self._fleet: router_pb2.Fleet | None = None
-        self._draining = False
         self._says_more = False
         """Something beside payloads waits."""
 
@@ -145,11 +134,12 @@ class FrontendLink:
         """Leaves at once, before any output: a frontend that loses this router sends again what
         was not said to run.
         """
-        self._runs.append((sequence, worker))
+        self._draft.run_sequence.append(sequence)
+        self._draft.run_worker.append(worker)
         self._say_more()
 
     def add_queue_wait(self, action: actions.QueueWait) -> None:
-        self._queue_waits.append(translate.queue_wait(action))
+        self._draft.queue_wait.append(translate.queue_wait(action))
         self._say_more()
 
     def add_payload(self, worker: int, payload: bytes) -> str:
@@ -173,7 +163,7 @@ class FrontendLink:
         self._say_more()
 
     def set_draining(self) -> None:
-        self._draining = True
+        self._draft.draining = True
         self._say_more()
 
     def fail(self, error: TandemError) -> None:
@@ -186,7 +176,8 @@ class FrontendLink:
 
     def gone(self) -> None:
         self._payloads, self._ends, self._backlog = [], [], 0
-        self._runs, self._queue_waits, self._lost = [], [], set()
+        self._draft.Clear()
+        self._lost.clear()
         self._held.close()
 
     def _add_end(self, end: router_pb2.SequenceEnd) -> None:
@@ -207,7 +198,7 @@ class FrontendLink:
 
     def _bound(self) -> None:
         """More waits than for one that reads."""
-        fits = self._held.grow(self._backlog - self._held.size)
+        fits = self._held.hold(self._backlog)
         if fits and self._backlog > self._max_backlog and self._does_not_read():
             self.fail(SlowClientError("the frontend does not read its stream"))
 
@@ -224,55 +215,41 @@ class FrontendLink:
         """The next message, a RouterMessage as it is sent; None: nothing waits."""
         self._patience.moved = True
         if self._says_more or self._held.size:  # as of any backlog that does not fit a message
-            message = self._take_all()
-            return None if message is None else message.SerializeToString()
+            return self._take_all()
         payloads, self._payloads, self._backlog = self._payloads, [], 0
         if len(payloads) == 1:
             return frames.write_part(*payloads[0])
         return frames.join_parts(payloads).SerializeToString() if payloads else None
 
-    def _take_all(self) -> router_pb2.RouterMessage | None:
+    def _take_all(self) -> bytes | None:
         """Whatever waits, or the first of it."""
-        payloads, ends = self._payloads, self._ends
-        fleet, draining, lost = self._fleet, self._draining, self._lost
-        self._fleet, self._draining = None, False
-        if lost:
-            self._lost = set()
+        payloads, ends, fleet, draft = self._payloads, self._ends, self._fleet, self._draft
+        self._fleet, self._draft = None, router_pb2.RouterMessage()
         if self._backlog <= MESSAGE_BYTES:
             self._payloads, self._ends, self._backlog = [], [], 0
         else:
             payloads, ends = self._take_some()
-        runs, self._runs = self._runs, []
-        waits, self._queue_waits = self._queue_waits, []
         self._says_more = False
         if self._held.size > self._backlog:
-            self._held.give_back(self._held.size - self._backlog)
-        if not (payloads or ends or draining or lost or runs or waits or fleet is not None):
-            return None
+            self._held.hold(self._backlog)
         message = frames.join_parts(payloads)
-        if ends:
-            message.ends.extend(ends)
-        if lost:
-            message.lost.extend(sorted(lost))
-        if draining:
-            message.draining = True
+        message.MergeFrom(draft)
+        message.ends.extend(ends)
+        message.lost.extend(sorted(self._lost))
+        self._lost.clear()
         if fleet is not None:
             message.fleet.CopyFrom(fleet)
             message.beat_ms = round(HEARTBEAT_SECONDS * 1000)
-        if runs:
-            message.run_sequence.extend([sequence for sequence, _ in runs])
-            message.run_worker.extend([worker for _, worker in runs])
-        if waits:
-            message.queue_wait.extend(waits)
-        return message
+        return message.SerializeToString() or None
 
     def _take_some(self) -> tuple[list[frames.Part], list[router_pb2.SequenceEnd]]:
         """The first of a large backlog. Ends come after all payloads: they apply after them."""
-        count, size = _first_items(len(payload) for _, payload in self._payloads)
+        sizes = (len(payload) for _, payload in self._payloads)
+        count, size = fill_message(sizes, MESSAGE_BYTES)
         payloads, self._payloads = self._payloads[:count], self._payloads[count:]
         ends: list[router_pb2.SequenceEnd] = []
         if not self._payloads:
-            count, of_ends = _first_items(map(_end_bytes, self._ends))
+            count, of_ends = fill_message(map(_end_bytes, self._ends), MESSAGE_BYTES)
             ends, self._ends = self._ends[:count], self._ends[count:]
             size += of_ends
         self._backlog -= size

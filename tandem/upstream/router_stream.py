@@ -7,8 +7,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from tandem.byte_budget import ByteBudget
+from tandem.message_limits import fill_message
 from tandem.upstream.router_view import RouterView
 from tandem.v1 import router_pb2
 from tandem.wire.outbox import Outbox
@@ -120,16 +122,18 @@ class RouterStream:
             on_empty, self._on_empty = self._on_empty, None
             on_empty()
 
+    def _timed(self, first_sequence: int) -> router_pb2.Submit:
+        """Take a submit off what waits, and its wait off the submit's time."""
+        submit, since = self._submits.pop(first_sequence)
+        waited_ms = round((self._clock() - since) * 1000)
+        submit.timeout_ms = max(1, submit.timeout_ms - waited_ms)
+        return submit
+
     def _take(self) -> router_pb2.FrontendMessage | None:
         cancels, self._cancels = self._cancels[:_MOST_ITEMS], self._cancels[_MOST_ITEMS:]
-        submits: list[router_pb2.Submit] = []
-        size = 0
-        while self._submits and size < _MESSAGE_BYTES and len(submits) < _MOST_ITEMS:
-            submit, since = self._submits.pop(next(iter(self._submits)))
-            waited_ms = round((self._clock() - since) * 1000)
-            submit.timeout_ms = max(1, submit.timeout_ms - waited_ms)
-            submits.append(submit)
-            size += len(submit.task)
+        sizes = (len(submit.task) for submit, _ in self._submits.values())
+        count, size = fill_message(sizes, _MESSAGE_BYTES, _MOST_ITEMS)
+        submits = [self._timed(first) for first in list(islice(self._submits, count))]
         self._unsent.give_back(size)
         if self._submits or self._cancels:
             self.outbox.notify()

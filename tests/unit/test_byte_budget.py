@@ -1,4 +1,6 @@
-"""The budget of bytes: exact, never negative, never past its limit, and whoever holds most ends."""
+"""The budget of bytes: exact, never negative, never past its limit; whoever holds most, or more
+than its own bound, ends.
+"""
 
 from __future__ import annotations
 
@@ -25,22 +27,24 @@ class Holders(RuleBasedStateMachine):
         self.budget = ByteBudget(LIMIT)
         self.has: dict[Allotment, int] = {}
         self.endable: set[Allotment] = set()
+        self.bounds: dict[Allotment, int] = {}
 
     def one(self, place: int) -> Allotment | None:
         return list(self.has)[place % len(self.has)] if self.has else None
 
-    @rule(endable=st.booleans())
-    def comes(self, endable: bool) -> None:
-        allotment = self.budget.allotment(self.ends(lambda: allotment) if endable else None)
-        self.has[allotment] = 0
+    @rule(endable=st.booleans(), most=st.integers(0, 2 * LIMIT))
+    def comes(self, endable: bool, most: int) -> None:
+        end = self.ends(lambda: allotment) if endable else None
+        allotment = self.budget.allotment(end, most)
+        self.has[allotment], self.bounds[allotment] = 0, most
         if endable:
             self.endable.add(allotment)
 
     def ends(self, which: Callable[[], Allotment]) -> Callable[[], None]:
         def end() -> None:
             most = max(size for each, size in self.has.items() if each in self.endable)
-            assert self.has[which()] == most, "another holds more"
-            del self.has[which()]
+            has = self.has.pop(which())  # there is none that was ended before
+            assert has == most or has > self.bounds[which()], "another holds more"
 
         return end
 
@@ -61,8 +65,18 @@ class Holders(RuleBasedStateMachine):
         allotment = self.one(place)
         if allotment in self.endable and allotment in self.has:
             self.has[allotment] += size  # counted as its own, where it is asked who holds most
-            grown = allotment.grow(size)
-            assert grown == (allotment in self.has)
+            self.check(allotment, allotment.grow(size))
+
+    @rule(place=st.integers(0), size=SIZES)
+    def holds(self, place: int, size: int) -> None:
+        allotment = self.one(place)
+        if allotment in self.endable and allotment in self.has:
+            self.has[allotment] = size
+            self.check(allotment, allotment.hold(size))
+
+    def check(self, allotment: Allotment, fits: bool) -> None:
+        assert fits == (allotment in self.has)
+        assert not fits or self.has[allotment] <= self.bounds[allotment]
 
     @rule(place=st.integers(0), size=SIZES)
     def gives_back(self, place: int, size: int) -> None:
@@ -97,6 +111,25 @@ class Holders(RuleBasedStateMachine):
 
 
 TestHolders = pytest.mark.promise("S6-187", "S6-189")(Holders.TestCase)
+
+
+@pytest.mark.promise("S6-169")
+def test_a_stream_is_given_up_past_its_bound_and_once_and_another_keeps_what_it_holds() -> None:
+    budget, given_up = ByteBudget(LIMIT), []
+    stream = budget.allotment(lambda: given_up.append(stream.size), most=40)
+    other = budget.allotment(lambda: given_up.append(0))
+    assert other.hold(50)
+    assert stream.hold(40)
+    assert stream.hold(10)
+    assert stream.grow(30)
+    assert given_up == []
+    assert not stream.grow(1)
+    assert given_up == [41]
+    assert (stream.closed, budget.held) == (True, 50)
+    assert not stream.hold(41)
+    assert not stream.hold(1)
+    stream.close()
+    assert (given_up, stream.size, budget.held) == ([41], 0, 50)
 
 
 @pytest.mark.promise("S6-187")

@@ -123,18 +123,12 @@ class Core:
         for event in batch:
             self._handlers[type(event)](event)
         for link, outgoing in self._state.links.items():
-            if outgoing.backlog > FRAME_BYTES and not self._bound(outgoing):
-                self._give_up(link)
-            elif outgoing.waits:
+            backlog = outgoing.backlog
+            if outgoing.waits and (backlog <= FRAME_BYTES or outgoing.allotment.hold(backlog)):
                 self._state.actions.append(actions.Send(link))
         if self._state.too_large:
             self._end_too_large()
         return self._state.actions
-
-    def _bound(self, outgoing: Outgoing) -> bool:
-        """Whether what waits for a router that may not read can wait."""
-        fits = outgoing.allotment.grow(outgoing.backlog - outgoing.allotment.size)
-        return fits and outgoing.backlog <= MAX_BACKLOG_BYTES
 
     def _give_up(self, link: int) -> None:
         reason = "the router does not read what it asked for"
@@ -156,7 +150,7 @@ class Core:
     def _link_up(self, event: events.LinkUp) -> None:
         link = event.link
         self._state.links[link] = Outgoing(
-            self._state.budget.allotment(lambda: self._give_up(link))
+            self._state.budget.allotment(lambda: self._give_up(link), most=MAX_BACKLOG_BYTES)
         )
 
     def _link_down(self, event: events.LinkDown) -> None:

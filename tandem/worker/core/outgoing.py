@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tandem.byte_budget import Allotment
 from tandem.errors import InternalError, TandemError
+from tandem.message_limits import fill_message
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.frames import Draft
@@ -117,19 +118,17 @@ class Parcel:
 
     def move(self, draft: Draft) -> int:
         """The first rows go into a frame, about MAX_ROW_BYTES of them. Returns their size."""
-        moved = 0
-        while self.rows and moved < MAX_ROW_BYTES:
+        count, moved = fill_message((row.size for row in self.rows), MAX_ROW_BYTES)
+        self.size -= moved
+        for _ in range(count):
             row = self.rows.popleft()
-            size = row.size
-            self.size -= size
-            moved += size
             if row.place is None:
                 write(draft, self.sequence, self.offset, row, shows_ids=self._shows_ids)
                 self.offset += 1
             else:
                 write_prompt(draft, self.sequence, row)
-        if self.allotment is not None and self.allotment.size > self.size:
-            self.allotment.give_back(self.allotment.size - self.size)
+        if self.allotment is not None:
+            self.allotment.hold(min(self.size, self.allotment.size))
         return moved
 
     def spoil(self, error: TandemError) -> None:
@@ -211,7 +210,7 @@ class Outgoing:
         taken = self.drafts, self.events
         self.drafts, self.events, self.backlog = {}, [], 0
         if self.allotment.size:
-            self.allotment.give_back(self.allotment.size)
+            self.allotment.hold(0)
         return taken
 
     def gone(self) -> None:

@@ -109,7 +109,7 @@ class Shows:
             parcel.allotment = self._state.budget.allotment(
                 lambda: self._state.too_large.append(leg)
             )
-        fits = parcel.allotment.grow(parcel.size - parcel.allotment.size)
+        fits = parcel.allotment.hold(parcel.size)
         if fits and parcel.size > MAX_PARCEL_BYTES:
             self._ends.fail(
                 leg, WorkerError("more of the output waits for the router than may wait")

@@ -65,9 +65,8 @@ class ReceiverLink:
         self._receiver = receiver
         self._peer = peer
         self._outbox = Outbox(self._take)
-        self._hello: kv_pb2.KvMemory | None = receiver.hello
+        self._draft = kv_pb2.KvOffers(hello=receiver.hello)
         self._unsent: dict[int, Expected] = {}
-        self._aborts: list[int] = []
         self.rooms: dict[int, Expected] = {}
         self.moving = False
 
@@ -81,7 +80,7 @@ class ReceiverLink:
         expected = self.rooms[room]
         if expected.given_up is not None:
             return False
-        self._aborts.append(room)
+        self._draft.abort.append(room)
         self._outbox.notify()
         if self._unsent.pop(room, None) is not None:
             self._close_room(expected, reason)
@@ -184,20 +183,16 @@ class ReceiverLink:
 
     def _take(self) -> kv_pb2.KvOffers:
         unsent, self._unsent = self._unsent, {}
-        aborts, self._aborts = self._aborts, []
-        hello, self._hello = self._hello, None
+        offers, self._draft = self._draft, kv_pb2.KvOffers()
         for expected in unsent.values():
             self._receiver.lease(expected)
-        offers = [
-            kv_pb2.KvOffer(
+            offers.offers.add(
                 room=expected.room,
                 pages=expected.pages,
                 lease_ms=max(1, int(expected.lease_seconds * 1000)),
                 parked=expected.parked,
             )
-            for expected in unsent.values()
-        ]
-        return kv_pb2.KvOffers(hello=hello, offers=offers, abort=aborts)
+        return offers
 
 
 def _check_sizes(own: kv_pb2.KvMemory, other: kv_pb2.KvMemory) -> None:

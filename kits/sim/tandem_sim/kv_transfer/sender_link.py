@@ -38,10 +38,7 @@ class SenderLink:
     def __init__(self, rooms: SenderSide) -> None:
         self._rooms = rooms
         self._outbox = Outbox(self._take)
-        self._hello: kv_pb2.KvMemory | None = rooms.hello
-        self._landed: list[kv_pb2.KvLanded] = []
-        self._failed: list[kv_pb2.KvFailed] = []
-        self._aborted: list[int] = []
+        self._draft = kv_pb2.KvAnswers(hello=rooms.hello)
         self._peer: Peer | None = None
         self._pages = 0
         """How many the peer's memory has."""
@@ -90,15 +87,15 @@ class SenderLink:
         return self._peer.write(pages, remote_pages)
 
     def land(self, landed: kv_pb2.KvLanded) -> None:
-        self._landed.append(landed)
+        self._draft.landed.append(landed)
         self._outbox.notify()
 
     def fail(self, room: int, error: TandemError) -> None:
-        self._failed.append(kv_pb2.KvFailed(room=room, error=error.to_proto()))
+        self._draft.failed.add(room=room, error=error.to_proto())
         self._outbox.notify()
 
     def confirm_abort(self, room: int) -> None:
-        self._aborted.append(room)
+        self._draft.aborted.append(room)
         self._outbox.notify()
 
     def notify(self) -> None:
@@ -161,17 +158,9 @@ class SenderLink:
             self._rooms.on_abort(self, room)
 
     def _take(self) -> kv_pb2.KvAnswers:
-        landed, self._landed = self._landed, []
-        failed, self._failed = self._failed, []
-        aborted, self._aborted = self._aborted, []
-        hello, self._hello = self._hello, None
-        return kv_pb2.KvAnswers(
-            hello=hello,
-            landed=landed,
-            failed=failed,
-            aborted=aborted,
-            moving=self.moving > 0,
-        )
+        answers, self._draft = self._draft, kv_pb2.KvAnswers()
+        answers.moving = self.moving > 0
+        return answers
 
 
 class Servicer(kv_pb2_grpc.KvTransferServicer):
