@@ -4,8 +4,8 @@ A file of tests/unit/router_traces holds cases. A case begins with `== `, its ti
 in brackets the promises that it holds; those of all cases stand below the file's own sentence, as
 `promises: S5-217`. Each further line is a command, `command -> answer`, or several without an
 answer, joined by `;`. A long answer stands below its command, indented. `#` begins a comment. A
-case begins with one worker of each phase, unless its first command is `fleet`. router_said.py says
-how legs are named.
+case begins with one worker of each phase, or with what its file's `setup: fleet 2 2` says; `fleet`
+begins anew. router_said.py says how legs are named.
 """
 
 from __future__ import annotations
@@ -54,11 +54,15 @@ class Case:
     title: str
     line: int
     promises: list[str]
+    setup: list[str]
+    """Commands of its file, whose answers are not shown."""
     lines: list[str] = field(default_factory=list)
 
     def played(self) -> list[str]:
         """The lines with what the core answers now."""
         trace, found = Trace(), []
+        for command in self.setup:
+            trace.told(command.split())
         for line in self.lines:
             if line.startswith("  "):
                 continue
@@ -84,9 +88,15 @@ def read(path: Path) -> tuple[list[str], list[Case]]:
         if line.startswith("== "):
             of_all = [each for above in head for each in _PROMISE.findall(above)]
             title = line[3:].partition(" (S")[0]
-            cases.append(Case(title, number, of_all + _PROMISE.findall(line)))
+            setup = [each for above in head for each in _setup(above)]
+            cases.append(Case(title, number, of_all + _PROMISE.findall(line), setup))
         (cases[-1].lines if cases else head).append(line)
     return head, cases
+
+
+def _setup(line: str) -> list[str]:
+    name, _, commands = line.partition(": ")
+    return commands.split(";") if name == "setup" else []
 
 
 def write(path: Path) -> None:
