@@ -221,7 +221,7 @@ def test_an_address_is_not_forgotten_before_its_stream_may_be_opened() -> None:
 
 def test_what_runs_on_an_ejected_worker_goes_on_elsewhere() -> None:
     bench = FaultBench(prefill=2, max_retries=1)
-    prefills = [bench.start("decode-1")[0] for _ in range(2)]
+    prefills = [bench.start_on(first, "decode-1")[0] for first in (1, 2)]
     bench.fault("decode-1")
     bench.feed(events.WorkerDown("decode-1", "too much of its output could not be read"))
     assert bench.ends() == [], "none of them was alone there"
