@@ -54,6 +54,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="run what failed once more, alone; what then passes is unsteady (tests/outcomes)",
     )
+    parser.addoption(
+        "--write-traces",
+        action="store_true",
+        help="write tests/unit/router_traces anew, with what the router's core answers now",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,6 +1,7 @@
 """What Tandem promises, as data, and which tests hold it.
 
-A test names what it proves: `@pytest.mark.promise("S0-012")`. tests/unit/test_promises.py fails
+A test names what it proves: `@pytest.mark.promise("S0-012")`, or a case of a trace in its title,
+`== A sentence. (S0-012)`. tests/unit/test_promises.py fails
 when a promise has neither a test nor a written gap, and when a test names a promise that is not
 listed.
 
@@ -11,6 +12,7 @@ listed.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("tests", "kits/*/tests")
+_ID = re.compile(r"\bS\d-\d{3}\b")
 
 
 @dataclass(frozen=True)
@@ -2607,12 +2610,23 @@ def gaps() -> dict[str, str]:
 
 
 def proofs(root: Path = ROOT) -> dict[str, set[str]]:
-    """Promise id -> the tests that name it, as "file::function"."""
+    """Promise id -> the tests that name it, as "file::function", or "file::case" of a trace."""
     found: dict[str, set[str]] = {}
     for path in sorted(path for each in FOLDERS for path in root.glob(f"{each}/**/test_*.py")):
         for promise, where in _marks(ast.parse(path.read_text(encoding="utf-8"))):
             found.setdefault(promise, set()).add(f"{path.relative_to(root)}::{where}")
+    for path in sorted(path for each in FOLDERS for path in root.glob(f"{each}/**/*_traces/*.txt")):
+        for promise, where in _marks_of_cases(path.read_text(encoding="utf-8")):
+            found.setdefault(promise, set()).add(f"{path.relative_to(root)}::{where}")
     return found
+
+
+def _marks_of_cases(text: str) -> Iterator[tuple[str, str]]:
+    """Those of a case, and those of its file: see tests/unit/router_trace.py."""
+    head, *cases = re.split(r"^== ", text, flags=re.MULTILINE)
+    for case in cases:
+        title, _, own = case.partition("\n")[0].partition(" (S")
+        yield from ((promise, title) for promise in re.findall(_ID, f"{head} S{own}"))
 
 
 def _marks(tree: ast.Module) -> Iterator[tuple[str, str]]:

@@ -65,6 +65,21 @@ def test_a_promise_mark_is_found_where_it_stands(
     }
 
 
+def test_promises_of_a_trace_are_those_of_its_case_and_of_its_file(
+    folder: str, promises: ModuleType, tmp_path: Path
+) -> None:
+    (tmp_path / folder / "its_traces").mkdir()
+    (tmp_path / folder / "its_traces" / "one.txt").write_text(
+        "What it is.\npromises: S0-001\n\n== It is so. (S0-002, S0-003)\n\n== It is so too.\n"
+    )
+    first, second = (f"{folder}/its_traces/one.txt::It is so{too}." for too in ("", " too"))
+    assert promises.proofs(tmp_path) == {
+        "S0-001": {first, second},
+        "S0-002": {first},
+        "S0-003": {first},
+    }
+
+
 @pytest.mark.parametrize("marks", ["{}", "[{}, pytest.mark.timeout(9)]"])
 def test_a_mark_of_a_module_is_that_of_each_of_its_tests(
     marks: str, folder: str, promises: ModuleType, tmp_path: Path

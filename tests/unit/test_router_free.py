@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from router_bench import FINGERPRINT, Bench
 from simulated import submits
 from simulated.fleet_invariants import fleet_faults
-from test_router_core import FINGERPRINT, Bench
 
 from tandem.endings import Outcome
 from tandem_router.core import actions, events

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from router_bench import FINGERPRINT, Bench
 from router_messages import told
-from test_router_core import FINGERPRINT, Bench
 
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import router_pb2

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from router_bench import Bench
 from simulated import submits
-from test_router_core import Bench
 
 from tandem.prefix_blocks import BLOCK_TOKENS, session_text
 from tandem.v1 import router_pb2

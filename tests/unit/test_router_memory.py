@@ -5,8 +5,8 @@ read, under one budget.
 from __future__ import annotations
 
 import pytest
+from router_bench import Bench
 from router_messages import messages
-from test_router_core import Bench
 
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome

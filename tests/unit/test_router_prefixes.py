@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from test_router_core import Bench
+from router_bench import Bench
 from test_router_policies import PLAIN, worker
 
 from tandem.prefix_blocks import BLOCK_TOKENS, unpacked

@@ -1,7 +1,7 @@
 """When a router looks at the time: as soon as that has something to do, and hardly ever otherwise.
 
 That nothing happens by time alone before the core has said so is held by the bench itself, in every
-test of the core (test_router_core.py), and by the simulation.
+test of the core (router_bench.py), and by the simulation.
 """
 
 from __future__ import annotations
@@ -13,16 +13,10 @@ from math import inf
 
 import pytest
 from simulated.loop import VirtualLoop
-from test_router_canaries import LOST, Fleet
-from test_router_core import Bench
-from test_router_health import HealthBench
 
-from tandem.endings import Outcome
-from tandem.errors import EngineError
 from tandem_router.core import actions, events
 from tandem_router.core.timers import Timers
-from tandem_router.core.trust import FIRST_PAUSE_SECONDS
-from tandem_router.core.values import Bounds, Phase, Standing
+from tandem_router.core.values import Bounds
 from tandem_router.links import HEARTBEAT_SECONDS
 from tandem_router.relay import TICK_SECONDS, Relay
 
@@ -58,67 +52,6 @@ def test_timers_say_when_the_first_may_come() -> None:
 def _times(timers: Timers[int]) -> Iterable[tuple[int, float]]:
     for slot in timers._slots.values():
         yield from slot.items()
-
-
-# --- what the core waits for ----------------------------------------------------------------------
-
-
-def test_a_core_with_nothing_to_do_waits_for_nothing() -> None:
-    assert Bench().core.wakes_at == inf
-
-
-def test_a_core_waits_for_a_deadline() -> None:
-    bench = Bench()
-    bench.submit(1, timeout_seconds=60.0)
-    assert bench.core.wakes_at == 60.0
-    bench.feed(events.Tick(), after=60.0)
-    assert bench.ends() == [(1, "deadline_exceeded")]
-
-
-def test_a_core_waits_for_a_leg_to_settle() -> None:
-    bench = Bench(prefill=2, settle_seconds=10.0)
-    bench.submit(1)
-    prefill, _ = bench.legs()
-    bench.close(prefill, Outcome.FAILED, error=EngineError("no"), retryable=True)
-    assert bench.core.wakes_at == 10.0
-
-
-def test_a_core_looks_at_any_time_while_sequences_wait() -> None:
-    bench = Bench(pair_wait_seconds=5.0)
-    bench.feed(events.WorkerDown("decode-0", "gone"))
-    bench.submit(1)
-    bench.feed(events.Tick(), after=1.0)
-    assert bench.core.wakes_at <= bench.now
-    bench.feed(events.Tick(), after=4.0)
-    assert bench.ends() == [(1, "no_pair")]
-    assert bench.core.wakes_at > bench.now
-
-
-def test_a_core_waits_for_the_end_of_an_ejection() -> None:
-    bench = HealthBench(decode=2, eject_first_seconds=7.0)
-    bench.fail("decode-1")
-    assert bench.core.wakes_at == pytest.approx(bench.now + 7.0)
-    bench.feed(events.Tick(), after=7.0)
-    assert bench.standing("decode-1") is Standing.PROBATION
-
-
-def test_a_core_waits_for_a_canary_s_pause() -> None:
-    fleet = Fleet(canary_seconds=1_000.0)
-    fleet.new(Phase.PREFILL)
-    fleet.new(Phase.DECODE)
-    fleet.fail(fleet.starts, LOST)
-    tried_at = fleet.core.wakes_at
-    assert fleet.now < tried_at <= fleet.now + FIRST_PAUSE_SECONDS
-    fleet.feed(events.Tick(), after=tried_at - fleet.now)
-    assert {*fleet.starts} == {"prefill-0", "decode-0"}
-
-
-def test_a_core_waits_until_a_model_without_a_pair_is_forgotten() -> None:
-    bench = Bench(pair_memory_seconds=60.0)
-    bench.feed(events.WorkerDown("decode-0", "gone"))
-    assert bench.core.wakes_at == 60.0
-    bench.feed(events.Tick(), after=60.0)
-    assert not bench.of(actions.FleetChanged)[-1].models[0].waits
 
 
 # --- when the relay looks -------------------------------------------------------------------------

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from one_case import one_case
+from router_bench import Bench
 from router_messages import told
 from simulated import submits
-from test_router_health import FIRST, HealthBench
 
 from tandem.byte_budget import ByteBudget
 from tandem.endings import Outcome
+from tandem.errors import EngineError
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
@@ -59,17 +60,27 @@ def counted(tokens: int) -> bytes:
 SECONDS_OUT = 7.0
 
 
-class FaultBench(HealthBench):
+class FaultBench(Bench):
     """A fleet of which a worker sends what cannot be read; nobody is ejected for failures."""
 
     def __init__(self, prefill: int = 1, decode: int = 2, **bounds: Any) -> None:
-        given = {"eject_after_failures": 0, "eject_seconds": SECONDS_OUT}
+        given = {"eject_after_failures": 0, "max_retries": 0, "eject_seconds": SECONDS_OUT}
         super().__init__(prefill, decode, **(given | bounds))
 
     def fault(self, key: str, times: int = 3) -> list[actions.GiveUpWorker]:
         """Returns what is said of it to be closed."""
         said = [self.feed(events.WorkerFault(key)) for _ in range(times)]
         return [each for done in said for each in done if isinstance(each, actions.GiveUpWorker)]
+
+    def eject(self, key: str) -> None:
+        """Three of its legs fail, and its time is over: it is on probation."""
+        for number in (1, 2, 3):
+            prefill, decode = self.start_on(number, key)
+            self.fail(decode, prefill, EngineError("it failed"))
+        self.feed(events.Tick(), after=self.core.bounds.eject_first_seconds)
+
+    def standing(self, key: str) -> Standing:
+        return self.core.snapshot().trusts[key].reputation
 
     def closed_seconds(self, key: str) -> float:
         return self.core.closed_until(key)[0] - self.now
@@ -113,8 +124,6 @@ def test_an_ejected_worker_gets_nothing_new_though_its_stream_is_open() -> None:
         actions.GiveUpWorker("decode-1", "too much of its output could not be read", died=True)
     ]
     assert bench.core.closed_until("decode-1")[1] == "ejected for 7 s: its output could not be read"
-    assert bench.at("decode-1").trust.standing is Standing.EJECTED
-    assert bench.at("decode-1").used_as is None
     for first in range(1, 3):
         bench.submit(first)
         assert bench.legs()[1].worker == "decode-0"
@@ -132,7 +141,7 @@ def test_an_ejected_worker_begins_anew() -> None:
     bench = FaultBench()
     bench.fault("decode-1", 5)
     bench.come_back()
-    assert bench.at("decode-1").trust.standing is Standing.WHOLE
+    assert bench.standing("decode-1") is Standing.WHOLE
     assert bench.fault("decode-1", 2) == [], "those before do not count"
     assert bench.fault("decode-1", 1)
     trust = bench.core.snapshot().trusts["decode-1"]
@@ -171,8 +180,7 @@ def test_an_address_that_is_dialled_earlier_is_somebody_else_s() -> None:
 
 def test_an_ejection_for_output_ends_no_probation() -> None:
     bench = FaultBench(eject_after_failures=3)
-    bench.fail("decode-1")
-    bench.feed(events.Tick(), after=FIRST)
+    bench.eject("decode-1")
     bench.fault("decode-1")
     bench.come_back()
     assert bench.standing("decode-1") is Standing.PROBATION
@@ -180,12 +188,13 @@ def test_an_ejection_for_output_ends_no_probation() -> None:
 
 def test_a_probe_on_a_worker_that_is_ejected_for_its_output_has_failed() -> None:
     bench = FaultBench(eject_after_failures=3)
-    bench.fail("decode-1")
-    bench.feed(events.Tick(), after=FIRST)
-    bench.start("decode-1")
+    bench.eject("decode-1")
+    bench.start_on(9, "decode-1")
     bench.fault("decode-1")
     bench.feed(events.WorkerDown("decode-1", "too much of its output could not be read"))
-    assert [each.seconds for each in bench.of(actions.WorkerEjected)] == [2 * FIRST]
+    assert [each.seconds for each in bench.of(actions.WorkerEjected)] == [
+        2 * bench.core.bounds.eject_first_seconds
+    ]
     bench.worker(Phase.DECODE, 1)
     assert bench.standing("decode-1") is Standing.EJECTED
 
@@ -212,7 +221,7 @@ def test_an_address_is_not_forgotten_before_its_stream_may_be_opened() -> None:
 
 def test_what_runs_on_an_ejected_worker_goes_on_elsewhere() -> None:
     bench = FaultBench(prefill=2, max_retries=1)
-    prefills = [bench.start("decode-1")[0] for _ in range(2)]
+    prefills = [bench.start_on(first, "decode-1")[0] for first in (1, 2)]
     bench.fault("decode-1")
     bench.feed(events.WorkerDown("decode-1", "too much of its output could not be read"))
     assert bench.ends() == [], "none of them was alone there"
@@ -223,7 +232,7 @@ def test_what_runs_on_an_ejected_worker_goes_on_elsewhere() -> None:
 
 def test_a_stalled_worker_that_is_given_up_can_still_be_ejected_for_its_output() -> None:
     bench = FaultBench(stall_seconds=2.0, stall_failover_seconds=4.0)
-    bench.start("decode-1")
+    bench.start_on(9, "decode-1")
     bench.feed(events.WorkerLoad("decode-1", 1, step_age=5.0))
     assert [each.died for each in bench.of(actions.GiveUpWorker)] == [False]
     assert [each.died for each in bench.fault("decode-1")] == [True]

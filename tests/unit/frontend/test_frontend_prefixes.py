@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fake_router import Reply
 from harness import CHAT, Start
-from test_router_core import Bench
+from router_bench import Bench
 
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, session_number
 from tandem_frontend.config import FrontendConfig
