@@ -74,6 +74,7 @@ def _frontend() -> Iterator[Metric]:
         backlog_bytes=lambda: 0,
         ready=lambda: 0,
         draining=lambda: 0,
+        waiting_bodies={"large": lambda: 0},
     )
     frontend.watch_connections(lambda: 0)
     yield from frontend.registry.collect()

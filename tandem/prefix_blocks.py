@@ -8,10 +8,11 @@ another.
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+
+from tandem.little_endian import to_bytes, to_numbers
 
 BLOCK_TOKENS = 64
 """Part of the wire: all components must agree."""
@@ -31,13 +32,16 @@ def packed(token_ids: Sequence[int], salt: str = "", lora_adapter: str = "") -> 
     `salt`: that of the caches it may be found in (Task.cache_salt). `lora_adapter`: what computes
     its KV beside the model; another makes other KV of the same tokens.
     """
-    count = min(len(token_ids) // BLOCK_TOKENS, MAX_BLOCKS)
-    if not count:
-        return b""
-    tokens = memoryview(_little(array("I", token_ids[: count * BLOCK_TOKENS])))
-    number = root(salt, lora_adapter)
+    most = MAX_BLOCKS * BLOCK_TOKENS
+    return packed_after(root(salt, lora_adapter), array("I", token_ids[:most]))
+
+
+def packed_after(number: bytes, token_ids: array[int]) -> bytes:
+    """The numbers of the whole blocks of these tokens, which follow the block of that number."""
+    count = len(token_ids) // BLOCK_TOKENS
+    tokens = memoryview(to_bytes(token_ids[: count * BLOCK_TOKENS]))
     numbers = []
-    size = len(tokens) // count
+    size = BLOCK_TOKENS * token_ids.itemsize
     for start in range(0, len(tokens), size):
         number = _next(number, tokens[start : start + size])
         numbers.append(number)
@@ -52,20 +56,17 @@ def root(salt: str = "", lora_adapter: str = "") -> bytes:
 
 def following(number: bytes, token_ids: Sequence[int]) -> bytes:
     """The number of one whole block, as it travels, from that of the block before it."""
-    return _next(number, _little(array("I", token_ids)))
+    return _next(number, to_bytes(array("I", token_ids)))
 
 
 def unpacked(data: bytes, most: int = MAX_BLOCKS) -> Blocks:
     """Numbers as they travelled. What is too much, or no whole number, is left out."""
-    numbers = array("Q", data[: min(len(data) // NUMBER_BYTES, most) * NUMBER_BYTES])
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers
+    return to_numbers("Q", data[: min(len(data) // NUMBER_BYTES, most) * NUMBER_BYTES])
 
 
 def pack(numbers: Iterable[int]) -> bytes:
     """The bytes by which numbers travel."""
-    return _little(array("Q", numbers))
+    return to_bytes(array("Q", numbers))
 
 
 def session_number(name: str, salt: str = "", lora_adapter: str = "") -> int:
@@ -84,9 +85,3 @@ def _next(number: bytes, tokens: bytes | memoryview) -> bytes:
     digest = blake2b(number, digest_size=NUMBER_BYTES)
     digest.update(tokens)
     return digest.digest()
-
-
-def _little(numbers: array[int]) -> bytes:
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()

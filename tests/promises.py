@@ -1484,6 +1484,24 @@ PROMISES: tuple[Promise, ...] = (
         "pass, and then in bounds of size, number and depth.",
         ours=True,
     ),
+    Promise(
+        "S5-646",
+        "Given a chat whose prompt begins as an earlier one of its tenant, then only the rest is "
+        "tokenised and hashed, and the tokens and blocks are those of the whole prompt.",
+        ours=True,
+    ),
+    Promise(
+        "S5-647",
+        "Given prompts of many tenants, then the store of earlier prompts holds no more than its "
+        "setting, the tenant with the most makes room, and no tenant's prompt is known to another.",
+        ours=True,
+    ),
+    Promise(
+        "S5-648",
+        "Given a tokenizer whose parts of a text have other tokens than the text, then a sampled "
+        "check finds it, and prompts of the model are tokenised as a whole from then on.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",
@@ -2019,6 +2037,12 @@ PROMISES: tuple[Promise, ...] = (
         "S6-373",
         "Given a classifier that fails, is late, hangs, ends its process or cannot be loaded, then "
         "moderations are errors and never `flagged: false`, and all else is served meanwhile.",
+        ours=True,
+    ),
+    Promise(
+        "S6-374",
+        "Given prompts that are kept for their next turn, then requests of another key are read no "
+        "faster for them, and all of them take no more memory than `prefix_store_mb`.",
         ours=True,
     ),
     Promise(

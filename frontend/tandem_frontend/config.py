@@ -206,6 +206,20 @@ class FrontendConfig:
         " is refused.",
         above=0,
     )
+    read_processes: int = setting(
+        2,
+        "Most processes that read bodies from 16 to 256 KiB, and most that read larger ones, each"
+        " started when a body waits for it. Set it to the frontend's cores, and its memory to a"
+        " model's tokenizer for each.",
+        above=0,
+        at_most=64,
+    )
+    prefix_store_mb: int = setting(
+        128,
+        "Memory for the tokens of earlier prompts of chats, MiB, so that the next turn of a"
+        " conversation is tokenised from where it goes on. 0: each prompt is tokenised as a whole.",
+        at_least=0,
+    )
     max_connections: int = setting(
         8192,
         "Most connections of clients at once; one more is answered too_many_connections (503)"

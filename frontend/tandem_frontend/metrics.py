@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -35,6 +35,7 @@ class Metrics:
         """`endpoints`: those of the dialects. `key_series`: keys with series of their own."""
         registry = self.registry = new_registry("frontend")
         self.models = ModelMetrics(registry)
+        self.prefixes = PrefixMetrics(registry)
         self.names = NamesMetrics(registry)
         self.slo = SloCounts(slo, registry)
         self.upstream = UpstreamMetrics(registry)
@@ -122,8 +123,17 @@ class Metrics:
         backlog_bytes: Callable[[], float],
         ready: Callable[[], float],
         draining: Callable[[], float],
+        waiting_bodies: Mapping[str, Callable[[], float]],
     ) -> None:
-        """Gauges that are read when they are asked for."""
+        """Gauges that are read when they are asked for. `waiting_bodies`: by their size."""
+        waiting = Gauge(
+            "tandem_frontend_waiting_bodies",
+            "Bodies that wait for a process which reads them: middling ones have up to 256 KiB.",
+            ["size"],
+            registry=self.registry,
+        )
+        for size, count in waiting_bodies.items():
+            waiting.labels(size).set_function(count)
         for name, text, value in (
             ("open_requests", "Requests at the router now.", open_requests),
             ("backlog_bytes", "Output that waits for clients to read.", backlog_bytes),
@@ -131,6 +141,30 @@ class Metrics:
             ("draining", "1 while this process shuts down.", draining),
         ):
             Gauge(f"tandem_frontend_{name}", text, registry=self.registry).set_function(value)
+
+
+class PrefixMetrics:
+    """What the store of earlier prompts holds, and saves."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.held_bytes = Gauge(
+            "tandem_frontend_prefix_store_bytes",
+            "Memory of the store of earlier prompts.",
+            registry=registry,
+        )
+        self.known_tokens = _counter(
+            "known_prompt_tokens",
+            "Prompt tokens that were not read again: an earlier prompt began with them.",
+            registry,
+        )
+        checks = Counter(
+            "tandem_frontend_prefix_checks",
+            "Prompts with a known beginning that were read as a whole and compared, by result:"
+            " same, or different, after which prompts of that model are read as a whole.",
+            ["result"],
+            registry=registry,
+        )
+        self.checks = {result: checks.labels(result) for result in ("same", "different")}
 
 
 def _refused_connections(registry: CollectorRegistry) -> dict[str, Counter]:

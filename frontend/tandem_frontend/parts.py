@@ -34,6 +34,7 @@ from tandem_frontend.openai.dialects import by_endpoint
 from tandem_frontend.openai.endpoints import Endpoints
 from tandem_frontend.openai.generation import Generation
 from tandem_frontend.openai.moderations.endpoint import Moderations
+from tandem_frontend.openai.prefix_store import PrefixStore
 from tandem_frontend.openai.reading.bodies import Reading
 from tandem_frontend.openai.reading.models import Models
 from tandem_frontend.openai.reading.reader import field_rules
@@ -95,7 +96,8 @@ class Parts:
         self.models = Models(config, self.demultiplexer, self.metrics)
         rules = field_rules(config)
         sessions = Sessions(config.session_headers, config.session_end_headers)
-        reading = Reading(self.models, self.readers, self.metrics, rules, sessions)
+        prefixes = PrefixStore(config.prefix_store_mb * 2**20, self.metrics.prefixes)
+        reading = Reading(self.models, self.readers, self.metrics, rules, sessions, prefixes)
         self.endpoints = Endpoints(self.models, reading, self.demultiplexer, self.draining, rules)
         generation = Generation(
             reading,
@@ -145,6 +147,10 @@ class Parts:
             backlog_bytes=from_loop(loop, lambda: demultiplexer.backlog_bytes),
             ready=lambda: self.endpoints.serving,
             draining=lambda: self.draining.began,
+            waiting_bodies={
+                "middling": lambda: self.readers.waiting("middling"),
+                "large": lambda: self.readers.waiting("large"),
+            },
         )
         certificates = {**tls.files(self.config), "https_cert": self.config.https_cert}
         for collector in (

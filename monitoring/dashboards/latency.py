@@ -102,9 +102,30 @@ _CLIENTS = Row(
         width=12,
     ),
 )
+_READING = Row(
+    "Reading prompts",
+    lines(
+        "Prompt tokens",
+        (rate("tandem_frontend_prompt_tokens_total"), "submitted"),
+        (rate("tandem_frontend_known_prompt_tokens_total"), "known from an earlier prompt"),
+        width=8,
+        note="Tokens a second; what is known is not tokenised again.",
+    ),
+    lines(
+        "Bodies that wait for a process",
+        "sum by (size) (tandem_frontend_waiting_bodies)",
+        width=8,
+    ),
+    lines(
+        "Store of earlier prompts",
+        "sum by (pod) (tandem_frontend_prefix_store_bytes)",
+        unit="bytes",
+        width=8,
+    ),
+)
 DASHBOARD = Dashboard(
     name="latency",
     title="User latency",
     description="Time to first token, time between tokens, whole requests, and goodput.",
-    rows=[_GOODPUT, _PERCENTILES, _BUDGET, _CLIENTS],
+    rows=[_GOODPUT, _PERCENTILES, _BUDGET, _CLIENTS, _READING],
 )

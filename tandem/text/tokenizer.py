@@ -12,6 +12,7 @@ import tokenizers
 from tandem.errors import ConfigError
 from tandem.text.byte_table import ByteTable, is_byte_level, special_tokens
 from tandem.text.detokenizer import ByteDetokenizer, Detokenizer, StreamDetokenizer, StreamTable
+from tandem.text.seams import Seams
 
 
 class Tokenizer:
@@ -51,6 +52,12 @@ class Tokenizer:
         )
 
     @cached_property
+    def seams(self) -> Seams:
+        """Where texts may be cut: see `encode_parts`."""
+        hidden = self._tokenizer.encode_special_tokens  # then some are not looked for
+        return Seams([] if hidden else [*self._tokenizer.get_added_tokens_decoder().values()])
+
+    @cached_property
     def _special(self) -> dict[str, int]:
         return special_tokens(self._tokenizer)
 
@@ -66,6 +73,13 @@ class Tokenizer:
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
         token_ids: list[int] = encoding.ids
         return token_ids
+
+    def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
+        """The ids of each part of a text that was cut at its `seams`. Joined, they are those of the
+        text, without those that the tokenizer puts around it.
+        """
+        encodings = self._tokenizer.encode_batch_fast(parts, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text, special tokens included, so that it encodes back to the same ids."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -11,10 +13,15 @@ from msgspec import Struct
 from tandem import prefix_blocks
 from tandem.endings import WithheldReason
 from tandem.errors import TooLargeError
+from tandem.little_endian import to_bytes
 from tandem.logits.spec import PARAM
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.v1 import common_pb2, router_pb2
+from tandem.wire import frames
 
+ID_BYTES: Final = 4
+"""Of a token id in a task."""
+_TOKEN_IDS: Final = frames.head(common_pb2.Task, "prompt_token_ids")
 _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 
 
@@ -45,16 +52,33 @@ class Prompt(Struct, kw_only=True):
         shows_ids: bool = False,
     ) -> Prompt:
         """A prompt of these tokens, which caches know by that salt and adapter."""
-        task = common_pb2.Task(
-            prompt_token_ids=token_ids, sampling=common_pb2.SamplingParams(max_tokens=max_tokens)
-        )
-        return Prompt(
-            tokens=len(token_ids),
+        return Prompt.of_packed(
+            to_bytes(array("I", token_ids)),
             max_tokens=max_tokens,
-            task=task.SerializeToString(),
             echo=echo,
             shown_ids=msgspec.json.encode(list(token_ids)) if shows_ids else b"",
             blocks=prefix_blocks.packed(token_ids, cache_salt, lora_adapter),
+        )
+
+    @staticmethod
+    def of_packed(
+        token_ids: bytes,
+        *,
+        blocks: bytes,
+        max_tokens: int,
+        echo: str | None = None,
+        shown_ids: bytes = b"",
+    ) -> Prompt:
+        """A prompt whose token ids, four bytes each, and numbers of blocks are packed already."""
+        sampling = common_pb2.Task(sampling=common_pb2.SamplingParams(max_tokens=max_tokens))
+        ids = _TOKEN_IDS + frames.write_varint(len(token_ids)) + token_ids
+        return Prompt(
+            tokens=len(token_ids) // ID_BYTES,
+            max_tokens=max_tokens,
+            task=ids + sampling.SerializeToString(),
+            echo=echo,
+            shown_ids=shown_ids,
+            blocks=blocks,
         )
 
 

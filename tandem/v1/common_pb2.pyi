@@ -374,7 +374,9 @@ class Task(_message.Message):
     kv_hints: _builtins.str
     """a JSON object, for the engine's KV cache: see tandem/kv_hints.py; at most 16 KiB; empty: none"""
     @_builtins.property
-    def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """four bytes each, so that nobody counts through them"""
+
     @_builtins.property
     def sampling(self) -> Global___SamplingParams: ...
     @_builtins.property

@@ -65,7 +65,7 @@ def _number(written: bytes) -> int | None:
     return value if end == len(written) else None
 
 
-def _head(message: Any, name: str) -> bytes:
+def head(message: Any, name: str) -> bytes:
     """The bytes that a field of this message's type begins with: its number and its kind."""
     field = message.DESCRIPTOR.fields_by_name[name]
     plain = field.cpp_type in (field.CPPTYPE_UINT32, field.CPPTYPE_UINT64) and not field.is_packed
@@ -78,19 +78,19 @@ Row = tuple[int, int, int, str]
 """A sequence, how many rows it has had before, how many tokens these are, and their text."""
 Part = tuple[int, bytes]
 """A worker, as the router numbers it, and what it wrote: a serialised TokenColumns."""
-_SEQUENCE: Final = _head(common_pb2.TokenColumns, "sequence")
-_OFFSET: Final = _head(common_pb2.TokenColumns, "offset")
-_TOKEN_COUNT: Final = _head(common_pb2.TokenColumns, "token_count")
-_TEXT: Final = _head(common_pb2.TokenColumns, "text")
+_SEQUENCE: Final = head(common_pb2.TokenColumns, "sequence")
+_OFFSET: Final = head(common_pb2.TokenColumns, "offset")
+_TOKEN_COUNT: Final = head(common_pb2.TokenColumns, "token_count")
+_TEXT: Final = head(common_pb2.TokenColumns, "text")
 _ONE_COUNT: Final = _TOKEN_COUNT + _SHORT[1]
 _LONGEST_SEQUENCE, _LONGEST_OFFSET = 8, 4
 """Bytes of numbers that a row may have which is read by hand: those that fit their columns."""
-_ENVELOPES: Final = _head(worker_pb2.WorkerFrame, "envelopes")
-_DESTINATION: Final = _head(worker_pb2.Envelope, "destination")
-_ENVELOPE_PAYLOAD: Final = _head(worker_pb2.Envelope, "payload")
-_PAYLOAD: Final = _head(router_pb2.RouterMessage, "payload")
-_WORKER: Final = _head(router_pb2.RouterMessage, "part_worker")
-_BYTES: Final = _head(router_pb2.RouterMessage, "part_bytes")
+_ENVELOPES: Final = head(worker_pb2.WorkerFrame, "envelopes")
+_DESTINATION: Final = head(worker_pb2.Envelope, "destination")
+_ENVELOPE_PAYLOAD: Final = head(worker_pb2.Envelope, "payload")
+_PAYLOAD: Final = head(router_pb2.RouterMessage, "payload")
+_WORKER: Final = head(router_pb2.RouterMessage, "part_worker")
+_BYTES: Final = head(router_pb2.RouterMessage, "part_bytes")
 _LONGEST_WORKER: Final = 4
 """Bytes of a worker's number that is read by hand."""
 

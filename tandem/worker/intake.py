@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from msgspec import Struct
 
 from tandem import canary, sampling
+from tandem.engine import prompt_ids
 from tandem.engine.base import EngineRequest, Role
 from tandem.errors import (
     ContextLengthError,
@@ -34,7 +35,7 @@ from tandem.text.stop_strings import StopStrings
 from tandem.text.stop_words import StopWords, StopWordTable
 from tandem.text.thoughts import Marks
 from tandem.text.tokenizer import Tokenizer
-from tandem.token_limits import check_token_ids, context_error
+from tandem.token_limits import context_error
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.fields import fields
 from tandem.worker import halves, resumption, task_checks, task_sizes
@@ -130,7 +131,7 @@ class Intake:
         """
         task_sizes.check(data, self._limits, most_text=self._most_text, specs=self._spec_limits)
         task = _parse(data)
-        return ParsedTask(task, self._prompt(task))
+        return ParsedTask(task, self._prompt(task, data))
 
     def check(self, parsed: ParsedTask) -> ReadTask:
         """Do the rest of reading a task. Raises RequestError."""
@@ -252,7 +253,7 @@ class Intake:
                 "only a decode worker goes on from parked KV", param="task_digest"
             )
 
-    def _prompt(self, task: common_pb2.Task) -> array[int]:
+    def _prompt(self, task: common_pb2.Task, data: bytes) -> array[int]:
         if bool(task.prompt_token_ids) == bool(task.prompt_text):
             raise InvalidRequestError(
                 "a prompt is either token ids or a text, and not empty", param="prompt"
@@ -260,8 +261,8 @@ class Intake:
         if task.prompt_text:
             self._check_size(task.prompt_text)
             return array("I", self._tokenizer.encode(task.prompt_text, special_tokens=True))
-        token_ids = array("I", task.prompt_token_ids)
-        check_token_ids(token_ids, self._limits.vocabulary, param="prompt")
+        token_ids = prompt_ids.read(task, data)
+        prompt_ids.check(token_ids, self._limits.vocabulary)
         return token_ids
 
     def _check_size(self, text: str) -> None:

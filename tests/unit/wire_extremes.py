@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 _NUMBERS: dict[int, tuple[Any, ...]] = {
     FieldDescriptor.TYPE_UINT32: (0, 2**31, 2**32 - 1),
     FieldDescriptor.TYPE_UINT64: (0, 2**63, 2**64 - 1),
+    FieldDescriptor.TYPE_FIXED32: (0, 2**31, 2**32 - 1),
     FieldDescriptor.TYPE_FIXED64: (0, 2**63, 2**64 - 1),
     FieldDescriptor.TYPE_INT32: (0, -(2**31), 2**31 - 1),
     FieldDescriptor.TYPE_ENUM: (0, -(2**31), 77, 2**31 - 1),

@@ -10,6 +10,7 @@ from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
 from tandem_frontend.openai.answer_parsers import ModelFamily, written
 from tandem_frontend.openai.answers import AnsweredTier
+from tandem_frontend.openai.prefixes import Segment
 from tandem_frontend.openai.thought import Thought
 
 
@@ -73,6 +74,11 @@ class Asked(Submission, frozen=True, kw_only=True):
     """Names of fields and tools that the answer does without, as their client calls them."""
     repeated: bytes = b""
     """What its answer says again of it: members of an object, as JSON."""
+    segments: tuple[Segment, ...] = ()
+    """What was read of its prompt, which is not whole then (see openai/prefix_store.py); empty: its
+    prompts are whole."""
+    differs: bool = False
+    """The prompt's segments had other tokens than the prompt, which is read as a whole."""
     says_tier: bool = False
     """The client named a `service_tier`, so that a chat's answer names one."""
 

@@ -33,18 +33,16 @@ class Limits:
     def check_token_ids(self, token_ids: Sequence[int], *, param: str) -> None:
         token_limits.check_token_ids(token_ids, self.vocabulary, param=param)
 
-    def max_tokens(
-        self, prompt: Sequence[int], asked: int | None, default: int, *, param: str
-    ) -> int:
-        """How many tokens may follow. Raises ContextLengthError where what was asked for does not
-        fit. Who did not ask gets no more than every pair can take, so that any can run it, but
-        where the prompt itself needs one that takes more.
+    def max_tokens(self, prompt: int, asked: int | None, default: int, *, param: str) -> int:
+        """How many tokens may follow a prompt of so many. Raises ContextLengthError where what was
+        asked for does not fit. Who did not ask gets no more than every pair can take, so that any
+        can run it, but where the prompt itself needs one that takes more.
         """
         if not prompt:
             raise InvalidRequestError("The prompt must not be empty", param=param)
         context = self.context_length
-        if error := token_limits.context_error(len(prompt), asked, context, param=param):
+        if error := token_limits.context_error(prompt, asked, context, param=param):
             raise error
-        if len(prompt) < self._shortest_context:
+        if prompt < self._shortest_context:
             context = self._shortest_context
-        return asked or min(context - len(prompt), default)
+        return asked or min(context - prompt, default)

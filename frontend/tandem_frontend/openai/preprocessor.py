@@ -31,6 +31,8 @@ from tandem_frontend.openai.forced import behind_thought, form_with_calls
 from tandem_frontend.openai.formats import Form, form_of
 from tandem_frontend.openai.limits import Limits
 from tandem_frontend.openai.nvext import KvHints
+from tandem_frontend.openai.prefixes import Prefixes, ReadText
+from tandem_frontend.openai.prefixes import read as read_text
 from tandem_frontend.openai.processors import processors_of
 from tandem_frontend.openai.requests import (
     MAX_LOGIT_BIASES,
@@ -103,9 +105,11 @@ class Preprocessor:
         grant: Grant | None = None,
         salt: str = "",
         lora_adapter: str = "",
+        prefixes: Prefixes | None = None,
     ) -> Asked:
         """`id` is what the answer will be called. `grant` is of the key it came with, and `salt`
         its prefix cache's; None: no key was asked. `lora_adapter`: of the model, that it asks for.
+        `prefixes`: what is known of a chat's prompt; None: the prompt is read in one go.
         """
         limits = self._limits_of(served)
         self._check_common(request)
@@ -113,13 +117,15 @@ class Preprocessor:
             self._check_allowed(request, grant)
         shared = "" if self._config.share_prefix_cache else salt
         cache = _Cache(_salt(request, shared), lora_adapter)
-        parsing, tools, thought = None, None, None
+        parsing, tools, thought, read = None, None, None, None
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
             text = self.chat_text(request.messages, request, tools)
             thought = self._chats.thought(request, text)
             parsing = self._chats.parsing(request, tools, thought)
-            prompts = [self._chat_prompt(request, text, limits, cache)]
+            if prefixes is not None and not request.return_token_ids:
+                read = self._read(text, limits, cache, prefixes)
+            prompts = [self._chat_prompt(request, text, read, limits, cache)]
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             of_prompt = request.prompt_logprobs
         else:
@@ -127,7 +133,7 @@ class Preprocessor:
             logprobs = request.logprobs
             of_prompt = _of_prompt(request)
         form = form_with_calls(tools, parsing, form_of(request), ends=self._ends)
-        return self._submission(
+        asked = self._submission(
             request,
             behind_thought(form, thought),
             limits,
@@ -139,6 +145,22 @@ class Preprocessor:
             trace_id=trace_id,
             grant=grant,
             cache=cache,
+        )
+        if read is None:
+            return asked
+        return msgspec.structs.replace(asked, segments=read.segments, differs=read.differs)
+
+    def _read(
+        self, text: str, limits: Limits, cache: _Cache, prefixes: Prefixes
+    ) -> ReadText | None:
+        limits.check_text(text, param="messages")
+        return read_text(
+            self._tokenizer,
+            text,
+            prefixes,
+            model=self._config.model_name,
+            salt=cache.cache_salt,
+            adapter=cache.lora_adapter,
         )
 
     def _limits_of(self, served: router_pb2.ServedModel) -> Limits:
@@ -182,14 +204,24 @@ class Preprocessor:
             )
 
     def _chat_prompt(
-        self, request: ChatRequest, text: str, limits: Limits, cache: _Cache
+        self,
+        request: ChatRequest,
+        text: str,
+        read: ReadText | None,
+        limits: Limits,
+        cache: _Cache,
     ) -> Prompt:
+        """`read`: what is read of the text already; whoever has the rest completes the prompt."""
         if request.top_logprobs and not request.logprobs:
             raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
         asked = _same(request.max_completion_tokens, request.max_tokens)
+        if read is not None:
+            most = limits.max_tokens(read.tokens, asked, limits.context_length, param="messages")
+            return Prompt(tokens=read.tokens, max_tokens=most, task=b"")
         limits.check_text(text, param="messages")
         token_ids = self._tokenizer.encode(text, add_special_tokens=False)
-        max_tokens = limits.max_tokens(token_ids, asked, limits.context_length, param="messages")
+        count = len(token_ids)
+        max_tokens = limits.max_tokens(count, asked, limits.context_length, param="messages")
         return Prompt.of(
             token_ids,
             max_tokens=max_tokens,
@@ -219,7 +251,7 @@ class Preprocessor:
         else:
             token_ids = prompt
         max_tokens = limits.max_tokens(
-            token_ids, request.max_tokens, _DEFAULT_COMPLETION_TOKENS, param="prompt"
+            len(token_ids), request.max_tokens, _DEFAULT_COMPLETION_TOKENS, param="prompt"
         )
         limits.check_token_ids(token_ids, param="prompt")
         echo = None

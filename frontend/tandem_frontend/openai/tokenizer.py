@@ -22,6 +22,7 @@ class Tokenizer:
         self._tokenizer = tokenizer.Tokenizer.load(model_path)
         self.decode = self._tokenizer.decode
         self.token_bytes = self._tokenizer.token_bytes
+        self.encode_parts = self._tokenizer.encode_parts
         self.special_ids_of = self._tokenizer.special_ids_of
 
     @property
@@ -35,6 +36,10 @@ class Tokenizer:
     def added_tokens(self) -> frozenset[str]:
         """Texts of special tokens and of a family's markers."""
         return self._tokenizer.added_tokens
+
+    def cuts(self, text: str, apart: int) -> list[int]:
+        """Where a text may be cut for `encode_parts`: see tandem/text/seams.py."""
+        return self._tokenizer.seams.cuts(text, apart)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids. With `add_special_tokens`, what the tokenizer adds by itself (often a BOS)."""

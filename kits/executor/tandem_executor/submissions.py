@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy, deepcopy
@@ -25,6 +24,7 @@ from tandem.errors import (
     UnsupportedError,
 )
 from tandem.extra_fields import PARAM as EXTRA_FIELDS
+from tandem.little_endian import to_bytes
 from tandem.logits.callbacks import with_client_id
 from tandem.logits.contradictions import fields as contradictions
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
@@ -322,14 +322,7 @@ def _bias(given: Sequence[float] | None, vocabulary: int) -> common_pb2.Embeddin
     if max(values) > most or min(values) < -most:
         values = array("f", [min(max(value, -most), most) for value in values])
     token_ids = array("I", compress(range(vocabulary), whole))
-    return common_pb2.EmbeddingBias(token_ids=_packed(token_ids), values=_packed(values))
-
-
-def _packed(numbers: array[Any]) -> bytes:
-    """The bytes of these numbers, little-endian on every machine."""
-    if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
+    return common_pb2.EmbeddingBias(token_ids=to_bytes(token_ids), values=to_bytes(values))
 
 
 def _processors(request_id: int, request: Request) -> Iterator[LogitsProcessorEntry]:

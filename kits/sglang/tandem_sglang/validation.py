@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem import sampling
+from tandem.engine import prompt_ids
 from tandem.engine.base import EngineRequest, Role
 from tandem.errors import ContextLengthError, InvalidRequestError, RequestError, UnsupportedError
 from tandem.logits import embedding_bias
@@ -76,7 +77,7 @@ def _check_tokens(request: EngineRequest, bounds: EngineBounds) -> None:
         raise InvalidRequestError("the prompt is empty", param="prompt")
     made = len(request.made)
     prompt, completion = len(request.token_ids) + made, request.sampling.max_tokens - made
-    check_token_ids(request.token_ids, bounds.vocabulary, param="prompt")
+    prompt_ids.check(request.token_ids, bounds.vocabulary)
     check_token_ids(request.made, bounds.vocabulary, param="resume")
     if prompt > bounds.prompt_length:
         raise ContextLengthError(

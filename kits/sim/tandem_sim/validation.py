@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tandem.engine import prompt_ids
 from tandem.engine.base import EngineRequest, Role
 from tandem.errors import ContextLengthError, InvalidRequestError
 from tandem.logits import embedding_bias
@@ -72,5 +73,5 @@ def _check_tokens(request: EngineRequest, limits: worker_pb2.Limits) -> None:
     before = len(tokens) + len(request.made)
     if error := context_error(before, None, limits.context_length, param="prompt"):
         raise error
-    check_token_ids(tokens, limits.vocabulary, param="prompt")
+    prompt_ids.check(tokens, limits.vocabulary)
     check_token_ids(request.made, limits.vocabulary, param="resume")

@@ -13,6 +13,7 @@ from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.connection import Connection
+from tandem_frontend.openai.prefixes import Prefixes
 from tandem_frontend.openai.reading.reader import Reader
 from tandem_frontend.openai.reading.wire import Answered, Order, Read, ReaderBoot
 from tandem_frontend.parts import Parts
@@ -66,8 +67,13 @@ class ReadersHere:
     def __init__(self, config: FrontendConfig) -> None:
         self._reader = Reader.load(config)
 
-    async def read(self, order: Order, boot: ReaderBoot, *, tenant: str) -> Read | Answered:
-        return self._reader.read(order)
+    async def read(
+        self, order: Order, boot: ReaderBoot, *, tenant: str, prefixes: Prefixes | None = None
+    ) -> Read | Answered:
+        return self._reader.read(order, prefixes)
+
+    def waiting(self, size: str) -> int:
+        return 0
 
 
 class FrontendBench:

@@ -103,7 +103,7 @@ async def test_bodies_have_one_bound_together(start: Start) -> None:
 @pytest.mark.parametrize(
     ("prompt", "shown"),
     [
-        pytest.param([[1, 2, 3], [4] * 60], 0, id="less than the body"),
+        pytest.param([[1, 2, 3], [1444] * 60], 0, id="less than the body"),
         pytest.param("qzx" * 200, 600, id="more than the body"),
     ],
 )

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import random
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import CHAT, Start
+from harness import CHAT, Harness, Start
 from router_bench import Bench
 
+from tandem.keys.ring import digest_of
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, session_number
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
@@ -152,3 +155,74 @@ class TwoWorkers:
         self._bench.close(prefill)
         self._bench.feed(events.LegStarted(decode.worker, decode.leg))
         self._bench.close(decode)
+
+
+def conversation(turns: int, size: int) -> list[dict[str, str]]:
+    roles = itertools.cycle(("user", "assistant"))
+    return [
+        {"role": role, "content": f"{number} " + "words and more of them " * (size // 20)}
+        for number, role in zip(range(turns), roles, strict=False)
+    ]
+
+
+async def with_room(start: Start, submits: Submits, **settings: Any) -> Harness:
+    """A frontend whose workers take long prompts."""
+    frontend = await start(submits, **settings)
+    frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
+    await frontend.until("/ready", 503)
+    frontend.router.change_fleet(frontend.fleet(longest_context=1_000_000))
+    await frontend.until("/ready", 200)
+    return frontend
+
+
+@pytest.mark.promise("S5-646")
+@pytest.mark.parametrize(
+    ("size", "settings"),
+    [
+        (2200, {}),
+        (9000, {}),
+        (9000, {"read_processes": 1}),
+        (9000, {"prefix_store_mb": 0}),
+        (80_000, {}),
+    ],
+    ids=["on the loop", "in a process", "in one process", "without a store", "large"],
+)
+async def test_a_next_turn_has_the_tokens_that_it_has_alone(
+    start: Start, size: int, settings: dict[str, Any]
+) -> None:
+    submits, alone = Submits(), Submits()
+    frontend = await with_room(start, submits, **settings)
+    other = await with_room(start, alone, prefix_store_mb=0)
+    for turns in (3, 5, 5):
+        messages = conversation(turns, size)
+        for each in (frontend, other):
+            assert (await each.chat(messages=messages, max_tokens=1)).status_code == 200
+    for one, two in zip(submits.replies, alone.replies, strict=True):
+        assert one.task.prompt_token_ids == two.task.prompt_token_ids
+        assert one.submit.prompt_blocks == two.submit.prompt_blocks
+        assert one.submit.prompt_tokens == len(two.task.prompt_token_ids)
+    tokens = sum(len(each.task.prompt_token_ids) for each in submits.replies)
+    read = tokens - await frontend.metric("tandem_frontend_known_prompt_tokens_total")
+    if settings.get("prefix_store_mb") == 0:
+        assert read == tokens
+    else:
+        longest = len(submits.replies[-1].task.prompt_token_ids)
+        assert longest <= read < 1.2 * longest
+        assert await frontend.metric("tandem_frontend_prefix_store_bytes") > 4 * longest
+
+
+@pytest.mark.promise("S5-647", "S6-374")
+async def test_a_prompt_of_one_key_is_known_to_no_other(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "keys.jsonl"
+    path.write_text(
+        "".join(json.dumps({"name": key, "sha256": digest_of(key.encode())}) + "\n" for key in "ab")
+    )
+    frontend = await with_room(start, Submits(), api_keys_file=str(path))
+    known = []
+    for key in ("a", "a", "b"):
+        body = CHAT | {"messages": conversation(3, 3000), "max_tokens": 1}
+        headers = {"authorization": f"Bearer {key}"}
+        answer = await frontend.http.post("/v1/chat/completions", json=body, headers=headers)
+        assert answer.status_code == 200
+        known.append(await frontend.metric("tandem_frontend_known_prompt_tokens_total"))
+    assert known[0] == 0 < known[1] == known[2]

@@ -212,7 +212,7 @@ async def test_middling_bodies_do_not_wait_for_large_ones(
 async def test_too_many_large_bodies_do_not_wait_for_ever(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frontend = await start(hello, read_seconds=0.2)
+    frontend = await start(hello, read_seconds=0.2, read_processes=1)
     held = asyncio.Event()
 
     async def ask(*arguments: object, **named: object) -> bytes:

@@ -62,6 +62,14 @@ async def test_a_chat_has_the_ids_of_its_prompt_and_of_each_choice(thinker: Harn
         assert "prompt_token_ids" not in choice
 
 
+@pytest.mark.promise("S5-646")
+async def test_a_prompt_that_is_known_shows_all_its_ids(thinker: Harness) -> None:
+    messages = [{"role": role, "content": "Hello " * 400} for role in ("system", "user")]
+    for ids in (False, False, True):
+        answer = (await thinker.chat(messages=messages, return_token_ids=ids)).json()
+    assert answer["prompt_token_ids"] == await prompt_of(thinker, messages=messages)
+
+
 @pytest.mark.promise("S5-632")
 async def test_a_streamed_chat_has_them_in_its_chunks(thinker: Harness) -> None:
     usage = {"include_usage": True, "continuous_usage_stats": True}

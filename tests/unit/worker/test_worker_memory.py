@@ -101,7 +101,7 @@ def test_a_kept_task_is_held_once_for_all_its_legs_until_it_is_forgotten(
 def test_a_kept_task_that_finds_no_room_is_not_kept_and_its_legs_may_run_elsewhere(
     tokenizer: Tokenizer,
 ) -> None:
-    bench = Bench(tokenizer, hook=False, max_held_bytes=600)
+    bench = Bench(tokenizer, hook=False, max_held_bytes=1200)
     _tell(bench, keep=[_kept(bench, 1, 200), _kept(bench, 2, 200)])
     held = bench.core.budget.held
     assert len(_kept(bench, 1, 200).task) == held

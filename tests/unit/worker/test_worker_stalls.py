@@ -274,5 +274,5 @@ def test_fields_are_those_of_the_message() -> None:
     task.sampling.temperature = 0.5
     found = [(number, bytes(content)) for number, content in fields(task.SerializeToString())]
     sampling = task.sampling.SerializeToString()
-    assert found == [(2, b"m"), (3, b"\x01\xac\x02"), (5, sampling), (7, b"")]
+    assert found == [(2, b"m"), (3, b"\x01\0\0\0\x2c\x01\0\0"), (5, sampling), (7, b"")]
     assert [number for number, _ in fields(sampling)] == [2]

@@ -14,6 +14,7 @@ from tandem_frontend.metrics import OTHER_FIELD, Metrics
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import Dialect, spoken
+from tandem_frontend.openai.prefix_store import Lookup, PrefixStore
 from tandem_frontend.openai.reading.models import Chosen, LoadedModel, Models
 from tandem_frontend.openai.reading.reader import decode
 from tandem_frontend.openai.reading.readers import Readers
@@ -59,8 +60,10 @@ class Reading:
         metrics: Metrics,
         rules: FieldRules,
         sessions: Sessions,
+        prefixes: PrefixStore,
     ) -> None:
         self._sessions = sessions
+        self._prefixes = prefixes
         self._models = models
         self._readers = readers
         self._metrics = metrics
@@ -82,22 +85,23 @@ class Reading:
             model = chosen.model
             served = await model.route.served_model(call.connection, asked.timeout)
             chosen.check(served)
-            return Submissible(
-                model,
-                model.reader.submission(
-                    request,
-                    served,
-                    lora_adapter=chosen.lora_adapter,
-                    id=call.id,
-                    trace_id=call.trace_id,
-                    grant=call.grant,
-                    salt=salt,
-                ),
+            prefixes = self._prefixes.lookup(_key(call), model.name)
+            submission = model.reader.submission(
+                request,
+                served,
+                lora_adapter=chosen.lora_adapter,
+                id=call.id,
+                trace_id=call.trace_id,
+                grant=call.grant,
+                salt=salt,
+                prefixes=prefixes,
             )
+            return Submissible(model, _whole(submission, prefixes))
         chosen = await self._named(body, call)
         model = chosen.model
         served = await model.route.served_model(call.connection, None)
         chosen.check(served)
+        prefixes = self._prefixes.lookup(_key(call), model.name)
         order = Order(
             kind=dialect.endpoint,
             model=model.name,
@@ -108,10 +112,11 @@ class Reading:
             trace_id=call.trace_id,
             grant=call.grant,
             salt=salt,
+            asks=prefixes is not None,
         )
-        read = await self._readers.read(order, model.boot, tenant=_key(call))
+        read = await self._readers.read(order, model.boot, tenant=_key(call), prefixes=prefixes)
         assert isinstance(read, Read)
-        return Submissible(model, read.submission)
+        return Submissible(model, _whole(read.submission, prefixes))
 
     async def answer(self, kind: str, call: Call) -> bytes:
         """The answer to a body that asks for no more than that. Raises RequestError and
@@ -138,6 +143,10 @@ class Reading:
         """What a body is for, of which nothing else is read yet."""
         named = _ASKED_MODEL.decode(body, self._rules).request
         return await self._models.choose(named.model, named.known_user, call.grant)
+
+
+def _whole(asked: Asked, prefixes: Lookup | None) -> Asked:
+    return asked if prefixes is None else prefixes.completed(asked)
 
 
 def tell_ignored(call: Call, ignored: Sequence[str], metrics: Metrics) -> None:

@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import sys
+from collections.abc import Sequence
 
 from tandem.errors import InternalError, TandemError
 from tandem.pool.boot import Loaded
 from tandem.pool.child import connect, ignore_signals, receive
 from tandem.pool.frames import frame
 from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.prefixes import Known
 from tandem_frontend.openai.reading.moderations import ModerationReader
 from tandem_frontend.openai.reading.reader import Reader, moderation_reader
 from tandem_frontend.openai.reading.wire import (
+    Names,
     Order,
     ReaderBoot,
     Refused,
     Reply,
-    asks,
     encoder,
+    told,
 )
 
 log = logging.getLogger(__name__)
@@ -34,14 +38,16 @@ def main() -> int:
     stream = connect()
     readers: dict[str, Reader | ModerationReader] = {}
     seconds = 0.0
+    prefixes = _Asking(stream)
     while (payload := receive(stream)) is not None:
-        ask = asks.decode(payload)
+        ask = told.decode(payload)
         if isinstance(ask, ReaderBoot):
             seconds = ask.seconds
             stream.sendall(frame(encoder.encode(_load(readers, ask))))
             continue
+        assert isinstance(ask, Order)  # who says what is known was asked
         signal.setitimer(signal.ITIMER_REAL, seconds)  # past it, the signal ends this process
-        reply = encoder.encode(_reply(readers[ask.model], ask))
+        reply = encoder.encode(_reply(readers[ask.model], ask, prefixes))
         signal.setitimer(signal.ITIMER_REAL, 0)
         stream.sendall(frame(reply))
     return 0
@@ -57,9 +63,28 @@ def _load(readers: dict[str, Reader | ModerationReader], boot: ReaderBoot) -> Lo
     return Loaded()
 
 
-def _reply(reader: Reader | ModerationReader, order: Order) -> Reply:
+class _Asking:
+    """Asks the frontend what it knows of a prompt."""
+
+    def __init__(self, stream: socket.socket) -> None:
+        self._stream = stream
+
+    def known(self, names: Sequence[bytes]) -> Known:
+        """See `Prefixes`. Ends the process where the frontend has gone."""
+        self._stream.sendall(frame(encoder.encode(Names([*names]))))
+        payload = receive(self._stream)
+        if payload is None:
+            raise SystemExit(0)
+        known = told.decode(payload)
+        assert isinstance(known, Known)
+        return known
+
+
+def _reply(reader: Reader | ModerationReader, order: Order, prefixes: _Asking) -> Reply:
     try:
-        return reader.read(order)
+        if isinstance(reader, ModerationReader):
+            return reader.read(order)
+        return reader.read(order, prefixes)
     except TandemError as error:
         return Refused.of(error)
     except Exception:

@@ -17,6 +17,7 @@ from tandem_frontend.openai import answers, chat_template
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.dialects import Counting, Dialect, Generating, by_endpoint, spoken
 from tandem_frontend.openai.limits import Limits
+from tandem_frontend.openai.prefixes import Prefixes
 from tandem_frontend.openai.preprocessor import Preprocessor
 from tandem_frontend.openai.reading.moderations import ModerationReader
 from tandem_frontend.openai.reading.wire import Answered, Order, Read
@@ -100,6 +101,7 @@ class Reader:
         grant: Grant | None,
         salt: str,
         lora_adapter: str = "",
+        prefixes: Prefixes | None = None,
     ) -> Asked:
         """The request, ready for the router; the rest as `Preprocessor.submission` has it."""
         try:
@@ -111,6 +113,7 @@ class Reader:
                 grant=grant,
                 salt=salt,
                 lora_adapter=lora_adapter,
+                prefixes=prefixes,
             )
         except RequestError as error:
             request.dialect.name(error)
@@ -125,7 +128,8 @@ class Reader:
             passed_over=tuple(dict.fromkeys((*request.ignored, *hints))),
         )
 
-    def read(self, order: Order) -> Read | Answered:
+    def read(self, order: Order, prefixes: Prefixes | None = None) -> Read | Answered:
+        """`prefixes`: what is known of a chat's prompt."""
         match order.kind:
             case "tokenize":
                 return self._tokenize(order)
@@ -144,6 +148,7 @@ class Reader:
             grant=order.grant,
             salt=order.salt,
             lora_adapter=order.lora_adapter,
+            prefixes=prefixes if order.asks else None,
         )
         return Read(submission)
 

@@ -7,23 +7,25 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tandem.errors import InternalError, TooLargeError
 from tandem.pool.pool import GarbledError, Limits, Pool, UnloadedError
 from tandem.pool.process import LostError
 from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.prefixes import Prefixes
 from tandem_frontend.openai.reading.wire import (
     MAX_MESSAGE_BYTES,
     PROGRAM,
     Answered,
+    Names,
     Order,
     Read,
     ReaderBoot,
     Refused,
-    Reply,
+    Said,
     encoder,
-    replies,
+    said,
 )
 
 log = logging.getLogger(__name__)
@@ -32,6 +34,7 @@ MIDDLING_BYTES: Final = 256 * 1024
 """Bodies up to this do not wait for larger ones."""
 MAX_WAITING: Final = 64
 """Bodies, for each process; a key that has few takes the place of one that has more."""
+BodySize = Literal["middling", "large"]
 START_SECONDS: Final = 60.0
 _FULL: Final = "Too many large bodies are to be read; try again later"
 _MARGIN_SECONDS: Final = 1.0
@@ -39,8 +42,8 @@ _MARGIN_SECONDS: Final = 1.0
 
 
 class Readers:
-    """Two processes, each started for the first body that it is to read: one for what is middling,
-    one for what is large, so that a prompt of some pages does not wait for a book.
+    """Processes for what is middling and as many for what is large, so that a prompt of some pages
+    does not wait for a book. Each is started for a body that finds no idle one.
     """
 
     def __init__(self, config: FrontendConfig) -> None:
@@ -54,18 +57,25 @@ class Readers:
             memory_bytes=self._memory_mb * 2**20,
             wait_seconds=self._seconds,
         )
-        self._middling: Pool[Reply] = Pool(PROGRAM, encoder.encode, replies, limits)
-        self._large: Pool[Reply] = Pool(PROGRAM, encoder.encode, replies, limits)
+        count = config.read_processes
+        self._middling, self._large = (
+            Pool[Said](PROGRAM, encoder.encode, said, limits, processes=count) for _ in range(2)
+        )
 
-    async def read(self, order: Order, boot: ReaderBoot, *, tenant: str) -> Read | Answered:
+    async def read(
+        self, order: Order, boot: ReaderBoot, *, tenant: str, prefixes: Prefixes | None = None
+    ) -> Read | Answered:
         """`boot`: of the model that the order is for. `tenant`: the name of the key that it came
-        with. Raises what is wrong with the request; TooLargeError where reading it takes more than
-        it may, QueueFullError where too many wait for it, InternalError where no process starts.
+        with. `prefixes`: what is known of the prompt of an order that `asks`. Raises what is wrong
+        with the request; TooLargeError where reading it takes more than it may, QueueFullError
+        where too many wait for it, InternalError where no process starts.
         """
         pool = self._middling if len(order.body) <= MIDDLING_BYTES else self._large
         try:
             async with pool.process(pool.turns.line_up(tenant)) as process:
                 reply = await process.ask(order, boot)
+                if isinstance(reply, Names) and prefixes is not None:
+                    reply = await process.ask(prefixes.known(reply.names), boot)
         except UnloadedError as error:
             log.exception("the process that reads large bodies cannot be started")
             raise InternalError("The frontend failed; see its log") from error
@@ -81,10 +91,15 @@ class Readers:
             ) from error
         if isinstance(reply, Refused):
             raise reply.to_error()
+        assert not isinstance(reply, Names)  # it asks once
         return reply
 
+    def waiting(self, size: BodySize) -> int:
+        """How many bodies of that size wait for a process."""
+        return (self._large if size == "large" else self._middling).turns.waiting
+
     async def close(self) -> None:
-        """End both processes, with what they read."""
+        """End the processes, with what they read."""
         await self._middling.close()
         await self._large.close()
 

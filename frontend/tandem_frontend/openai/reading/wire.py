@@ -1,6 +1,7 @@
 """What a frontend and a process that reads bodies say to each other: messages of
 tandem/pool/frames.py in MessagePack. The frontend says ReaderBoot, for each model before its first
-body, and gets Loaded; each Order gets its one Reply before the next is sent.
+body, and gets Loaded; each Order gets its one Reply before the next is sent. Before a Reply the
+process may ask once, by Names, how much of the order's prompt is Known.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tandem.keys.grant import Grant
 from tandem.pool.boot import Boot
 from tandem.v1 import common_pb2
 from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.prefixes import Known
 
 PROGRAM: Final = "tandem_frontend.openai.reading.process"
 MAX_MESSAGE_BYTES: Final = 512 * 1024 * 1024
@@ -46,6 +48,14 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Belongs to the key that it came with; None: no key was asked."""
     salt: str = ""
     lora_adapter: str = ""
+    asks: bool = False
+    """The process is to ask what is known of the prompt."""
+
+
+class Names(msgspec.Struct, frozen=True, tag=True):
+    """The names of a prompt's segments: see openai/prefixes.py."""
+
+    names: list[bytes]
 
 
 class Read(msgspec.Struct, frozen=True, tag=True):
@@ -76,6 +86,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 Reply: TypeAlias = Read | Answered | Refused
+Said: TypeAlias = Reply | Names
+Told: TypeAlias = ReaderBoot | Order | Known
 
 
 def _to_plain(value: Any) -> bytes:
@@ -88,5 +100,5 @@ def _from_plain(kind: Any, content: Any) -> Any:
 
 
 encoder = msgspec.msgpack.Encoder(enc_hook=_to_plain)
-asks: msgspec.msgpack.Decoder[ReaderBoot | Order] = msgspec.msgpack.Decoder(ReaderBoot | Order)
-replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply, dec_hook=_from_plain)
+told: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
+said: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said, dec_hook=_from_plain)

@@ -1,0 +1,129 @@
+"""A prompt's text to its tokens, of which the beginning may be known from an earlier prompt.
+
+The text is cut into segments at seams (tandem/text/seams.py) that depend on nothing behind them,
+so texts that begin alike have their first segments in common. A segment's name is the hash of all
+text up to its end. Whoever keeps segments of earlier prompts is asked by their names how many are
+known; the others alone are tokenised and hashed.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import chain, pairwise
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from tandem import prefix_blocks
+from tandem.little_endian import to_bytes, to_numbers
+from tandem.prefix_blocks import BLOCK_TOKENS, NUMBER_BYTES
+from tandem.upstream.submission import ID_BYTES
+from tandem_frontend.openai.tokenizer import Tokenizer
+
+SEGMENT_CHARACTERS: Final = 2048
+"""The fewest characters of a segment."""
+_NAME_BYTES: Final = 16
+
+
+class Segment(msgspec.Struct, frozen=True, array_like=True):
+    """A stretch of a prompt."""
+
+    token_ids: bytes
+    """Four bytes each, the lowest first."""
+    blocks: bytes
+    """The numbers of the blocks (tandem/prefix_blocks.py) that end in the segment."""
+
+    @property
+    def tokens(self) -> int:
+        return len(self.token_ids) // ID_BYTES
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The beginning of a prompt that need not be read again."""
+
+    segments: int = 0
+    tokens: int = 0
+    block: bytes = b""
+    """The number of its last whole block; empty: it has none."""
+    unfinished: bytes = b""
+    """The token ids behind that block, packed."""
+    check: bool = False
+    """Nothing is known, and the segments' tokens are to be compared with the whole text's."""
+
+    @staticmethod
+    def of(segments: Sequence[Segment]) -> Known:
+        """The beginning that these segments are."""
+        tokens = sum(segment.tokens for segment in segments)
+        left, tail = tokens % BLOCK_TOKENS * ID_BYTES, b""
+        for segment in reversed(segments):
+            if len(tail) >= left:
+                break
+            tail = segment.token_ids + tail
+        return Known(
+            segments=len(segments),
+            tokens=tokens,
+            block=next((s.blocks[-NUMBER_BYTES:] for s in reversed(segments) if s.blocks), b""),
+            unfinished=tail[len(tail) - left :],
+        )
+
+
+class Prefixes(Protocol):
+    """What is known of one request's prompt."""
+
+    def known(self, names: Sequence[bytes]) -> Known:
+        """How many of the prompt's segments are known, from the first on."""
+        ...
+
+
+class ReadText(NamedTuple):
+    """A prompt's text, tokenised from the first segment on that was not known."""
+
+    tokens: int
+    """Of the whole prompt."""
+    segments: tuple[Segment, ...]
+    """The last one ends with the prompt, and has no name."""
+    differs: bool = False
+    """The segments' tokens were not the text's, and `segments` is the whole prompt, read at once.
+    """
+
+
+def read(
+    tokenizer: Tokenizer, text: str, prefixes: Prefixes, *, model: str, salt: str, adapter: str
+) -> ReadText | None:
+    """Tokenise a prompt; None: its text has no seam. `salt` and `adapter`: those by which caches
+    know the prompt.
+    """
+    cuts = tokenizer.cuts(text, SEGMENT_CHARACTERS)
+    if not cuts:
+        return None
+    root = prefix_blocks.root(salt, adapter)
+    known = prefixes.known(list(_names(text, cuts, root + model.encode())))
+    start = cuts[known.segments - 1] if known.segments else 0
+    places = pairwise([start, *cuts[known.segments :], len(text)])
+    ids = tokenizer.encode_parts([text[begin:end] for begin, end in places])
+    if known.check:
+        whole = tokenizer.encode(text, add_special_tokens=False)
+        if whole != list(chain.from_iterable(ids)):
+            return ReadText(len(whole), tuple(_segments([whole], known, root)), differs=True)
+    return ReadText(known.tokens + sum(map(len, ids)), tuple(_segments(ids, known, root)))
+
+
+def _names(text: str, cuts: Sequence[int], root: bytes) -> Iterator[bytes]:
+    """The name of each segment but the last, which has none."""
+    digest = blake2b(root, digest_size=_NAME_BYTES)
+    for begin, end in pairwise([0, *cuts]):
+        digest.update(text[begin:end].encode(errors="surrogatepass"))
+        yield digest.digest()
+
+
+def _segments(parts: Iterable[Sequence[int]], known: Known, root: bytes) -> Iterator[Segment]:
+    block, unfinished = known.block or root, to_numbers("I", known.unfinished)
+    for ids in parts:
+        unfinished.extend(ids)
+        blocks = prefix_blocks.packed_after(block, unfinished)
+        if blocks:
+            block = blocks[-NUMBER_BYTES:]
+            del unfinished[: len(blocks) // NUMBER_BYTES * BLOCK_TOKENS]
+        yield Segment(to_bytes(array("I", ids)), blocks)
