@@ -15,7 +15,7 @@ from tandem.v1 import common_pb2
 from tandem.wire.fields import fields
 
 _FEW: Final = 128
-"""So many ids are read one by one."""
+"""A prompt of this many token ids is read id by id."""
 _FIELDS: Final = 1024
 """Fields of a task that are looked at, with the prompt among them or not."""
 _BYTES: Final = 4

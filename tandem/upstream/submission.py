@@ -20,7 +20,7 @@ from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import frames
 
 ID_BYTES: Final = 4
-"""Of a token id in a task."""
+"""A token id's size in a task."""
 _TOKEN_IDS: Final = frames.head(common_pb2.Task, "prompt_token_ids")
 _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 

@@ -75,8 +75,8 @@ class Asked(Submission, frozen=True, kw_only=True):
     repeated: bytes = b""
     """What its answer says again of it: members of an object, as JSON."""
     segments: tuple[Segment, ...] = ()
-    """What was read of its prompt, which is not whole then (see openai/prefix_store.py); empty: its
-    prompts are whole."""
+    """A prompt's stretches that were tokenised, with which a PrefixStore completes the prompt;
+    empty: the prompts are complete."""
     differs: bool = False
     """The prompt's segments had other tokens than the prompt, which is read as a whole."""
     says_tier: bool = False

@@ -102,7 +102,7 @@ class PrefixStore:
 
 
 class Lookup:
-    """One request's prompt: what is known of it, and what is to be remembered."""
+    """Finds the known segments of one request's prompt, and has the store keep the others."""
 
     def __init__(self, store: PrefixStore, tenant: str, model: str) -> None:
         self._store = store

@@ -54,7 +54,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
     @staticmethod
     def of(segments: Sequence[Segment]) -> Known:
-        """The beginning that these segments are."""
+        """The beginning of a prompt, from the prompt's first segments."""
         tokens = sum(segment.tokens for segment in segments)
         left, tail = tokens % BLOCK_TOKENS * ID_BYTES, b""
         for segment in reversed(segments):
@@ -70,7 +70,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Prefixes(Protocol):
-    """What is known of one request's prompt."""
+    """Knows the beginning of one request's prompt."""
 
     def known(self, names: Sequence[bytes]) -> Known:
         """How many of the prompt's segments are known, from the first on."""
@@ -81,7 +81,7 @@ class ReadText(NamedTuple):
     """A prompt's text, tokenised from the first segment on that was not known."""
 
     tokens: int
-    """Of the whole prompt."""
+    """The whole prompt's length."""
     segments: tuple[Segment, ...]
     """The last one ends with the prompt, and has no name."""
     differs: bool = False

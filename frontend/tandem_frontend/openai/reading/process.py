@@ -21,11 +21,11 @@ from tandem_frontend.openai.prefixes import Known
 from tandem_frontend.openai.reading.moderations import ModerationReader
 from tandem_frontend.openai.reading.reader import Reader, moderation_reader
 from tandem_frontend.openai.reading.wire import (
-    Names,
     Order,
     ReaderBoot,
     Refused,
     Reply,
+    SegmentNames,
     encoder,
     told,
 )
@@ -71,7 +71,7 @@ class _Asking:
 
     def known(self, names: Sequence[bytes]) -> Known:
         """See `Prefixes`. Ends the process where the frontend has gone."""
-        self._stream.sendall(frame(encoder.encode(Names([*names]))))
+        self._stream.sendall(frame(encoder.encode(SegmentNames([*names]))))
         payload = receive(self._stream)
         if payload is None:
             raise SystemExit(0)

@@ -18,12 +18,12 @@ from tandem_frontend.openai.reading.wire import (
     MAX_MESSAGE_BYTES,
     PROGRAM,
     Answered,
-    Names,
     Order,
     Read,
     ReaderBoot,
     Refused,
     Said,
+    SegmentNames,
     encoder,
     said,
 )
@@ -74,7 +74,7 @@ class Readers:
         try:
             async with pool.process(pool.turns.line_up(tenant)) as process:
                 reply = await process.ask(order, boot)
-                if isinstance(reply, Names) and prefixes is not None:
+                if isinstance(reply, SegmentNames) and prefixes is not None:
                     reply = await process.ask(prefixes.known(reply.names), boot)
         except UnloadedError as error:
             log.exception("the process that reads large bodies cannot be started")
@@ -91,7 +91,7 @@ class Readers:
             ) from error
         if isinstance(reply, Refused):
             raise reply.to_error()
-        assert not isinstance(reply, Names)  # it asks once
+        assert not isinstance(reply, SegmentNames)  # it asks once
         return reply
 
     def waiting(self, size: BodySize) -> int:

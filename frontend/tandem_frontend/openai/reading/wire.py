@@ -1,7 +1,7 @@
 """What a frontend and a process that reads bodies say to each other: messages of
 tandem/pool/frames.py in MessagePack. The frontend says ReaderBoot, for each model before its first
 body, and gets Loaded; each Order gets its one Reply before the next is sent. Before a Reply the
-process may ask once, by Names, how much of the order's prompt is Known.
+process may ask once, by SegmentNames, how much of the order's prompt is Known.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The process is to ask what is known of the prompt."""
 
 
-class Names(msgspec.Struct, frozen=True, tag=True):
+class SegmentNames(msgspec.Struct, frozen=True, tag=True):
     """The names of a prompt's segments: see openai/prefixes.py."""
 
     names: list[bytes]
@@ -86,7 +86,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 
 Reply: TypeAlias = Read | Answered | Refused
-Said: TypeAlias = Reply | Names
+Said: TypeAlias = Reply | SegmentNames
 Told: TypeAlias = ReaderBoot | Order | Known
 
 
