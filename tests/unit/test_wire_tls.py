@@ -235,7 +235,7 @@ async def test_refused_callers_are_named_in_the_log_and_cannot_fill_it(
         *["call refused: wrong role"] * 5,
         "call refused: wrong role: more of the same",
     ]
-    assert lines[0].__dict__["reason"] == "it is decode.tandem"
+    assert lines[0].__dict__["reason"] == "the certificate names decode.tandem"
     assert lines[-1].__dict__["count"] == 3
 
 
