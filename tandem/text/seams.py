@@ -10,28 +10,43 @@ Source: https://github.com/huggingface/tokenizers, tokenizers/src/tokenizer/adde
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import tokenizers
 
+_LONGEST: Final = 100
+"""Characters of a token before which texts are cut."""
+_APART: Final = "\0"
+"""Stands between texts that are searched together."""
 _NEITHER: Final = re.compile(r"[^\w\s]")
+"""A beginning that no blank before it belongs to, and that ends the word before it."""
 
 
 class Seams:
     """The added tokens before which any text may be cut."""
 
     def __init__(self, added: Collection[tokenizers.AddedToken]) -> None:
+        """Takes time with the number of tokens, of which some models have thousands."""
         found = [token for token in added if not token.normalized]
-        later = {token.content[at:] for token in found for at in range(1, len(token.content))}
-        """How texts of tokens go on behind their first character."""
+        texts = [token.content for token in found]
+        ends = {text[at:] for text in texts for at in range(1, len(text))}
+        insides = _APART.join(text[1:] for text in texts)
+        # Where one of these is found, or nearly, no token that is its beginning is.
         hazards = [token.content for token in found if token.lstrip or token.single_word]
-        seams = sorted(
-            token.content
-            for token in found
-            if not _reached(token.content, later) and not _begins(token.content, hazards)
-        )
-        self._pattern = re.compile("|".join(map(re.escape, seams))) if seams else None
+        begun = {text[:size] for text in hazards for size in range(1, len(text) + 1)}
+
+        def is_seam(text: str) -> bool:
+            """Whether no token that begins before this one can hold a part of it, or looks at it,
+            and no other is there in its place.
+            """
+            if not _NEITHER.match(text) or len(text) > _LONGEST or _APART in text:
+                return False
+            reached = any(text[:size] in ends for size in range(1, len(text) + 1))
+            return not reached and text not in insides and text not in begun
+
+        seams = {text for text in texts if is_seam(text)}
+        self._pattern = re.compile(_any_of(seams)) if seams else None
 
     def cuts(self, text: str, apart: int) -> list[int]:
         """Positions in the text, the first at least `apart` characters from its start and from each
@@ -47,18 +62,14 @@ class Seams:
         return cuts
 
 
-def _reached(text: str, later: Collection[str]) -> bool:
-    """Whether a token that begins before this one can hold a part of it, or depends on it: one that
-    takes blanks with it, or is one only where no word goes on.
+def _any_of(texts: Iterable[str]) -> str:
+    """A regular expression for where one of the texts begins, which tries characters in turn and
+    not texts: a text of nothing but their first character takes no longer with thousands of them.
     """
-    if not _NEITHER.match(text):
-        return True
-    overlaps = any(text[:size] in later for size in range(1, len(text) + 1))
-    return overlaps or any(rest.startswith(text) for rest in later)
-
-
-def _begins(text: str, hazards: Collection[str]) -> bool:
-    """Whether this text is the beginning of a token that takes blanks before itself, or that is one
-    only between blanks: where such a token is found, or nearly, this one is not.
-    """
-    return any(hazard.startswith(text) for hazard in hazards)
+    rests: dict[str, list[str]] = {}
+    for text in texts:
+        if not text:
+            return ""
+        rests.setdefault(text[0], []).append(text[1:])
+    ways = [re.escape(first) + _any_of(rest) for first, rest in sorted(rests.items())]
+    return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"

@@ -23,6 +23,7 @@ class Tokenizer:
         self.decode = self._tokenizer.decode
         self.token_bytes = self._tokenizer.token_bytes
         self.encode_parts = self._tokenizer.encode_parts
+        self._seams = self._tokenizer.seams  # which takes a while, and is done where files are read
         self.special_ids_of = self._tokenizer.special_ids_of
 
     @property
@@ -39,7 +40,7 @@ class Tokenizer:
 
     def cuts(self, text: str, apart: int) -> list[int]:
         """Where a text may be cut for `encode_parts`: see tandem/text/seams.py."""
-        return self._tokenizer.seams.cuts(text, apart)
+        return self._seams.cuts(text, apart)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids. With `add_special_tokens`, what the tokenizer adds by itself (often a BOS)."""

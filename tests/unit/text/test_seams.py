@@ -176,6 +176,13 @@ def test_a_text_is_cut_where_no_token_reaches_across(
     assert Seams(added).cuts(text, 1) == cuts
 
 
+def test_thousands_of_tokens_are_found_as_one_is() -> None:
+    many = plain(*(f"<unused{number}>" for number in range(6000)), *(f"[{n}" for n in range(99)))
+    seams = Seams(many)
+    assert seams.cuts("x<unused5999>x<unused6000>[98]<unused>[100", 1) == [1, 26, 38]
+    assert seams.cuts("<" * 100_000 + "<unused0>", 1) == [100_000]
+
+
 def test_cuts_are_apart() -> None:
     seams = Seams(plain("<a>"))
     assert seams.cuts("<a>" * 10, 3) == [3, 6, 9, 12, 15, 18, 21, 24, 27]
