@@ -208,9 +208,8 @@ class FrontendConfig:
     )
     read_processes: int = setting(
         2,
-        "Most processes that read bodies from 16 to 256 KiB, and most that read larger ones, each"
-        " started when a body waits for it. Set it to the frontend's cores, and its memory to a"
-        " model's tokenizer for each.",
+        "Most processes that read bodies from 16 to 256 KiB, and most that read larger ones."
+        " Set it to the frontend's cores; each process takes the memory of a tokenizer.",
         above=0,
         at_most=64,
     )
@@ -315,10 +314,9 @@ class FrontendConfig:
     )
     unknown_fields: Literal["refuse", "warn"] = setting(
         "warn",
-        "How the frontend treats a request with unknown fields: `refuse` the request, or `warn`,"
-        " which ignores the fields and names them in the answer's `x-tandem-ignored-fields`."
-        " Fields that would change the answer, and misspelled known fields, are refused either"
-        " way.",
+        "How a request with unknown fields is treated: `refuse` the request, or `warn`, which"
+        " ignores the fields and names them in the answer's `x-tandem-ignored-fields`. Fields"
+        " that would change the answer, and misspelled known fields, are refused either way.",
     )
     extra_fields: tuple[str, ...] = setting(
         (),
@@ -379,8 +377,7 @@ class FrontendConfig:
     )
     model_families: dict[str, str] = setting(
         {},
-        "Family of each model of `models` and `models_folder`, by the model's name. A model"
-        " that is not listed has `auto`.",
+        "Family of each model of `models` and `models_folder`, by name; of others: `auto`.",
     )
     withheld_finish_reason: WithheldReason = setting(
         "stop",

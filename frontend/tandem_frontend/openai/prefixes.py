@@ -90,15 +90,21 @@ class ReadText(NamedTuple):
 
 
 def read(
-    tokenizer: Tokenizer, text: str, prefixes: Prefixes, *, model: str, salt: str, adapter: str
+    tokenizer: Tokenizer,
+    text: str,
+    prefixes: Prefixes,
+    *,
+    model: str,
+    cache_salt: str,
+    lora_adapter: str,
 ) -> ReadText | None:
-    """Tokenise a prompt; None: its text has no seam. `salt` and `adapter`: those by which caches
-    know the prompt.
+    """Tokenise a prompt; None: its text has no seam. `cache_salt` and
+    `lora_adapter`: those by which caches know the prompt.
     """
     cuts = tokenizer.cuts(text, SEGMENT_CHARACTERS)
     if not cuts:
         return None
-    root = prefix_blocks.root(salt, adapter)
+    root = prefix_blocks.root(cache_salt, lora_adapter)
     known = prefixes.known(list(_names(text, cuts, root + model.encode())))
     start = cuts[known.segments - 1] if known.segments else 0
     places = pairwise([start, *cuts[known.segments :], len(text)])

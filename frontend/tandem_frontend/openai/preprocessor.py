@@ -36,13 +36,13 @@ from tandem_frontend.openai.prefixes import read as read_text
 from tandem_frontend.openai.processors import processors_of
 from tandem_frontend.openai.requests import (
     MAX_LOGIT_BIASES,
-    MAX_METADATA_CHARACTERS,
     NO_SEED,
     TIER_PRIORITIES,
     ChatRequest,
     CompletionRequest,
     GenerationFields,
     TemplateFields,
+    metadata_texts,
     shows_token_ids,
 )
 from tandem_frontend.openai.thought import Thought
@@ -123,9 +123,8 @@ class Preprocessor:
             text = self.chat_text(request.messages, request, tools)
             thought = self._chats.thought(request, text)
             parsing = self._chats.parsing(request, tools, thought)
-            if prefixes is not None and not request.return_token_ids:
-                read = self._read(text, limits, cache, prefixes)
-            prompts = [self._chat_prompt(request, text, read, limits, cache)]
+            prompt, read = self._chat_prompt(request, text, limits, cache, prefixes)
+            prompts = [prompt]
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             of_prompt = request.prompt_logprobs
         else:
@@ -149,19 +148,6 @@ class Preprocessor:
         if read is None:
             return asked
         return msgspec.structs.replace(asked, segments=read.segments, differs=read.differs)
-
-    def _read(
-        self, text: str, limits: Limits, cache: _Cache, prefixes: Prefixes
-    ) -> ReadText | None:
-        limits.check_text(text, param="messages")
-        return read_text(
-            self._tokenizer,
-            text,
-            prefixes,
-            model=self._config.model_name,
-            salt=cache.cache_salt,
-            adapter=cache.lora_adapter,
-        )
 
     def _limits_of(self, served: router_pb2.ServedModel) -> Limits:
         """The limits of `served`, which is one message for request after request until routers say
@@ -207,27 +193,26 @@ class Preprocessor:
         self,
         request: ChatRequest,
         text: str,
-        read: ReadText | None,
         limits: Limits,
         cache: _Cache,
-    ) -> Prompt:
-        """`read`: what is read of the text already; whoever has the rest completes the prompt."""
+        prefixes: Prefixes | None,
+    ) -> tuple[Prompt, ReadText | None]:
+        """The prompt, or its length alone and what was read of the text that `prefixes` knows."""
         if request.top_logprobs and not request.logprobs:
             raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
         asked = _same(request.max_completion_tokens, request.max_tokens)
-        if read is not None:
-            most = limits.max_tokens(read.tokens, asked, limits.context_length, param="messages")
-            return Prompt(tokens=read.tokens, max_tokens=most, task=b"")
         limits.check_text(text, param="messages")
-        token_ids = self._tokenizer.encode(text, add_special_tokens=False)
-        count = len(token_ids)
-        max_tokens = limits.max_tokens(count, asked, limits.context_length, param="messages")
-        return Prompt.of(
-            token_ids,
-            max_tokens=max_tokens,
-            shows_ids=request.return_token_ids is True,
-            **cache._asdict(),
-        )
+        read, model = None, self._config.model_name
+        if prefixes is not None and not request.return_token_ids:
+            read = read_text(self._tokenizer, text, prefixes, model=model, **cache._asdict())
+        token_ids = [] if read else self._tokenizer.encode(text, add_special_tokens=False)
+        count = read.tokens if read else len(token_ids)
+        most = limits.max_tokens(count, asked, limits.context_length, param="messages")
+        if read:
+            return Prompt(tokens=count, max_tokens=most, task=b""), read
+        shows_ids = request.return_token_ids is True
+        whole = Prompt.of(token_ids, max_tokens=most, shows_ids=shows_ids, **cache._asdict())
+        return whole, None
 
     def _completion_prompts(
         self, request: CompletionRequest, limits: Limits, cache: _Cache
@@ -378,7 +363,8 @@ class Preprocessor:
             want_token_ids=shows_token_ids(request),
             want_report=bool(tandem and tandem.report),
             want_external_scores=bool(tandem and tandem.external_scores),
-            metadata=_metadata(request) or None,  # protobuf takes a mapping in Python, be it empty
+            metadata=metadata_texts(request)
+            or None,  # protobuf takes a mapping in Python, be it empty
             tenant="" if grant is None else grant.name,
             kv_hints=_kv_hints(request.kv_hints) if self._config.allow_kv_hints else "",
             shown_special_tokens=self._markers if parsing else (),
@@ -460,25 +446,6 @@ def _sampling(
         logit_bias=bias or None,  # protobuf takes a mapping in Python, be it empty
         logprobs=logprobs,
     )
-
-
-def _metadata(request: GenerationFields) -> dict[str, str]:
-    """The client's metadata as texts; values of other types become JSON."""
-    given = request.metadata or {}
-    return {name: _as_text(name, value) for name, value in given.items()}
-
-
-def _as_text(name: str, value: object) -> str:
-    if isinstance(value, str):
-        return value
-    text = msgspec.json.encode(value).decode()
-    if len(text) > MAX_METADATA_CHARACTERS:
-        raise InvalidRequestError(
-            f"A value of `metadata` must not be longer than {MAX_METADATA_CHARACTERS} characters"
-            " of JSON",
-            param=f"metadata.{name}",
-        )
-    return text
 
 
 def _or(value: float | None, default: float) -> float:

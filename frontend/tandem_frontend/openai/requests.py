@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 from msgspec import Meta
 
+from tandem.errors import InvalidRequestError
 from tandem.sampling import (
     MAX_INT32,
     LogitBias,
@@ -292,3 +293,22 @@ CHAT_BODY = Body.of(ChatRequest, _AnyChatRequest, OF_CHATS, nvext=NVEXT, **_INNE
 COMPLETION_BODY = Body.of(CompletionRequest, _AnyCompletionRequest, OF_COMPLETIONS, nvext=NVEXT)
 TOKENIZE_BODY = Body.of(TokenizeRequest, _AnyTokenizeRequest, OF_TOKENS, **_INNER)
 DETOKENIZE_BODY = Body.of(DetokenizeRequest, _AnyDetokenizeRequest, {})
+
+
+def metadata_texts(request: GenerationFields) -> dict[str, str]:
+    """The client's metadata as texts; values of other types become JSON."""
+    given = request.metadata or {}
+    return {name: _as_text(name, value) for name, value in given.items()}
+
+
+def _as_text(name: str, value: object) -> str:
+    if isinstance(value, str):
+        return value
+    text = msgspec.json.encode(value).decode()
+    if len(text) > MAX_METADATA_CHARACTERS:
+        raise InvalidRequestError(
+            f"A value of `metadata` must not be longer than {MAX_METADATA_CHARACTERS} characters"
+            " of JSON",
+            param=f"metadata.{name}",
+        )
+    return text

@@ -69,7 +69,9 @@ class Reading:
     def read(self, text: str, tenant: str = "", salt: str = "", adapter: str = "") -> Prompt:
         lookup = self.store.lookup(tenant, "m")
         assert lookup is not None
-        read = prefixes.read(self.tokenizer, text, lookup, model="m", salt=salt, adapter=adapter)
+        read = prefixes.read(
+            self.tokenizer, text, lookup, model="m", cache_salt=salt, lora_adapter=adapter
+        )
         assert read is not None
         self.read_tokens = sum(each.tokens for each in read.segments)
         return lookup.completed(asked(read)).prompts[0]
@@ -162,7 +164,10 @@ def test_a_short_text_is_read_in_one_go(tokenizer: Tokenizer) -> None:
     lookup = Store().lookup("", "m")
     assert lookup is not None
     for short in ("<|im_start|>" * 3, "no seam " * 3000):
-        assert prefixes.read(tokenizer, short, lookup, model="m", salt="", adapter="") is None
+        assert (
+            prefixes.read(tokenizer, short, lookup, model="m", cache_salt="", lora_adapter="")
+            is None
+        )
 
 
 @pytest.mark.promise("S5-647")
