@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 from array import array
+from typing import Final
+
+TOKEN_ID_BYTES: Final = 4
+"""A token id's size in a task: an item of array("I")."""
 
 
 def to_bytes(numbers: array[int] | array[float]) -> bytes:

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from tandem.little_endian import to_numbers
+from tandem.little_endian import TOKEN_ID_BYTES, to_numbers
 from tandem.token_limits import check_token_ids
 from tandem.v1 import common_pb2
 from tandem.wire.fields import fields
@@ -18,7 +18,6 @@ _FEW: Final = 128
 """A prompt of this many token ids is read id by id."""
 _FIELDS: Final = 1024
 """Fields of a task that are looked at, with the prompt among them or not."""
-_BYTES: Final = 4
 _FIELD: Final = common_pb2.Task.PROMPT_TOKEN_IDS_FIELD_NUMBER
 
 
@@ -27,7 +26,7 @@ def read(task: common_pb2.Task, data: bytes) -> array[int]:
     count = len(task.prompt_token_ids)
     if count > _FEW:
         found = [content for number, content in islice(fields(data), _FIELDS) if number == _FIELD]
-        if len(found) == 1 and len(found[0]) == count * _BYTES:
+        if len(found) == 1 and len(found[0]) == count * TOKEN_ID_BYTES:
             return to_numbers("I", found[0])
     return array("I", task.prompt_token_ids)
 

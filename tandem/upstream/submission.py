@@ -13,14 +13,12 @@ from msgspec import Struct
 from tandem import prefix_blocks
 from tandem.endings import WithheldReason
 from tandem.errors import TooLargeError
-from tandem.little_endian import to_bytes
+from tandem.little_endian import TOKEN_ID_BYTES, to_bytes
 from tandem.logits.spec import PARAM
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import frames
 
-ID_BYTES: Final = 4
-"""A token id's size in a task."""
 _TOKEN_IDS: Final = frames.head(common_pb2.Task, "prompt_token_ids")
 _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 
@@ -73,7 +71,7 @@ class Prompt(Struct, kw_only=True):
         sampling = common_pb2.Task(sampling=common_pb2.SamplingParams(max_tokens=max_tokens))
         ids = _TOKEN_IDS + frames.write_varint(len(token_ids)) + token_ids
         return Prompt(
-            tokens=len(token_ids) // ID_BYTES,
+            tokens=len(token_ids) // TOKEN_ID_BYTES,
             max_tokens=max_tokens,
             task=ids + sampling.SerializeToString(),
             echo=echo,

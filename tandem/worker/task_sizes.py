@@ -9,6 +9,7 @@ from typing import Final
 
 from tandem import extra_fields, kv_hints
 from tandem.errors import ContextLengthError, InvalidRequestError
+from tandem.little_endian import TOKEN_ID_BYTES
 from tandem.logits.forms.limits import SpecLimits
 from tandem.message_limits import MAX_MADE_BYTES
 from tandem.v1 import common_pb2, worker_pb2
@@ -21,7 +22,6 @@ MOST_FIELDS: Final = 1024
 MOST_SAMPLING_BYTES: Final = 128 * 1024
 _MARGIN_BYTES: Final = 64 * 1024
 """For the names of processors, what messages add, and lists of a few numbers."""
-_ID_BYTES: Final = 4
 _TOKEN_BIAS: Final = 8
 """Bytes that a token has in an embedding bias."""
 _LONGEST_CHARACTER: Final = 4
@@ -44,7 +44,7 @@ def check(task: bytes, limits: worker_pb2.Limits, *, most_text: int, specs: Spec
         raise InvalidRequestError("the task is no tandem.v1.Task") from error
     prompt = sizes[_TASK.PROMPT_TOKEN_IDS_FIELD_NUMBER]
     text = sizes[_TASK.PROMPT_TEXT_FIELD_NUMBER]
-    if prompt > _ID_BYTES * limits.context_length or text > _LONGEST_CHARACTER * most_text:
+    if prompt > TOKEN_ID_BYTES * limits.context_length or text > _LONGEST_CHARACTER * most_text:
         raise ContextLengthError(
             f"a prompt of {prompt or text} bytes is more than the context of "
             f"{limits.context_length} tokens",

@@ -17,9 +17,8 @@ from typing import Final, NamedTuple, Protocol
 import msgspec
 
 from tandem import prefix_blocks
-from tandem.little_endian import to_bytes, to_numbers
+from tandem.little_endian import TOKEN_ID_BYTES, to_bytes, to_numbers
 from tandem.prefix_blocks import BLOCK_TOKENS, NUMBER_BYTES
-from tandem.upstream.submission import ID_BYTES
 from tandem_frontend.openai.tokenizer import Tokenizer
 
 SEGMENT_CHARACTERS: Final = 2048
@@ -37,7 +36,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def tokens(self) -> int:
-        return len(self.token_ids) // ID_BYTES
+        return len(self.token_ids) // TOKEN_ID_BYTES
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -56,7 +55,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     def of(segments: Sequence[Segment]) -> Known:
         """The beginning of a prompt, from the prompt's first segments."""
         tokens = sum(segment.tokens for segment in segments)
-        left, tail = tokens % BLOCK_TOKENS * ID_BYTES, b""
+        left, tail = tokens % BLOCK_TOKENS * TOKEN_ID_BYTES, b""
         for segment in reversed(segments):
             if len(tail) >= left:
                 break
