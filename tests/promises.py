@@ -1502,6 +1502,12 @@ PROMISES: tuple[Promise, ...] = (
         "check finds it, and prompts of the model are tokenised as a whole from then on.",
         ours=True,
     ),
+    Promise(
+        "S5-649",
+        "Given a prompt that begins as an earlier one of its stream, then only the rest travels, "
+        "and each worker is given the whole prompt, whatever is killed or forgotten meanwhile.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",
@@ -2207,6 +2213,14 @@ PROMISES: tuple[Promise, ...] = (
         "S6-167",
         "Given a task or leg that cannot be, then the worker refuses it alone, trusting no "
         "check but its own.",
+        ours=True,
+    ),
+    Promise(
+        "S6-375",
+        "Given a message that names what no earlier prompt of its stream began with, or stands for "
+        "more than a message may hold, then its stream alone ends; and what streams keep of "
+        "prompts takes no more memory than `prompt_chunks_mb`, and serves no prompt of another "
+        "key.",
         ours=True,
     ),
     Promise(

@@ -1,10 +1,12 @@
 """A prompt travels once: what a stream's earlier prompts began with is named, and not sent again.
 
 A prompt's token ids are cut into chunks of 1,024. A chunk's name is a hash of all tokens up to the
-chunk's end. The reader of a stream keeps the chunks that came by the stream, and the writer keeps
-their names. Both take the same steps in the same order, message by message, and forget the chunks
-that were used least recently; so the writer knows which chunks the reader has, and nobody has to
-ask. A stream that breaks takes all of this with it: the next one begins with whole prompts.
+chunk's end, under the salt that caches know the prompt by: how fast a prompt travels tells no
+client what clients of other keys sent. The reader of a stream keeps the chunks that came by the
+stream, and the writer keeps their names. Both take the same steps in the same order, message by
+message, and forget the chunks that were used least recently; so the writer knows which chunks the
+reader has, and nobody has to ask. A stream that breaks takes all of this with it: the next one
+begins with whole prompts.
 """
 
 from __future__ import annotations
@@ -38,12 +40,13 @@ STREAM_BYTES: Final = 64 * 2**20
 """The most that is kept for one stream: 16 million tokens, more than the KV caches behind it."""
 _NAME_BYTES: Final = 16
 _PROMPT: Final = common_pb2.Task.PROMPT_TOKEN_IDS_FIELD_NUMBER
+_SALT: Final = common_pb2.Task.CACHE_SALT_FIELD_NUMBER
 _TOKEN_IDS: Final = head(common_pb2.Task, "prompt_token_ids")
 _FIELDS: Final = 1024
 """Fields of a task that are looked at for its prompt."""
 
 Names = tuple[bytes, ...]
-"""Of a prompt's whole chunks, from the prompt's start on."""
+"""The names of a prompt's whole chunks, from the prompt's start on."""
 Kept = TypeVar("Kept")
 
 
@@ -56,7 +59,7 @@ class Carrier(Protocol):
     """The name of the last chunk that stands before; empty: the task has its whole prompt."""
 
 
-class Chunk(NamedTuple):
+class PromptChunk(NamedTuple):
     """What a reader keeps by a chunk's name."""
 
     before: bytes
@@ -77,7 +80,7 @@ class ChunkRoom:
         self.chunks = 0
         """How many are kept now."""
         self.known_tokens = 0
-        """Tokens of prompts that were known, so far."""
+        """How many tokens of prompts were known so far."""
 
     def take(self) -> int:
         """How many chunks a new stream may keep; 0 where other streams have the room."""
@@ -115,6 +118,15 @@ class ChunkMetrics(Collector):
         )
 
 
+class _Place(NamedTuple):
+    """Where a serialised Task has its prompt's token ids."""
+
+    start: int
+    end: int
+    key: bytes
+    """Names of the prompt's chunks are hashed with it."""
+
+
 class _Chunks(Generic[Kept]):
     """Chunks by their names, the first ones of the last prompt last."""
 
@@ -123,8 +135,8 @@ class _Chunks(Generic[Kept]):
         self._kept: OrderedDict[bytes, Kept] = OrderedDict()
 
     def _use(self, names: Names, new: Mapping[bytes, Kept]) -> None:
-        """Note a prompt of these chunks, of which `new` were not kept. A chunk counts as used
-        before the one that it follows, so that it is forgotten before that one is.
+        """Note a prompt of these chunks, of which `new` were not kept. The prompt's first chunk
+        counts as used last, so that a prompt's later chunks are forgotten before its earlier ones.
         """
         self._kept.update(new)
         for name in reversed(names):
@@ -146,14 +158,13 @@ class SentChunks(_Chunks[None]):
         place = _prompt(task) if self.most and len(task) >= chunk_bytes() else None
         if place is None:
             return b"", task
-        start, end = place
-        names = names or names_of(memoryview(task)[start:end])
+        token_ids = memoryview(task)[place.start : place.end]
+        names = names or names_of(token_ids, place.key)
         known = self._known(names)
         self._use(names, dict.fromkeys(names[known:]))
         if not known:
             return b"", task
-        rest = memoryview(task)[start + known * chunk_bytes() : end]
-        return names[known - 1], _with_prompt(task, start, end, rest)
+        return names[known - 1], _with_prompt(task, place, token_ids[known * chunk_bytes() :])
 
     def _known(self, names: Names) -> int:
         """How many of a prompt's first chunks the reader keeps."""
@@ -163,7 +174,7 @@ class SentChunks(_Chunks[None]):
         return 0
 
 
-class ReadChunks(_Chunks[Chunk]):
+class ReadChunks(_Chunks[PromptChunk]):
     """A stream's reader. To be closed with the stream."""
 
     def __init__(self, room: ChunkRoom) -> None:
@@ -197,12 +208,11 @@ class ReadChunks(_Chunks[Chunk]):
             if name:
                 raise DecodeError("a task without token ids has a known prompt")
             return ()
-        start, end = place
         names, chunks = self._chunks_to(name, (most - len(task)) // chunk_bytes())
-        rest = memoryview(task)[start:end]
-        new = names_of(rest, before=name)
+        rest = memoryview(task)[place.start : place.end]
+        new = names_of(rest, place.key, before=name)
         if name:
-            message.task = _with_prompt(task, start, end, *chunks, rest)
+            message.task = _with_prompt(task, place, *chunks, rest)
             self._room.known_tokens += len(chunks) * CHUNK_TOKENS
         self._note(names + new, rest)
         return names + new
@@ -231,36 +241,40 @@ class ReadChunks(_Chunks[Chunk]):
             number = len(names) - count + place
             if names[number] not in self._kept:
                 token_ids = bytes(rest[place * size : (place + 1) * size])
-                new[names[number]] = Chunk(before[number], token_ids)
+                new[names[number]] = PromptChunk(before[number], token_ids)
         self._room.chunks -= len(self._kept)
         self._use(names, new)
         self._room.chunks += len(self._kept)
 
 
-def names_of(token_ids: memoryview, before: bytes = b"") -> Names:
+def names_of(token_ids: memoryview, key: bytes = b"", before: bytes = b"") -> Names:
     """The names of the whole chunks of these packed token ids, which follow the chunk of the name
-    `before`; empty: which begin a prompt.
+    `before`; empty: which begin a prompt. `key`: of at most 64 bytes; others make other names.
     """
     size, names = chunk_bytes(), []
     for start in range(0, len(token_ids) - size + 1, size):
-        digest = blake2b(before, digest_size=_NAME_BYTES)
+        digest = blake2b(before, digest_size=_NAME_BYTES, key=key)
         digest.update(token_ids[start : start + size])
         before = digest.digest()
         names.append(before)
     return tuple(names)
 
 
-def _prompt(task: bytes) -> tuple[int, int] | None:
-    """Where a serialised Task has its prompt's token ids; None: it has none, or is no message as
-    we write it.
-    """
+def _prompt(task: bytes) -> _Place | None:
+    """None: the task has no token ids, or is no message as we write it."""
+    start = end = 0
+    salt = b""
     try:
-        for number, start, end in islice(places(task), _FIELDS):
-            if number == _PROMPT:
-                return (start, end) if task[:start].endswith(_head(end - start)) else None
+        for number, begin, stop in islice(places(task), _FIELDS):
+            if number == _PROMPT and not start:
+                start, end = begin, stop
+            elif number == _SALT:
+                salt = task[begin:stop]
     except ValueError:
-        pass
-    return None
+        return None
+    if not start or not task[:start].endswith(_head(end - start)):
+        return None
+    return _Place(start, end, blake2b(salt).digest() if salt else b"")
 
 
 def _head(size: int) -> bytes:
@@ -268,7 +282,7 @@ def _head(size: int) -> bytes:
     return _TOKEN_IDS + write_varint(size)
 
 
-def _with_prompt(task: bytes, start: int, end: int, *token_ids: bytes | memoryview) -> bytes:
+def _with_prompt(task: bytes, place: _Place, *token_ids: bytes | memoryview) -> bytes:
     """The task with other token ids in the place of its own."""
-    before = task[: start - len(_head(end - start))]
-    return b"".join((before, _head(sum(map(len, token_ids))), *token_ids, task[end:]))
+    before = task[: place.start - len(_head(place.end - place.start))]
+    return b"".join((before, _head(sum(map(len, token_ids))), *token_ids, task[place.end :]))

@@ -20,7 +20,7 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     task: bytes
     """As its frontend sent it: the same object for all legs of a request."""
     chunk_names: tuple[bytes, ...] = ()
-    """Of the prompt's chunks; empty: they are not known."""
+    """The names of the prompt's chunks; empty: the names are not known."""
     overlay: bytes = b""
     """Laid over the task: fields that replace its own."""
     made: bytes = b""

@@ -40,7 +40,9 @@ class Submit(msgspec.Struct, frozen=True):
     fault: TandemError | None = None
     """Why it is to be refused, whatever the fleet; None: nothing is wrong with it."""
     chunk_names: tuple[bytes, ...] = ()
-    """Of the prompt's chunks (tandem/wire/prompt_chunks.py); empty: they are not known."""
+    """The names of the prompt's chunks (tandem/wire/prompt_chunks.py); empty: they are not
+    known.
+    """
 
 
 class Cancel(msgspec.Struct, frozen=True):

@@ -151,6 +151,9 @@ class WireRules:
             wanted = flow.tasks.pop(start.leg, b"")
             if common_pb2.Task.FromString(task) != common_pb2.Task.FromString(wanted):
                 self._fault(f"{address} would run another task as leg {start.leg}")
+        for number in message.forget:
+            if flow.kept.pop(number, None) is None:
+                self._fault(f"{address} is to forget a task that it does not keep")
 
     def _whole(self, address: str, flow: WorkerFlow, carrier: Carrier) -> bytes:
         """A task with its whole prompt. The beginning of it must have gone there before."""
@@ -163,9 +166,6 @@ class WireRules:
         for place, name in enumerate(names_of(memoryview(to_bytes(array("I", token_ids))))):
             flow.prompts[name] = token_ids[: place + 1]
         return task.SerializeToString()
-        for number in message.forget:
-            if flow.kept.pop(number, None) is None:
-                self._fault(f"{address} is to forget a task that it does not keep")
 
     # --- at rest ---
 
