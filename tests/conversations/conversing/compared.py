@@ -13,6 +13,9 @@ from typing import Any, Final
 
 from prometheus_client import CollectorRegistry
 
+from conversing.drawn import Asked, Drawing
+from conversing.families import CONTEXT
+from conversing.texts import Texts
 from tandem.errors import RequestError
 from tandem.upstream.submission import Prompt
 from tandem.v1 import router_pb2
@@ -22,10 +25,6 @@ from tandem_frontend.openai import chat_template, prefix_store, prefixes
 from tandem_frontend.openai.prefix_store import Lookup, PrefixStore
 from tandem_frontend.openai.reading.reader import Reader
 from tandem_frontend.openai.reading.wire import Order, Read
-
-from conversing.drawn import Asked, Drawing
-from conversing.families import CONTEXT
-from conversing.texts import Texts
 
 BATCH: Final = 50
 """Conversations that share a store."""

@@ -26,6 +26,8 @@ _MARKS: Mapping[str, Mapping[str, bool]] = {
     "</tool_call>": {"normalized": True},
     "<tool_response>": {"single_word": True},
     "<|im_end|>": {"rstrip": True},
+    " <s>": {},
+    "user": {},
 }
 _OVERLAPPING: Mapping[str, Mapping[str, bool]] = {
     "<think>": {},
@@ -117,7 +119,7 @@ def _write_variant(path: Path, change: Callable[[dict[str, Any]], None]) -> None
     made = json.loads((path / "tokenizer.json").read_text(encoding="utf-8"))
     change(made)
     (path / "tokenizer.json").write_text(json.dumps(made), encoding="utf-8")
-    if made["added_tokens"][4:]:
+    if change is not _as_shipped:
         _take_template(path, "chatml")
     _write_config(path)
 
