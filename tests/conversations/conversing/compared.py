@@ -33,7 +33,7 @@ _TOOLS: Final = {
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}],
     "tool_choice": "none",
 }
-_SEGMENTS: Final = (1, 16, 16, 64, 64, 256, 256, prefixes.SEGMENT_CHARACTERS)
+_SEGMENTS: Final = (1, *[16, 64, 256] * 5, prefixes.SEGMENT_CHARACTERS)
 """The fewest characters of a segment: fewer than a frontend's, so that there are more cuts."""
 _CHECK_EVERY: Final = 16
 """A store is asked by fewer requests than a frontend's."""

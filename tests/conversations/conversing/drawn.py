@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from conversing.texts import Texts
 
 Message = dict[str, Any]
-_MOST_TURNS: Final = 8
+_MOST_TURNS: Final = 6
 _MOST_CHARACTERS: Final = 60_000
 
 
