@@ -1502,6 +1502,13 @@ PROMISES: tuple[Promise, ...] = (
         "check finds it, and prompts of the model are tokenised as a whole from then on.",
         ours=True,
     ),
+    Promise(
+        "S5-665",
+        "Given random conversations with changed turns, tools, thoughts and halves of special "
+        "tokens, then each prompt has the same tokens and blocks with the store of earlier prompts "
+        "and without, or is refused alike.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",

@@ -53,7 +53,7 @@ class Drawing:
         return {"type": "function", "function": {**function, "parameters": parameters}}
 
     def conversation(self) -> Iterator[Asked]:
-        """Its requests, one after the other."""
+        """The requests of one conversation, in their order."""
         chat = _Chat(self)
         for turn in range(self.draw.randint(2, _MOST_TURNS)):
             if turn and self.draw.random() < 0.35:
