@@ -64,8 +64,8 @@ def main() -> int:
 
 def _run(parts: list[Part], jobs: int) -> int:
     tallies: dict[str, Tally] = {}
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=1) as pool:
+    context = multiprocessing.get_context("fork")  # what is imported need not be again
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         given = {pool.submit(carry_out, part): part.family for part in parts}
         for done in as_completed(given):
             tally = tallies[given[done]] = done.result()
