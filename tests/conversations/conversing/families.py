@@ -21,13 +21,15 @@ _FILES = ("tokenizer.json", "tokenizer_config.json")
 _SECONDS = 300
 _MARKS: Mapping[str, Mapping[str, bool]] = {
     "<think>": {"lstrip": True},
-    "</think>": {"rstrip": True},
+    "</think>": {"rstrip": True, "single_word": True},
     "<tool_call>": {"lstrip": True, "rstrip": True},
     "</tool_call>": {"normalized": True},
     "<tool_response>": {"single_word": True},
     "<|im_end|>": {"rstrip": True},
     " <s>": {},
     "user": {},
+    "the": {},
+    "word": {},
 }
 _OVERLAPPING: Mapping[str, Mapping[str, bool]] = {
     "<think>": {},
