@@ -47,8 +47,7 @@ class Part(NamedTuple):
 def main() -> int:
     options = _options()
     names = options.families or [*published(), *VARIANTS]
-    found = {name for name in names if _is_there(name, options.folder)}
-    chosen = [name for name in names if name in found]
+    chosen = [name for name in names if _is_there(name, options.folder)]
     if not chosen:
         return 0
     if options.batch is not None:

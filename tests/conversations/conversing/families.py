@@ -84,9 +84,12 @@ def _fetch(path: Path, package: str, integrity: str) -> None:
     if npm is None:
         raise Left("there is no npm")
     command = [npm, "pack", "--silent", "--ignore-scripts", package, "--pack-destination", "."]
-    ran = subprocess.run(
-        command, cwd=path, capture_output=True, text=True, check=False, timeout=_SECONDS
-    )
+    try:
+        ran = subprocess.run(
+            command, cwd=path, capture_output=True, text=True, check=False, timeout=_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Left(f"npm takes more than {_SECONDS} s for {package}") from error
     packed = next(path.glob("*.tgz"), None)
     if ran.returncode or packed is None:
         raise Left(f"npm does not bring {package}: {ran.stderr.strip()[-200:]}")
