@@ -1508,6 +1508,13 @@ PROMISES: tuple[Promise, ...] = (
         "and each worker is given the whole prompt, whatever is killed or forgotten meanwhile.",
         ours=True,
     ),
+    Promise(
+        "S5-665",
+        "Given random conversations with changed turns, tools, thoughts and halves of special "
+        "tokens, then each prompt has the same tokens and blocks with the store of earlier prompts "
+        "and without, or is refused alike.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",
