@@ -1502,6 +1502,13 @@ PROMISES: tuple[Promise, ...] = (
         "check finds it, and prompts of the model are tokenised as a whole from then on.",
         ours=True,
     ),
+    Promise(
+        "S5-655",
+        "Given a traced request, then each step of its reading has a span below the request's, "
+        "wherever its body was read, and so has its wait for a pair; and its legs say what their "
+        "tasks and their engines' input took.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",
