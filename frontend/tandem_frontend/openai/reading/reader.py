@@ -43,7 +43,7 @@ class Request(NamedTuple):
     ignored: tuple[str, ...]
     """Names of the body's fields, and of tools, that were passed over."""
     steps: ReadSteps
-    """What its reading has taken so far."""
+    """The steps of reading the body so far."""
     extra_fields: str
     """The extra fields that classifiers are given, as a JSON object."""
 
