@@ -20,7 +20,7 @@ import itertools
 import json
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -41,6 +41,9 @@ PARTS = ("reading", "frontend", "router", "prefill", "decode")
 HOPS = (*READING, "reading", "frontend", "router", *BEGINNING, "prefill", "decode")
 SETTLE_SECONDS = 0.02
 """After an answer, for what processes do once it is sent."""
+
+
+Prompts = Callable[["Conversations", int], Iterator[list[dict[str, str]]]]
 
 
 class Conversations:
@@ -177,6 +180,16 @@ def turns(chats: Conversations, tokens: int) -> Iterator[list[dict[str, str]]]:
         yield history
 
 
+def reading_cost(new: Mapping[str, float], turn: Mapping[str, float]) -> str:
+    """What `tandem replay` counts for reading, from the row of a fresh prompt and of a turn."""
+    fresh_ms, turn_ms = (sum(row[hop] for hop in (*READING, "reading")) for row in (new, turn))
+    of_new = fresh_ms / new["tokens"] * NEW_TOKENS
+    known_ms = max(0.0, turn_ms - of_new) / (turn["tokens"] - NEW_TOKENS)
+    costs = {"fresh_ms": fresh_ms / new["tokens"], "known_ms": known_ms}
+    told = ", ".join(f"{name}: {cost * 1e3:.3f}" for name, cost in costs.items())
+    return f"reading 1,000 tokens, as frontends of a fleet for `tandem replay`: {{{told}}}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", type=int, action="append", help="only these (repeatable)")
@@ -188,6 +201,7 @@ def main() -> None:
     head = " ".join(f"{name:>{width}}" for name, width in widths.items())
     print(f"{'prompt':>7} {'kind':>5} {head}")
     chats = Conversations()
+    rows: dict[tuple[int, Prompts], dict[str, float]] = {}
     with token_cost.serving(
         step_ms=1, context_length=CONTEXT, prefix_cache_tokens=8 * CONTEXT
     ) as stack:
@@ -200,6 +214,9 @@ def main() -> None:
                 row = costs(stack, client, prompts, options.requests)
                 figures = " ".join(f"{row[name]:{width}.2f}" for name, width in widths.items())
                 print(f"{row['tokens']:7.0f} {kind.__name__:>5} {figures}", flush=True)
+                rows[tokens, kind] = row
+    longest = max(tokens for tokens, _ in rows)
+    print(reading_cost(rows[longest, fresh], rows[longest, turns]))
 
 
 if __name__ == "__main__":

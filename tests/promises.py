@@ -1509,6 +1509,13 @@ PROMISES: tuple[Promise, ...] = (
         "tasks and their engines' input took.",
         ours=True,
     ),
+    Promise(
+        "S5-656",
+        "Given a fleet's frontends, when tandem replay runs a trace, then prompts wait for a "
+        "process that reads them, a turn is read in the time of its new tokens, and what reading "
+        "took and knew is told.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",
