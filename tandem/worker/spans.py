@@ -22,7 +22,7 @@ class LegSpans:
         self._phase: Phase = phase
         self._worker = worker
         self._submit_seconds: dict[int, float] = {}
-        """Of open legs, by request_id."""
+        """CPU seconds of the engine's input, of open legs by request_id."""
 
     def submitted(self, request_id: int, seconds: float) -> None:
         """The engine was given the request of a leg that is traced."""

@@ -19,7 +19,8 @@ RESTART_SECONDS = 5.0
 LEAST_KILL_SECONDS = 2 * RESTART_SECONDS
 FRESH_MS, KNOWN_MS = 1.2, 0.035
 """CPU of reading 1,000 tokens of a prompt, by whether an earlier prompt began with them. Measured
-by benchmarks/long_turns.py at commit COMMIT, DATE, on an Intel Xeon with 2 cores."""
+by benchmarks/long_turns.py at commit 8769d1cf, 30 November 2026, on an Intel Xeon with 2 cores that
+had much other work."""
 _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_WORKERS)]
 _Slots = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
@@ -50,9 +51,9 @@ class Frontends(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     workers: _Count = 0
     """0: reading takes no time."""
     processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
-    """Of each frontend: its `read_processes`."""
+    """Each frontend's `read_processes`."""
     store_mb: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 128
-    """Of each frontend: its `prefix_store_mb`."""
+    """Each frontend's `prefix_store_mb`."""
     sticky: bool = False
     """A session's requests all go to one frontend; else any frontend gets each."""
     fresh_ms: _Milliseconds = FRESH_MS
