@@ -96,7 +96,7 @@ def serving(engine: str) -> Iterator[Stack]:
             yield stack
         return
     with TemporaryDirectory() as folder:
-        model = Path(folder) / "model"
+        model = Path(folder) / token_cost.MODEL.name
         shutil.copytree(token_cost.MODEL, model)
         config = json.loads((model / "config.json").read_text())
         longer = {"max_position_embeddings": CONTEXT}
