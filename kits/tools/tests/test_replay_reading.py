@@ -106,6 +106,10 @@ def test_the_store_holds_no_more_than_its_size_and_without_one_nothing_is_known(
     trace = (*prompts(LONG), other, again)
     assert readings(trace, store_mb=1).known_tokens == 0
     assert readings(trace, store_mb=2).known_tokens == LONG
+    together = {"store_mb": 1, "workers": 2, "sticky": True}
+    assert readings(trace, **together).known_tokens == LONG
+    large = prompts(*[2 * 512 * most] * 6)
+    assert 0 < readings(large, store_mb=1, workers=2).known_tokens <= 5 * 2**20 // STORED_BYTES
 
 
 @pytest.mark.promise("S5-656")
