@@ -1503,6 +1503,19 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-649",
+        "Given a prompt that begins as an earlier one of its stream, then only the rest travels, "
+        "and each worker is given the whole prompt, whatever is killed or forgotten meanwhile.",
+        ours=True,
+    ),
+    Promise(
+        "S5-665",
+        "Given random conversations with changed turns, tools, thoughts and halves of special "
+        "tokens, then each prompt has the same tokens and blocks with the store of earlier prompts "
+        "and without, or is refused alike.",
+        ours=True,
+    ),
+    Promise(
         "S5-655",
         "Given a traced request, then each step of its reading has a span below the request's, "
         "wherever its body was read, and so has its wait for a pair; and its legs say what their "
@@ -2221,6 +2234,14 @@ PROMISES: tuple[Promise, ...] = (
         "S6-167",
         "Given a task or leg that cannot be, then the worker refuses it alone, trusting no "
         "check but its own.",
+        ours=True,
+    ),
+    Promise(
+        "S6-375",
+        "Given a message that names what no earlier prompt of its stream began with, or stands for "
+        "more than a message may hold, then its stream alone ends; and what streams keep of "
+        "prompts takes no more memory than `prompt_chunks_mb`, and serves no prompt of another "
+        "key.",
         ours=True,
     ),
     Promise(

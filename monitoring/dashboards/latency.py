@@ -123,6 +123,20 @@ _READING = Row(
         width=8,
     ),
     lines(
+        "Prompt tokens that did not travel",
+        (rate("tandem_router_known_prompt_tokens_total"), "to routers"),
+        (rate("tandem_worker_known_prompt_tokens_total"), "to workers"),
+        width=12,
+        note="Tokens a second; a router or worker knows them from an earlier prompt.",
+    ),
+    lines(
+        "Beginnings of prompts that are kept",
+        ("sum by (pod) (tandem_router_prompt_chunk_bytes)", "{{pod}}"),
+        ("sum by (pod) (tandem_worker_prompt_chunk_bytes)", "{{pod}}"),
+        unit="bytes",
+        width=12,
+    ),
+    lines(
         "CPU of reading, by step",
         rate("tandem_frontend_reading_cpu_seconds_total", by="step"),
         width=12,
