@@ -12,6 +12,7 @@ from tandem_frontend.openai.answer_parsers import ModelFamily, written
 from tandem_frontend.openai.answers import AnsweredTier
 from tandem_frontend.openai.prefixes import Segment
 from tandem_frontend.openai.thought import Thought
+from tandem_frontend.read_steps import ReadStep
 
 
 class Parsing(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +80,10 @@ class Asked(Submission, frozen=True, kw_only=True):
     empty: the prompts are complete."""
     differs: bool = False
     """The prompt's segments had other tokens than the prompt, which is read as a whole."""
+    steps: tuple[ReadStep, ...] = ()
+    """What reading its body took."""
+    known_tokens: int = 0
+    """Tokens of the prompt that were not read again."""
     says_tier: bool = False
     """The client named a `service_tier`, so that a chat's answer names one."""
 

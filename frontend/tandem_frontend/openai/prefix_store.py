@@ -136,7 +136,9 @@ class Lookup:
             blocks=b"".join([segment.blocks for segment in segments])[: MAX_BLOCKS * NUMBER_BYTES],
             max_tokens=prompt.max_tokens,
         )
-        return msgspec.structs.replace(asked, prompts=[whole], segments=(), differs=False)
+        return msgspec.structs.replace(
+            asked, prompts=[whole], known_tokens=self._known.tokens, segments=(), differs=False
+        )
 
 
 class _Kept:

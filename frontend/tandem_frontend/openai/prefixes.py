@@ -20,6 +20,7 @@ from tandem import prefix_blocks
 from tandem.little_endian import TOKEN_ID_BYTES, to_bytes, to_numbers
 from tandem.prefix_blocks import BLOCK_TOKENS, NUMBER_BYTES
 from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.read_steps import ReadSteps
 
 SEGMENT_CHARACTERS: Final = 2048
 """The fewest characters of a segment."""
@@ -92,6 +93,7 @@ def read(
     tokenizer: Tokenizer,
     text: str,
     prefixes: Prefixes,
+    steps: ReadSteps,
     *,
     model: str,
     cache_salt: str,
@@ -100,19 +102,25 @@ def read(
     """Tokenise a prompt; None: its text has no seam. `cache_salt` and
     `lora_adapter`: those by which caches know the prompt.
     """
+    steps.skip()
     cuts = tokenizer.cuts(text, SEGMENT_CHARACTERS)
     if not cuts:
         return None
     root = prefix_blocks.root(cache_salt, lora_adapter)
     known = prefixes.known(list(_names(text, cuts, root + model.encode())))
     start = cuts[known.segments - 1] if known.segments else 0
+    steps.end("find")
     places = pairwise([start, *cuts[known.segments :], len(text)])
     ids = tokenizer.encode_parts([text[begin:end] for begin, end in places])
+    differs = False
     if known.check:
         whole = tokenizer.encode(text, add_special_tokens=False)
-        if whole != list(chain.from_iterable(ids)):
-            return ReadText(len(whole), tuple(_segments([whole], known, root)), differs=True)
-    return ReadText(known.tokens + sum(map(len, ids)), tuple(_segments(ids, known, root)))
+        differs = whole != list(chain.from_iterable(ids))
+        ids = [whole] if differs else ids
+    steps.end("tokenize")
+    tokens, segments = known.tokens + sum(map(len, ids)), tuple(_segments(ids, known, root))
+    steps.end("hash")
+    return ReadText(tokens, segments, differs)
 
 
 def _names(text: str, cuts: Sequence[int], root: bytes) -> Iterator[bytes]:

@@ -11,10 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from tandem import kv_hints
-from tandem.errors import (
-    InvalidRequestError,
-    UnsupportedError,
-)
+from tandem.errors import InvalidRequestError, UnsupportedError
 from tandem.keys.grant import Grant
 from tandem.logits.contradictions import fields as contradictions
 from tandem.logits.spec import LogitsProcessorSpec
@@ -48,6 +45,7 @@ from tandem_frontend.openai.requests import (
 from tandem_frontend.openai.thought import Thought
 from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.openai.tools import AskedTools, asked_tools
+from tandem_frontend.read_steps import ReadSteps
 
 _DEFAULT_COMPLETION_TOKENS = 16
 """OpenAI's default for plain completions. A chat may use all that is left of the context."""
@@ -106,11 +104,14 @@ class Preprocessor:
         salt: str = "",
         lora_adapter: str = "",
         prefixes: Prefixes | None = None,
+        steps: ReadSteps | None = None,
     ) -> Asked:
         """`id` is what the answer will be called. `grant` is of the key it came with, and `salt`
         its prefix cache's; None: no key was asked. `lora_adapter`: of the model, that it asks for.
-        `prefixes`: what is known of a chat's prompt; None: the prompt is read in one go.
+        `prefixes`: what is known of a chat's prompt; None: the prompt is read in one go. `steps`:
+        those that reading its body has taken so far.
         """
+        steps = steps or ReadSteps()
         limits = self._limits_of(served)
         self._check_common(request)
         if grant is not None:
@@ -120,15 +121,17 @@ class Preprocessor:
         parsing, tools, thought, read = None, None, None, None
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
+            steps.skip()
             text = self.chat_text(request.messages, request, tools)
+            steps.end("render")
             thought = self._chats.thought(request, text)
             parsing = self._chats.parsing(request, tools, thought)
-            prompt, read = self._chat_prompt(request, text, limits, cache, prefixes)
+            prompt, read = self._chat_prompt(request, text, limits, cache, prefixes, steps)
             prompts = [prompt]
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             of_prompt = request.prompt_logprobs
         else:
-            prompts = self._completion_prompts(request, limits, cache)
+            prompts = self._completion_prompts(request, limits, cache, steps)
             logprobs = request.logprobs
             of_prompt = _of_prompt(request)
         form = form_with_calls(tools, parsing, form_of(request), ends=self._ends)
@@ -144,6 +147,7 @@ class Preprocessor:
             trace_id=trace_id,
             grant=grant,
             cache=cache,
+            steps=steps,
         )
         if read is None:
             return asked
@@ -196,6 +200,7 @@ class Preprocessor:
         limits: Limits,
         cache: _Cache,
         prefixes: Prefixes | None,
+        steps: ReadSteps,
     ) -> tuple[Prompt, ReadText | None]:
         """The prompt, or its length alone and what was read of the text that `prefixes` knows."""
         if request.top_logprobs and not request.logprobs:
@@ -204,18 +209,22 @@ class Preprocessor:
         limits.check_text(text, param="messages")
         read, model = None, self._config.model_name
         if prefixes is not None and not request.return_token_ids:
-            read = read_text(self._tokenizer, text, prefixes, model=model, **cache._asdict())
-        token_ids = [] if read else self._tokenizer.encode(text, add_special_tokens=False)
-        count = read.tokens if read else len(token_ids)
-        most = limits.max_tokens(count, asked, limits.context_length, param="messages")
+            caches = cache._asdict()
+            read = read_text(self._tokenizer, text, prefixes, steps, model=model, **caches)
         if read:
-            return Prompt(tokens=count, max_tokens=most, task=b""), read
+            most = limits.max_tokens(read.tokens, asked, limits.context_length, param="messages")
+            return Prompt(tokens=read.tokens, max_tokens=most, task=b""), read
+        steps.skip()
+        token_ids = self._tokenizer.encode(text, add_special_tokens=False)
+        steps.end("tokenize")
+        most = limits.max_tokens(len(token_ids), asked, limits.context_length, param="messages")
         shows_ids = request.return_token_ids is True
         whole = Prompt.of(token_ids, max_tokens=most, shows_ids=shows_ids, **cache._asdict())
+        steps.end("hash")
         return whole, None
 
     def _completion_prompts(
-        self, request: CompletionRequest, limits: Limits, cache: _Cache
+        self, request: CompletionRequest, limits: Limits, cache: _Cache, steps: ReadSteps
     ) -> list[Prompt]:
         if request.echo and request.detokenize is False:
             raise UnsupportedError("`echo` is not offered without text", param="echo")
@@ -225,14 +234,21 @@ class Preprocessor:
                 f"At most {self._config.max_choices} choices (prompts times `n`) are offered",
                 param="prompt" if len(prompts) > 1 else "n",
             )
-        return [self._prompt(request, limits, prompt, cache) for prompt in prompts]
+        return [self._prompt(request, limits, prompt, cache, steps) for prompt in prompts]
 
     def _prompt(
-        self, request: CompletionRequest, limits: Limits, prompt: str | list[int], cache: _Cache
+        self,
+        request: CompletionRequest,
+        limits: Limits,
+        prompt: str | list[int],
+        cache: _Cache,
+        steps: ReadSteps,
     ) -> Prompt:
+        steps.skip()
         if isinstance(prompt, str):
             limits.check_text(prompt, param="prompt")
             token_ids = self._tokenizer.encode(prompt, add_special_tokens=True) if prompt else []
+            steps.end("tokenize")
         else:
             token_ids = prompt
         max_tokens = limits.max_tokens(
@@ -242,13 +258,16 @@ class Preprocessor:
         echo = None
         if request.echo:
             echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-        return Prompt.of(
+        steps.skip()
+        read = Prompt.of(
             token_ids,
             max_tokens=max_tokens,
             echo=echo,
             shows_ids=request.return_token_ids is True,
             **cache._asdict(),
         )
+        steps.end("hash")
+        return read
 
     def _check_common(self, request: GenerationFields) -> None:
         config = self._config
@@ -305,17 +324,12 @@ class Preprocessor:
         trace_id: str,
         grant: Grant | None,
         cache: _Cache,
+        steps: ReadSteps,
     ) -> Asked:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
         if sampling.stop and parsing and (marks := parsing.thought_marks()):
             sampling.thought.CopyFrom(marks)
-        processors = processors_of(
-            request,
-            form,
-            limits,
-            self._config,
-            thought=thought,
-        )
+        processors = processors_of(request, form, limits, self._config, thought=thought)
         contradictions.check(
             processors.spec,
             max_tokens=min(prompt.max_tokens for prompt in prompts),
@@ -325,6 +339,7 @@ class Preprocessor:
         return Asked(
             parsing=parsing,
             passed_over=self._passed_over(request),
+            steps=steps.done(),
             id=id,
             alias=request.model,
             prompts=prompts,

@@ -21,6 +21,7 @@ from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.prefix_store import PrefixStore
 from tandem_frontend.openai.prefixes import Known, Segment
 from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.read_steps import ReadSteps
 
 MODEL = Path(__file__).resolve().parents[3] / "model" / "tandem-tiny"
 SIZE = prefix_store.SEGMENT_BYTES + 400
@@ -70,7 +71,13 @@ class Reading:
         lookup = self.store.lookup(tenant, "m")
         assert lookup is not None
         read = prefixes.read(
-            self.tokenizer, text, lookup, model="m", cache_salt=salt, lora_adapter=adapter
+            self.tokenizer,
+            text,
+            lookup,
+            ReadSteps(),
+            model="m",
+            cache_salt=salt,
+            lora_adapter=adapter,
         )
         assert read is not None
         self.read_tokens = sum(each.tokens for each in read.segments)
@@ -165,7 +172,9 @@ def test_a_short_text_is_read_in_one_go(tokenizer: Tokenizer) -> None:
     assert lookup is not None
     for short in ("<|im_start|>" * 3, "no seam " * 3000):
         assert (
-            prefixes.read(tokenizer, short, lookup, model="m", cache_salt="", lora_adapter="")
+            prefixes.read(
+                tokenizer, short, lookup, ReadSteps(), model="m", cache_salt="", lora_adapter=""
+            )
             is None
         )
 
