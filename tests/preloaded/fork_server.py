@@ -39,6 +39,7 @@ SCRIPTS = (
     "prefix_events.py",
 )
 """How the names of tests' own programs end that import SGLang."""
+FUZZING = "fuzz/run.py"
 COMPONENTS = (
     "tandem_frontend",
     "tandem_router",
@@ -46,6 +47,9 @@ COMPONENTS = (
     "tandem_decode_worker",
     "tandem_aggregated_worker",
 )
+
+OTHERS = "IMPORTS_SGLANG"
+"""A variable of programs that import SGLang, though no argument says so."""
 
 _SGLANG = ("sglang.srt.entrypoints.engine", "sglang.srt.managers.scheduler")
 _COMPONENTS = (
@@ -62,6 +66,7 @@ _FOUND_BY = ("PYTHONPATH", "PYTHONUNBUFFERED")
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """A process of one thread can be forked."""
 
+_ASKING = threading.Lock()
 _CLONE: Final = {"x86_64": 56, "aarch64": 220}
 _CLONE_PARENT: Final = 0x8000
 _CLONE_CHILD_CLEARTID: Final = 0x200000
@@ -84,8 +89,10 @@ class Kind(NamedTuple):
     """How the names of variables begin that are read while it imports: a program for which one is
     another is started.
     """
-    takes: Callable[[Sequence[str], bool], bool]
-    """Whether a program is of these, by its arguments, and by whether it leads a session."""
+    takes: Callable[[Sequence[str], Mapping[str, str], bool], bool]
+    """Whether a program is of these, by its arguments, its environment, and by whether it leads a
+    session.
+    """
 
 
 def install() -> None:
@@ -157,7 +164,7 @@ def _have_forked(kinds: Sequence[Kind], server: Callable[[Kind], socket.socket])
             _, _, _, passed, folder, environment, _, _, _, *pipes = more[:15]
             *_, session, _ = more
             given = os.environ if environment is None else environment
-            kind = _kind(kinds, args, session=session)
+            kind = _kind(kinds, args, given, session=session)
             if kind is None or not _fits(kind, given):
                 super()._execute_child(args, *more)
                 return
@@ -185,26 +192,31 @@ def _have_forked(kinds: Sequence[Kind], server: Callable[[Kind], socket.socket])
     util.spawnv_passfds = spawned
 
 
-def _kind(kinds: Iterable[Kind], args: Any, *, session: bool) -> Kind | None:
+def _kind(
+    kinds: Iterable[Kind], args: Any, environment: Mapping[str, str], *, session: bool
+) -> Kind | None:
     """Of which kind a program is; None: of none, it is started."""
     if isinstance(args, str | bytes | os.PathLike):
         return None
     program, *texts = map(os.fsdecode, args)
     if program != sys.executable:
         return None
-    return next((kind for kind in kinds if kind.takes(texts, session)), None)
+    return next((kind for kind in kinds if kind.takes(texts, environment, session)), None)
 
 
-def _imports_sglang(texts: Sequence[str], session: bool) -> bool:
-    return WORKER in texts or any(each.endswith(SCRIPTS) for each in texts)
+def _imports_sglang(texts: Sequence[str], environment: Mapping[str, str], session: bool) -> bool:
+    by_name = WORKER in texts or any(each.endswith(SCRIPTS) for each in texts)
+    return by_name or (OTHERS in environment and "tandem_executor.local.__main__" in texts)
 
 
-def _is_component(texts: Sequence[str], session: bool) -> bool:
-    """It is to serve: tests of how a component starts give it no session of its own."""
+def _is_component(texts: Sequence[str], environment: Mapping[str, str], session: bool) -> bool:
+    """It is to serve: tests of how a component starts give it no session of its own. Or it fuzzes
+    components.
+    """
     from tandem import launching
 
     if not session:
-        return False
+        return "--child" in texts and texts[0].endswith(FUZZING)
     programs = {launching.module_of(each.removeprefix("tandem_")) for each in COMPONENTS}
     script = launching.command("")[2]
     by_name = texts[0] == "-m" and f"{texts[1]}.__main__" in programs
@@ -231,9 +243,10 @@ def _ask(
         "session": session,
     }
     body = json.dumps(order).encode()
-    socket.send_fds(server, [len(body).to_bytes(_SIZE_BYTES)], list(descriptors.values()))
-    server.sendall(body)
-    return int.from_bytes(_exactly(server, _SIZE_BYTES))
+    with _ASKING:
+        socket.send_fds(server, [len(body).to_bytes(_SIZE_BYTES)], list(descriptors.values()))
+        server.sendall(body)
+        return int.from_bytes(_exactly(server, _SIZE_BYTES))
 
 
 def _exactly(server: socket.socket, size: int) -> bytes:
@@ -369,10 +382,11 @@ def _main(asked: socket.socket, modules: Sequence[str]) -> list[str]:
         ours, asked = socket.socketpair()
         if os.fork():
             asked.close()
-            _have_forked([Kind((), dict, (), _imports_sglang)], lambda _: ours)
             break
         ours.close()
         _serve_alone(asked)
+    if "sglang" in sys.modules:
+        _have_forked([Kind((), dict, (), _imports_sglang)], lambda _: ours)
     if find_spec("setproctitle"):
         setproctitle.setproctitle(" ".join(order["args"]))
     return args
