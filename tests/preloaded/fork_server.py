@@ -49,7 +49,7 @@ COMPONENTS = (
 )
 
 OTHERS = "IMPORTS_SGLANG"
-"""A variable of programs that import SGLang, though no argument says so."""
+"""A variable of programs that import SGLang or what SGLang imports, though no argument says so."""
 
 _SGLANG = ("sglang.srt.entrypoints.engine", "sglang.srt.managers.scheduler")
 _COMPONENTS = (
@@ -206,7 +206,7 @@ def _kind(
 
 def _imports_sglang(texts: Sequence[str], environment: Mapping[str, str], session: bool) -> bool:
     by_name = WORKER in texts or any(each.endswith(SCRIPTS) for each in texts)
-    return by_name or (OTHERS in environment and "tandem_executor.local.__main__" in texts)
+    return by_name or OTHERS in environment
 
 
 def _is_component(texts: Sequence[str], environment: Mapping[str, str], session: bool) -> bool:
