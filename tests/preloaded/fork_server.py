@@ -120,7 +120,7 @@ def _sglang_environment() -> dict[str, str]:
 
 
 def _components_environment() -> Callable[[], Mapping[str, str]]:
-    """That of now, before a test changes where modules are found."""
+    """The environment of now, before a test changes where modules are found."""
     now = {**os.environ, **_ONE_THREAD, "PYTHONUNBUFFERED": "1"}
     return lambda: now
 
@@ -143,7 +143,7 @@ def _server(kind: Kind) -> socket.socket:
 
 
 def _fits(kind: Kind, environment: Mapping[str, str]) -> bool:
-    """A server of this kind has imported with no other variable that is read then."""
+    """Whether a server of this kind has imported with the same variables that are read then."""
 
     def read(variables: Mapping[str, str]) -> set[tuple[str, str]]:
         found = variables.keys() - _FOUND_BY
@@ -210,8 +210,8 @@ def _imports_sglang(texts: Sequence[str], environment: Mapping[str, str], sessio
 
 
 def _is_component(texts: Sequence[str], environment: Mapping[str, str], session: bool) -> bool:
-    """It is to serve: tests of how a component starts give it no session of its own. Or it fuzzes
-    components.
+    """Whether a program is a component that is to serve, or fuzzes components. Tests of how a
+    component starts give the component no session of its own.
     """
     from tandem import launching
 
