@@ -60,7 +60,7 @@ _COMPONENTS = (
     "tandem_answers.parsing.families",
     "tandem_sim",
 )
-_READ = ("GRPC_", "LD_", "MALLOC_", "PYTHON")
+_READ = ("COVERAGE_", "GRPC_", "LD_", "MALLOC_", "PYTHON")
 _FOUND_BY = ("PYTHONPATH", "PYTHONUNBUFFERED")
 """Variables of Python's that a program has as it was given them, or that change nothing here."""
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
@@ -120,8 +120,11 @@ def _sglang_environment() -> dict[str, str]:
 
 
 def _components_environment() -> Callable[[], Mapping[str, str]]:
-    """The environment of now, before a test changes where modules are found."""
-    now = {**os.environ, **_ONE_THREAD, "PYTHONUNBUFFERED": "1"}
+    """The environment of now, before a test changes where modules are found. Where code is
+    measured, programs are started: coverage begins in a process as Python starts.
+    """
+    now = {name: value for name, value in os.environ.items() if "COVERAGE" not in name}
+    now |= {**_ONE_THREAD, "PYTHONUNBUFFERED": "1"}
     return lambda: now
 
 
