@@ -1,6 +1,6 @@
 """Processes that have imported what programs import, and fork programs that would import the same:
 SGLang takes 13 s of CPU time, and a worker imports SGLang twice, for itself and for its scheduler;
-a component of Tandem takes half a second, and tests start a thousand.
+a component of Tandem takes half a second, and a stack has four or more.
 
 `install` has programs forked that the process of the tests starts. By clone(2)'s CLONE_PARENT each
 becomes a child of the process that starts it. A program that imports SGLang has a fork server of
