@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import fork_server
+import httpx
 import pytest
 from hypothesis import HealthCheck, settings
 from rerun_failed import FailedRerun
@@ -68,6 +69,8 @@ def pytest_configure(config: pytest.Config) -> None:
             # with a handler that does nothing this process does, and they do not.
             signal.signal(number, lambda *_: None)
     _leave_out_models()
+    # Else a client of httpx reads all certificates that the machine trusts: 30 ms of CPU time.
+    httpx._transports.default.create_ssl_context = cache(httpx.create_ssl_context)
     fork_server.install()
     if hasattr(config, "workerinput"):
         return  # the process that started this one reports

@@ -11,11 +11,10 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 
 from tandem.cli.console import Console
 from tandem.errors import StartError
-from tandem.usercode.loader import load_entry_point
+from tandem.usercode.loader import entry_points, load_entry_point
 
 GROUP = "tandem.commands"
 
@@ -31,7 +30,7 @@ class Command:
 
 def kit_command(name: str) -> Command:
     """Raises StartError: no kit offers the command, several do, or the kit cannot be imported."""
-    if name not in metadata.entry_points(group=GROUP).names:
+    if name not in entry_points(GROUP).names:
         raise StartError(f"`tandem {name}` needs: pip install 'tandem-serving[tools]'")
     with _quiet():
         command: Command = load_entry_point(GROUP, name)

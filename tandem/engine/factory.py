@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from importlib import metadata
 from typing import Literal
 
 from tandem.engine.base import (
@@ -16,7 +15,7 @@ from tandem.engine.base import (
 )
 from tandem.errors import ConfigError, LoadError, StartError
 from tandem.logits.forms.workshop import FormPlan
-from tandem.usercode.loader import load_entry_point
+from tandem.usercode.loader import entry_points, load_entry_point
 
 GROUP = "tandem.engines"
 EngineName = Literal["sim", "sglang"]
@@ -73,7 +72,7 @@ def _fitting(name: EngineName, settings: EngineSettings) -> EngineKit:
 
 def _kit(name: EngineName) -> EngineKit:
     wanted = f"`make full` in a checkout, else pip install 'tandem-serving[{_EXTRAS[name]}]'"
-    if name not in metadata.entry_points(group=GROUP).names:
+    if name not in entry_points(GROUP).names:
         raise NotInstalledError(f"engine {name!r} is not installed: {wanted}")
     try:
         kit: EngineKit = load_entry_point(GROUP, name)

@@ -7,8 +7,10 @@ starts without what it was asked to run.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -57,22 +59,33 @@ def load_named(group: str, path: str) -> Any:
     return load_entry_point(group, path) if path.isidentifier() else load_object(path)
 
 
+def entry_points(group: str) -> metadata.EntryPoints:
+    """What installed packages offer in a group."""
+    return found_on(tuple(sys.path), group)
+
+
+@functools.cache
+def found_on(path: tuple[str, ...], group: str) -> metadata.EntryPoints:
+    """`entry_points`, looked for once in the folders of an import path: that reads a file of every
+    installed package.
+    """
+    return metadata.entry_points(group=group)
+
+
 def load_entry_point(group: str, name: str) -> Any:
     """What an installed package offers as entry point `name` of `group`.
 
     Raises LoadError: no package offers it, several do, or as load_object.
     """
-    points = metadata.entry_points(group=group, name=name)
-    found = {f"{point.module}:{point.attr}" for point in points}
+    points = entry_points(group)
+    found = {f"{point.module}:{point.attr}" for point in points if point.name == name}
     if len(found) == 1:
         return load_object(found.pop())
     if found:
         raise LoadError(
             f"several installed packages offer {name!r} as an entry point of the group {group}"
         )
-    known = (
-        ", ".join(sorted({point.name for point in metadata.entry_points(group=group)})) or "none"
-    )
+    known = ", ".join(sorted({point.name for point in points})) or "none"
     raise LoadError(
         f"no installed package offers {name!r} as an entry point of the group {group}; "
         f"there is {known}"

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from one_case import one_case
 from stacks import metric_sum
 
 from tandem.testing.sim_stack import SimStack, sim_stack
@@ -252,7 +253,7 @@ def test_a_time_budget_ends_a_request_with_what_it_has(executor: Executor) -> No
 
 
 @pytest.mark.promise("S2-069", "S2-070")
-@pytest.mark.parametrize(
+@one_case(
     ("fields", "word"),
     [
         ({"input_token_ids": []}, "prompt"),

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import fork_server
 import psutil
 import pytest
 from rfc_classifier import PolicyHook
@@ -114,8 +115,9 @@ def test_the_kv_cache_of_its_own_engine_fills_with_what_runs_and_empties_again(
 @pytest.mark.sglang
 @pytest.mark.timeout(900)
 def test_an_sglang_engine_of_its_own_answers_fills_its_cache_and_fails_what_it_had_when_it_dies(
-    model_path: Path, sglang: Served
+    model_path: Path, sglang: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(fork_server.OTHERS, "yes")
     config = ExecutorConfig(engine="sglang", engine_options={"max_total_tokens": CACHE_TOKENS})
     with nothing_left() as before, Executor(model_path, config) as own:
         answers_as_a_stack(own, sglang, disaggregated=False)

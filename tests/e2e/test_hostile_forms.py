@@ -32,6 +32,8 @@ pytestmark = [
 FIELDS = {"json_schema": "guided_json", "regex": "guided_regex", "ebnf": "guided_grammar"}
 LONGEST_SECONDS = 40.0
 """A form has 30 s by the clock, and what it costs beside that is little."""
+PAUSE_SECONDS = 0.1
+"""Between two streams beside the forms, which would take all CPU time that the forms leave."""
 PROBE: dict[str, Any] = {
     "model": MODEL,
     "prompt": "The for statement is used to",
@@ -107,6 +109,7 @@ async def _streams_beside(client: httpx.AsyncClient, url: str) -> AsyncIterator[
         while not over.is_set():
             assert await _stream_text(client, url) == alone
             count += 1
+            await asyncio.sleep(PAUSE_SECONDS)
         return count
 
     task = asyncio.create_task(streams())

@@ -1,11 +1,12 @@
-"""A process that has imported SGLang, and forks programs that would import SGLang too: the import
-takes 13 s of CPU time, and a worker makes it twice, for itself and for its scheduler.
+"""Processes that have imported what programs import, and fork programs that would import the same:
+SGLang takes 13 s of CPU time, and a worker imports SGLang twice, for itself and for its scheduler;
+a component of Tandem takes half a second, and a stack has four or more.
 
 `install` has programs forked that the process of the tests starts. By clone(2)'s CLONE_PARENT each
-becomes a child of the process that starts it, and each has a fork server of its own for its own
-children. So a program has the parent, arguments, environment and descriptors that it would have
-without a fork server. Not so its seed of hashes, nor whatever Python and the C library read when a
-program starts: those are the fork server's.
+becomes a child of the process that starts it. A program that imports SGLang has a fork server of
+its own for its own children. So a program has the parent, arguments, environment and descriptors
+that it would have without a fork server. Not so its seed of hashes, nor whatever Python and the C
+library read when a program starts: those are the fork server's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import atexit
 import builtins
 import ctypes
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -27,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing import util
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 WORKER = "--engine=sglang"
 SCRIPTS = (
@@ -37,7 +39,34 @@ SCRIPTS = (
     "prefix_events.py",
 )
 """How the names of tests' own programs end that import SGLang."""
+FUZZING = "fuzz/run.py"
+COMPONENTS = (
+    "tandem_frontend",
+    "tandem_router",
+    "tandem_prefill_worker",
+    "tandem_decode_worker",
+    "tandem_aggregated_worker",
+)
 
+OTHERS = "IMPORTS_SGLANG"
+"""A variable of programs that import SGLang or what SGLang imports, though no argument says so."""
+
+_SGLANG = ("sglang.srt.entrypoints.engine", "sglang.srt.managers.scheduler")
+_COMPONENTS = (
+    *(f"{component}.__main__" for component in COMPONENTS),
+    "jinja2.ext",
+    "uvicorn.lifespan.off",
+    "tandem_answers.dialects",
+    "tandem_answers.parsing.families",
+    "tandem_sim",
+)
+_READ = ("COVERAGE_", "GRPC_", "LD_", "MALLOC_", "PYTHON")
+_FOUND_BY = ("PYTHONPATH", "PYTHONUNBUFFERED")
+"""Variables of Python's that a program has as it was given them, or that change nothing here."""
+_ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
+"""A process of one thread can be forked."""
+
+_ASKING = threading.Lock()
 _CLONE: Final = {"x86_64": 56, "aarch64": 220}
 _CLONE_PARENT: Final = 0x8000
 _CLONE_CHILD_CLEARTID: Final = 0x200000
@@ -50,34 +79,63 @@ _FREE: Final = 1000
 """From here on are descriptors that nobody has."""
 
 
+class Kind(NamedTuple):
+    """Programs that import the same."""
+
+    imports: Sequence[str]
+    environment: Callable[[], Mapping[str, str]]
+    """What a fork server imports with."""
+    read: tuple[str, ...]
+    """How the names of variables begin that are read while it imports: a program for which one is
+    another is started.
+    """
+    takes: Callable[[Sequence[str], Mapping[str, str], bool], bool]
+    """Whether a program is of these, by its arguments, its environment, and by whether it leads a
+    session.
+    """
+
+
 def install() -> None:
-    """Where SGLang runs without a GPU, programs that would import it are forked from now on."""
-    can = os.uname().machine in _CLONE and _number_address() is not None
-    if can and find_spec("sglang") and find_spec("tandem_sglang_cpu"):
-        _have_forked(_server, _as_imported)
+    """Programs that would import what a fork server has imported are forked from now on: Tandem's
+    components, and where SGLang runs without a GPU what imports SGLang.
+    """
+    if os.uname().machine not in _CLONE or _number_address() is None:
+        return
+    kinds = [Kind(_COMPONENTS, _components_environment(), _READ, _is_component)]
+    if find_spec("sglang") and find_spec("tandem_sglang_cpu"):
+        kinds.insert(0, Kind(_SGLANG, _sglang_environment, ("SGLANG_",), _imports_sglang))
+    _have_forked(kinds, _server)
 
 
 @cache
-def _environment() -> dict[str, str]:
-    """What SGLang is imported with."""
+def _sglang_environment() -> dict[str, str]:
     from tandem_sglang import arguments
     from tandem_sglang.options import Options
 
     return {
         **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         **arguments.environment(Options(), host="127.0.0.1", device="cpu"),
-        "OPENBLAS_NUM_THREADS": "1",  # a process of one thread can be forked
+        **_ONE_THREAD,
     }
 
 
+def _components_environment() -> Callable[[], Mapping[str, str]]:
+    """The environment of now, before a test changes where modules are found. Where code is
+    measured, programs are started: coverage begins in a process as Python starts.
+    """
+    now = {name: value for name, value in os.environ.items() if "COVERAGE" not in name}
+    now |= {**_ONE_THREAD, "PYTHONUNBUFFERED": "1"}
+    return lambda: now
+
+
 @cache
-def _server() -> socket.socket:
+def _server(kind: Kind) -> socket.socket:
     """The fork server of the process of the tests. Its socket's end is its own."""
     ours, theirs = socket.socketpair()
     with theirs:
         started = subprocess.Popen(
-            [sys.executable, "-P", __file__, str(theirs.fileno())],
-            env=_environment(),
+            [sys.executable, "-P", __file__, str(theirs.fileno()), *kind.imports],
+            env=kind.environment(),
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
@@ -87,15 +145,17 @@ def _server() -> socket.socket:
     return ours
 
 
-def _as_imported(environment: Mapping[str, str]) -> bool:
-    """SGLang would read nothing else there when it is imported."""
-    given = {name: value for name, value in environment.items() if name.startswith("SGLANG_")}
-    return given.items() <= _environment().items()
+def _fits(kind: Kind, environment: Mapping[str, str]) -> bool:
+    """Whether a server of this kind has imported with the same variables that are read then."""
+
+    def read(variables: Mapping[str, str]) -> set[tuple[str, str]]:
+        found = variables.keys() - _FOUND_BY
+        return {(name, variables[name]) for name in found if name.startswith(kind.read)}
+
+    return read(environment) <= read(kind.environment())
 
 
-def _have_forked(
-    server: Callable[[], socket.socket], fits: Callable[[Mapping[str, str]], bool]
-) -> None:
+def _have_forked(kinds: Sequence[Kind], server: Callable[[Kind], socket.socket]) -> None:
     """What this process starts with subprocess and with multiprocessing is forked by a server. Not
     with subprocess, where the environment does not fit.
     """
@@ -105,14 +165,15 @@ def _have_forked(
         def _execute_child(self, args: Any, *more: Any) -> None:
             """Sets `pid`, and closes the child's ends of pipes, as what it takes the place of."""
             _, _, _, passed, folder, environment, _, _, _, *pipes = more[:15]
+            *_, session, _ = more
             given = os.environ if environment is None else environment
-            if not (_imports_sglang(args) and fits(given)):
+            kind = _kind(kinds, args, given, session=session)
+            if kind is None or not _fits(kind, given):
                 super()._execute_child(args, *more)
                 return
-            *_, session, _ = more
             ends = {0: pipes[0], 1: pipes[3], 2: pipes[5]}
             self.pid = _ask(
-                server(),
+                server(kind),
                 args,
                 {number: number if end == -1 else end for number, end in ends.items()}
                 | {number: number for number in passed},
@@ -128,18 +189,41 @@ def _have_forked(
             os.fsencode, args
         ):
             return spawn(path, args, passed)
-        return _ask(server(), args, {number: number for number in (0, 1, 2, *passed)})
+        return _ask(server(kinds[0]), args, {number: number for number in (0, 1, 2, *passed)})
 
     subprocess.Popen = Popen  # type: ignore[misc]
     util.spawnv_passfds = spawned
 
 
-def _imports_sglang(args: Any) -> bool:
+def _kind(
+    kinds: Iterable[Kind], args: Any, environment: Mapping[str, str], *, session: bool
+) -> Kind | None:
+    """Of which kind a program is; None: of none, it is started."""
     if isinstance(args, str | bytes | os.PathLike):
-        return False
+        return None
     program, *texts = map(os.fsdecode, args)
-    script = any(each.endswith(SCRIPTS) for each in texts)
-    return program == sys.executable and (script or WORKER in texts)
+    if program != sys.executable:
+        return None
+    return next((kind for kind in kinds if kind.takes(texts, environment, session)), None)
+
+
+def _imports_sglang(texts: Sequence[str], environment: Mapping[str, str], session: bool) -> bool:
+    by_name = WORKER in texts or any(each.endswith(SCRIPTS) for each in texts)
+    return by_name or OTHERS in environment
+
+
+def _is_component(texts: Sequence[str], environment: Mapping[str, str], session: bool) -> bool:
+    """Whether a program is a component that is to serve, or fuzzes components. Tests of how a
+    component starts give the component no session of its own.
+    """
+    from tandem import launching
+
+    if not session:
+        return "--child" in texts and texts[0].endswith(FUZZING)
+    programs = {launching.module_of(each.removeprefix("tandem_")) for each in COMPONENTS}
+    script = launching.command("")[2]
+    by_name = texts[0] == "-m" and f"{texts[1]}.__main__" in programs
+    return by_name or (script in texts and not programs.isdisjoint(texts[:4]))
 
 
 def _ask(
@@ -162,9 +246,10 @@ def _ask(
         "session": session,
     }
     body = json.dumps(order).encode()
-    socket.send_fds(server, [len(body).to_bytes(_SIZE_BYTES)], list(descriptors.values()))
-    server.sendall(body)
-    return int.from_bytes(_exactly(server, _SIZE_BYTES))
+    with _ASKING:
+        socket.send_fds(server, [len(body).to_bytes(_SIZE_BYTES)], list(descriptors.values()))
+        server.sendall(body)
+        return int.from_bytes(_exactly(server, _SIZE_BYTES))
 
 
 def _exactly(server: socket.socket, size: int) -> bytes:
@@ -279,31 +364,38 @@ def _run(args: Sequence[str]) -> None:
         runpy.run_path(kind, run_name="__main__")
 
 
-def _main() -> list[str]:
+def _main(asked: socket.socket, modules: Sequence[str]) -> list[str]:
     """Returns in each process that is to run a program: its arguments."""
     with warnings.catch_warnings(action="ignore"):
-        import sglang.srt.entrypoints.engine
-        import sglang.srt.managers.scheduler  # noqa: F401
-    import setproctitle
+        for module in modules:
+            importlib.import_module(module)
+    if find_spec("setproctitle"):
+        import setproctitle
 
-    setproctitle.getproctitle()  # finds the place of titles, before the environment moves
-    path = list(sys.path)
+        setproctitle.getproctitle()  # finds the place of titles, before the environment moves
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    path = [each for each in sys.path if each not in given]
     gc.collect()
     gc.freeze()
-    asked = socket.socket(fileno=int(sys.argv[1]))
     while True:
         order = _serve(asked)
         args = _become(order, path)
+        if "sglang" not in sys.modules:
+            break
         ours, asked = socket.socketpair()
         if os.fork():
             asked.close()
             break
         ours.close()
         _serve_alone(asked)
-    setproctitle.setproctitle(" ".join(order["args"]))
-    _have_forked(lambda: ours, lambda _: True)
+    if "sglang" in sys.modules:
+        _have_forked([Kind((), dict, (), _imports_sglang)], lambda _: ours)
+    if find_spec("setproctitle"):
+        setproctitle.setproctitle(" ".join(order["args"]))
     return args
 
 
 if __name__ == "__main__":
-    _run(_main())
+    # A component's module is imported, and is a program that is run.
+    warnings.filterwarnings("ignore", "'[a-z_.]+' found in sys.modules", RuntimeWarning)
+    _run(_main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]))

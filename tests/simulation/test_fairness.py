@@ -10,7 +10,7 @@ import pytest
 from simulated.crowd import Crowd, Demand
 
 SLOTS, KEYS = 16, 4
-SEEDS = range(4)
+SEEDS = range(2)
 SHARE = SLOTS / KEYS
 """Slots of each key."""
 

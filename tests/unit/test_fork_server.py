@@ -12,6 +12,8 @@ from typing import Any
 import fork_server
 import pytest
 
+from tandem import launching
+
 SCRIPT = Path(fork_server.__file__).with_name("forked_side.py")
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(200)]
 
@@ -55,3 +57,40 @@ def test_a_forked_program_sees_what_a_started_one_sees(tmp_path: Path, session: 
         "threads": 1,
         "cpu_clock": True,
     }
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        launching.command(launching.module_of("router"), "--print-config"),
+        [sys.executable, "-m", "tandem_router", "--print-config"],
+    ],
+    ids=["as a stack starts it", "by its name"],
+)
+def test_a_forked_component_says_what_a_started_one_says(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forked: list[Any] = []
+    ask = fork_server._ask
+    monkeypatch.setattr(
+        fork_server, "_ask", lambda *asked, **more: forked.append(asked[1]) or ask(*asked, **more)
+    )
+
+    def shown(*, session: bool = True, **environment: str) -> tuple[int, str, str]:
+        ended = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "TANDEM_LISTEN": "127.0.0.1:7", **environment},
+            start_new_session=session,
+            check=False,
+        )
+        return ended.returncode, ended.stdout, ended.stderr
+
+    first = shown()
+    assert forked == [command]
+    assert (first[0], first[2]) == (0, "")
+    assert "listen: 127.0.0.1:7" in first[1]
+    assert shown(GRPC_NOT_AS_IMPORTED="1") == shown(session=False) == first
+    assert forked == [command]

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import DecodeError, Message
+from one_case import one_case
 from prometheus_client import CollectorRegistry
 from router_messages import told
 from simulated import submits
@@ -137,8 +138,8 @@ def description(phase: int) -> worker_pb2.WorkerDescription:
 
 
 def cases(example: Message) -> Any:
-    return pytest.mark.parametrize(
-        "message", [pytest.param(case, id=name) for name, case in extremes(example)]
+    return one_case(
+        "message", lambda: (pytest.param(case, id=name) for name, case in extremes(example))
     )
 
 
@@ -233,8 +234,7 @@ class Router:
 _NOTHING = router_pb2.RouterMessage()
 
 
-@pytest.fixture
-async def router() -> Router:
+async def standing() -> Router:
     router = Router()
     await router.stand()
     return router
@@ -245,7 +245,8 @@ async def router() -> Router:
         submit=[SUBMIT], cancel=[9], complaint=[router_pb2.Complaint(worker=1, fault="f")]
     )
 )
-async def test_a_frontend_s_fields_cost_its_own(router: Router, message: Message) -> None:
+async def test_a_frontend_s_fields_cost_its_own(message: Message) -> None:
+    router = await standing()
     servicer = RouterServicer(router.config, router.relay, router.workers)
     link = FrontendLink(1_000_000, ByteBudget())
     number = router.relay.frontend_up(link)
@@ -261,8 +262,9 @@ async def test_a_frontend_s_fields_cost_its_own(router: Router, message: Message
 
 
 @cases(VOUCHER)
-async def test_a_voucher_s_fields_cost_its_own_request(router: Router, message: Any) -> None:
+async def test_a_voucher_s_fields_cost_its_own_request(message: Any) -> None:
     """Also where a router that was taken over has signed it."""
+    router = await standing()
     content = message.SerializeToString()
     signature = router.vouchers._signature(content)
     signed = common_pb2.SignedVoucher(voucher=content, signature=signature)
@@ -270,8 +272,8 @@ async def test_a_voucher_s_fields_cost_its_own_request(router: Router, message: 
 
 
 @cases(common_pb2.SignedVoucher(voucher=b"v", signature=b"s"))
-async def test_what_is_no_voucher_costs_its_own_request(router: Router, message: Any) -> None:
-    await use_voucher(router, message.SerializeToString())
+async def test_what_is_no_voucher_costs_its_own_request(message: Any) -> None:
+    await use_voucher(await standing(), message.SerializeToString())
 
 
 async def use_voucher(router: Router, voucher: bytes) -> None:
@@ -286,7 +288,8 @@ async def use_voucher(router: Router, voucher: bytes) -> None:
 
 
 @cases(router_pb2.GenerateRequest(task=TASK, n=1, timeout_ms=9000))
-async def test_a_caller_s_fields_cost_its_own_call(router: Router, message: Any) -> None:
+async def test_a_caller_s_fields_cost_its_own_call(message: Any) -> None:
+    router = await standing()
     answers = generate.Answers(1, 1_000, ByteBudget())
     number = router.relay.frontend_up(answers)
     try:
@@ -307,9 +310,8 @@ async def test_a_caller_s_fields_cost_its_own_call(router: Router, message: Any)
 
 @pytest.mark.parametrize("phase", [1, 2])
 @cases(description(1))
-async def test_a_worker_s_description_costs_its_own_stream(
-    router: Router, message: Any, phase: int
-) -> None:
+async def test_a_worker_s_description_costs_its_own_stream(message: Any, phase: int) -> None:
+    router = await standing()
     if message.phase == 1:
         message = type(message).FromString(message.SerializeToString())
         message.phase = phase
@@ -335,8 +337,7 @@ async def test_a_worker_s_frames_cost_its_own_legs(event: dict[str, Any]) -> Non
         load=LOAD,
     )
     for name, case in extremes(frame):
-        router = Router()
-        await router.stand()
+        router = await standing()
         try:
             await router.connect(Phase.DECODE, description(2), case)
             await router.bystander_goes_on()

@@ -7,11 +7,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import NamedTuple, Protocol, TypeAlias
 
 from tandem.errors import ConfigError
-from tandem.usercode.loader import load_entry_point
+from tandem.usercode.loader import entry_points, load_entry_point
 
 GROUP = "tandem.answer_parsers"
 
@@ -180,7 +179,7 @@ class ModelFamilies:
 def offered() -> Sequence[ModelFamilies]:
     """The families of all installed packages, in the order of their entry points' names. Raises
     LoadError, and ConfigError where no package offers any."""
-    names = sorted(metadata.entry_points(group=GROUP).names)
+    names = sorted(entry_points(GROUP).names)
     if not names:
         raise ConfigError(
             "No installed package knows how models write reasoning and calls: pip install"

@@ -8,14 +8,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from tandem.errors import LoadError, RequestError, TandemError
 from tandem.upstream.answer import Finish, Row
-from tandem.usercode.loader import load_entry_point
+from tandem.usercode.loader import entry_points, load_entry_point
 from tandem_frontend.http import errors as http_errors
 from tandem_frontend.openai import answers, shapes
 from tandem_frontend.openai.answers import Report, Usage
@@ -231,7 +230,7 @@ def spoken() -> tuple[Dialect, ...]:
     """All dialects of this installation. Raises LoadError, also where two of them offer the same
     path or endpoint.
     """
-    names = sorted(metadata.entry_points(group=GROUP).names)
+    names = sorted(entry_points(GROUP).names)
     offered = (each for name in names for each in load_entry_point(GROUP, name))
     dialects = (CHAT, COMPLETION, *offered)
     places = [place for each in dialects for place in (each, each.counting) if place is not None]

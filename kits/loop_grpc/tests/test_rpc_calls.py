@@ -14,6 +14,7 @@ import grpc.aio
 import pytest
 from echo_service import KINDS, MOST_BYTES, Echo, Stub, open_channel, serving
 from go_end import GO
+from one_case import one_case
 
 from tandem_loop_grpc.stream import WINDOW
 
@@ -47,7 +48,7 @@ async def refused(call: Any) -> grpc.aio.AioRpcError:
 
 
 @pytest.mark.promise("S5-445")
-@pytest.mark.parametrize("size", [0, 1, *range(16_370, 16_385), 70_000, WINDOW + 1, MOST_BYTES - 9])
+@one_case("size", [0, 1, *range(16_370, 16_385), 70_000, WINDOW + 1, MOST_BYTES - 9])
 async def test_a_message_of_any_size_arrives(stub: Stub, size: int) -> None:
     message = bytes(itertools.islice(itertools.cycle(range(251)), size))
     assert await stub.one(message, timeout=PATIENCE) == message

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import ConfigError
+from tandem.usercode import loader
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai import answer_parsers, model_family
 from tandem_frontend.openai.answer_parsers import GROUP, ModelFamilies, Thinking
@@ -27,9 +28,12 @@ OFFERED = ModelFamilies(
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    answer_parsers.offered.cache_clear()
+    cached = (loader.found_on, answer_parsers.offered)
+    for each in cached:
+        each.cache_clear()
     yield
-    answer_parsers.offered.cache_clear()
+    for each in cached:
+        each.cache_clear()
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, *points: metadata.EntryPoint) -> None:

@@ -12,6 +12,7 @@ import pytest
 from harness import MODEL, Start, error_of, say_hello
 
 from tandem.errors import LoadError
+from tandem.usercode import loader
 from tandem_frontend.openai import answers, dialects, docs_page, openapi
 from tandem_frontend.openai.dialects import CHAT, COMPLETION, GROUP, Counting, Dialect, ErrorShape
 from tandem_frontend.openai.reading import bodies
@@ -54,7 +55,7 @@ OFFERED = (
 @pytest.fixture(autouse=True)
 def _offered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The one dialect above is all that installed packages offer."""
-    cached = (dialects.spoken, dialects.by_endpoint, bodies._dropped)
+    cached = (loader.found_on, dialects.spoken, dialects.by_endpoint, bodies._dropped)
     pages = (openapi.describe, openapi.document, docs_page.page)
     points = metadata.EntryPoints([metadata.EntryPoint("own", f"{__name__}:OFFERED", GROUP)])
     found = metadata.entry_points

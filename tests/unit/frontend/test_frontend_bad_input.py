@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from harness import CHAT, COMPLETION, PATIENCE, Harness, error_of, request_bytes, say_hello, serving
+from one_case import one_case
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 MESSAGE = {"role": "user", "content": "x"}
@@ -118,7 +119,7 @@ BAD_CHATS: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.promise("S6-140")
-@pytest.mark.parametrize(("fields", "param"), BAD_CHATS, ids=lambda v: str(v)[:60])
+@one_case(("fields", "param"), BAD_CHATS, ids=lambda v: str(v)[:60])
 async def test_a_bad_field_is_refused_by_name(
     shared: Harness, fields: dict[str, Any], param: str
 ) -> None:
@@ -135,7 +136,7 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.promise("S6-140")
-@pytest.mark.parametrize(("fields", "param"), UNSUPPORTED, ids=lambda v: str(v)[:60])
+@one_case(("fields", "param"), UNSUPPORTED, ids=lambda v: str(v)[:60])
 async def test_what_is_not_offered_is_refused_and_never_ignored(
     shared: Harness, fields: dict[str, Any], param: str
 ) -> None:
@@ -163,7 +164,7 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], tuple[int, str, str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "error"), BAD_COMPLETIONS, ids=lambda v: str(v)[:60])
+@one_case(("fields", "error"), BAD_COMPLETIONS, ids=lambda v: str(v)[:60])
 async def test_a_bad_completion_is_refused_by_name(
     shared: Harness, fields: dict[str, Any], error: tuple[int, str, str]
 ) -> None:
@@ -187,7 +188,7 @@ BODIES = {
 
 
 @pytest.mark.promise("S6-140")
-@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+@one_case("body", [pytest.param(body, id=name) for name, body in BODIES.items()])
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"]
 )

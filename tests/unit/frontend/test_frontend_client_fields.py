@@ -12,6 +12,7 @@ import pytest
 import pytest_asyncio
 from fake_router import Reply
 from harness import CHAT, Harness, error_of, say_hello, serving
+from one_case import one_case
 from openai.types.chat import ChatCompletionMessage
 
 from tandem.v1 import common_pb2
@@ -176,7 +177,7 @@ async def test_null_means_the_default_in_every_known_field(strict: Harness) -> N
 
 
 @pytest.mark.promise("S6-301")
-@pytest.mark.parametrize(("name", "value"), HARMLESS, ids=lambda v: str(v)[:40])
+@one_case(("name", "value"), HARMLESS, ids=lambda v: str(v)[:40])
 async def test_a_value_that_asks_for_what_is_done_anyway_is_accepted(
     strict: Harness, name: str, value: Any
 ) -> None:

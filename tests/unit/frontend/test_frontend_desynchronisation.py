@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 from harness import PATIENCE, Harness, say_hello, serving
+from one_case import one_case
 from proxies import PROXIES, Programs, proxying
 from test_frontend_parsing import (
     BODIES,
@@ -106,7 +107,7 @@ ATTACKS: dict[str, bytes] = {
 
 
 @pytest.mark.promise("S6-134")
-@pytest.mark.parametrize("name", ATTACKS)
+@one_case("name", ATTACKS)
 @pytest.mark.parametrize("cut", ["whole", "head first"])
 async def test_what_one_client_sent_draws_one_answer_and_never_anothers(
     frontend: Harness, name: str, cut: str

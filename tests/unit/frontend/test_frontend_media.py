@@ -11,6 +11,7 @@ import pytest
 import pytest_asyncio
 from fake_router import Reply
 from harness import MODEL, Harness, error_of, say_hello, serving
+from one_case import one_case
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 LISTENER = socket.create_server(("127.0.0.1", 0))
@@ -78,8 +79,8 @@ def _output(part: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.promise("S6-380")
-@pytest.mark.parametrize("part", PARTS, ids=lambda part: "-".join(map(str, part))[:40])
-@pytest.mark.parametrize("stream", [False, True])
+@one_case("part", PARTS, ids=lambda part: "-".join(map(str, part))[:40])
+@one_case("stream", [False, True])
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [

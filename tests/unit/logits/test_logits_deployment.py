@@ -19,6 +19,7 @@ from tandem.logits.registry import Registry
 from tandem.logits.settings import parse
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.text.tokenizer import Tokenizer
+from tandem.usercode import loader
 from tandem.usercode.deadline import WATCH, Watch
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.config import WorkerConfig
@@ -99,7 +100,7 @@ def test_two_distributions_with_one_name_are_refused(
         metadata.EntryPoint("style", f"{module}:Style", "tandem.logits_processors")
         for module in ("one", "two")
     ]
-    monkeypatch.setattr(metadata, "entry_points", lambda **_: points)
+    monkeypatch.setattr(loader, "entry_points", lambda _: points)
     with pytest.raises(LoadError, match="several installed packages"):
         Registry.from_settings(parse({"style": {}}))
 

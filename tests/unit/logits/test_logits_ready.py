@@ -8,6 +8,7 @@ from typing import Any
 import numpy
 import pytest
 from logits_bench import EOS, MODEL, Given, Library, generate, plain, rows, state_of
+from one_case import one_case
 
 from tandem.errors import InvalidRequestError
 from tandem.logits import Model, TokenHistory
@@ -46,7 +47,7 @@ def test_every_ready_made_processor_has_an_example_here() -> None:
 
 
 @pytest.mark.promise("S3-096")
-@pytest.mark.parametrize("name", EXAMPLES)
+@one_case("name", EXAMPLES)
 def test_the_tokens_are_the_same_on_numpy_and_torch(name: str) -> None:
     first = generate(state_of((name, EXAMPLES[name])), "numpy")
     assert generate(state_of((name, EXAMPLES[name])), "torch") == first
@@ -54,7 +55,7 @@ def test_the_tokens_are_the_same_on_numpy_and_torch(name: str) -> None:
 
 
 @pytest.mark.promise("S1-051", "S1-052")
-@pytest.mark.parametrize("name", EXAMPLES)
+@one_case("name", EXAMPLES)
 def test_a_fresh_processor_at_any_position_goes_on_as_the_first_would(
     name: str, library: Library
 ) -> None:
@@ -67,7 +68,7 @@ def test_a_fresh_processor_at_any_position_goes_on_as_the_first_would(
         assert int(row.argmax()) == token
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@one_case("name", EXAMPLES)
 def test_a_repeated_position_and_one_before_it_change_nothing(name: str, library: Library) -> None:
     """As after a retraction, or where an engine samples again."""
     whole = generate(state_of((name, EXAMPLES[name])), library)
@@ -79,7 +80,7 @@ def test_a_repeated_position_and_one_before_it_change_nothing(name: str, library
         assert int(row.argmax()) == whole[position]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@one_case("name", EXAMPLES)
 def test_many_rows_together_are_edited_as_each_alone(name: str, library: Library) -> None:
     history = generate(state_of((name, EXAMPLES[name])), library)
     lengths = [0, 1, 2, len(history) - 1]
@@ -96,7 +97,7 @@ SURE = {"forced_sequence", "forced_prefix", "bias", "max_new_tokens", "thinking_
 SURE |= {"stop_at_sentence", "watermark"}
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@one_case("name", EXAMPLES)
 def test_only_what_cannot_take_the_last_token_says_that_it_left_one(
     name: str, library: Library
 ) -> None:
