@@ -1502,6 +1502,38 @@ PROMISES: tuple[Promise, ...] = (
         "check finds it, and prompts of the model are tokenised as a whole from then on.",
         ours=True,
     ),
+    Promise(
+        "S5-650",
+        "Given a completion with texts that begin as earlier prompts of its tenant, several in one "
+        "body too, then only the rest is tokenised, and tokens and blocks are those of each whole "
+        "prompt, with what the tokenizer puts around it.",
+        ours=True,
+    ),
+    Promise(
+        "S5-651",
+        "Given 80 large bodies of one key at once, then all are read, below the event loop's "
+        "priority, and another key's body waits for those being read and one more, a small one for "
+        "none.",
+        ours=True,
+    ),
+    Promise(
+        "S5-652",
+        "Given a body whose process is killed, then its own request alone fails, and what waits "
+        "for that process is read by the next.",
+        ours=True,
+    ),
+    Promise(
+        "S5-653",
+        "Given 10,000 sessions of many tenants, then the store of earlier prompts stays within its "
+        "setting, and takes no more memory than its gauge says.",
+        ours=True,
+    ),
+    Promise(
+        "S5-654",
+        "Given bodies that wait to be read at frontends, then autoscalers that are told a target "
+        "for it add frontends, and an alert tells of it.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -31,9 +30,9 @@ from tandem_frontend.openai.forced import behind_thought, form_with_calls
 from tandem_frontend.openai.formats import Form, form_of
 from tandem_frontend.openai.limits import Limits
 from tandem_frontend.openai.nvext import KvHints
-from tandem_frontend.openai.prefixes import Prefixes, ReadText
-from tandem_frontend.openai.prefixes import read as read_text
+from tandem_frontend.openai.prefixes import Prefixes
 from tandem_frontend.openai.processors import processors_of
+from tandem_frontend.openai.prompts import Cache, PromptMaker
 from tandem_frontend.openai.requests import (
     MAX_LOGIT_BIASES,
     NO_SEED,
@@ -48,16 +47,6 @@ from tandem_frontend.openai.requests import (
 from tandem_frontend.openai.thought import Thought
 from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.openai.tools import AskedTools, asked_tools
-
-_DEFAULT_COMPLETION_TOKENS = 16
-"""OpenAI's default for plain completions. A chat may use all that is left of the context."""
-
-
-class _Cache(NamedTuple):
-    """Which cached prefixes a request may use."""
-
-    cache_salt: str
-    lora_adapter: str
 
 
 class Preprocessor:
@@ -109,26 +98,26 @@ class Preprocessor:
     ) -> Asked:
         """`id` is what the answer will be called. `grant` is of the key it came with, and `salt`
         its prefix cache's; None: no key was asked. `lora_adapter`: of the model, that it asks for.
-        `prefixes`: what is known of a chat's prompt; None: the prompt is read in one go.
+        `prefixes`: what is known of the prompts; None: each is read in one go.
         """
         limits = self._limits_of(served)
         self._check_common(request)
         if grant is not None:
             self._check_allowed(request, grant)
         shared = "" if self._config.share_prefix_cache else salt
-        cache = _Cache(_salt(request, shared), lora_adapter)
-        parsing, tools, thought, read = None, None, None, None
+        cache = Cache(_salt(request, shared), lora_adapter)
+        maker = PromptMaker(self._tokenizer, limits, self._config.model_name, cache, prefixes)
+        parsing, tools, thought = None, None, None
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
             text = self.chat_text(request.messages, request, tools)
             thought = self._chats.thought(request, text)
             parsing = self._chats.parsing(request, tools, thought)
-            prompt, read = self._chat_prompt(request, text, limits, cache, prefixes)
-            prompts = [prompt]
+            prompts, read = maker.of_chat(request, text)
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             of_prompt = request.prompt_logprobs
         else:
-            prompts = self._completion_prompts(request, limits, cache)
+            prompts, read = maker.of_completion(request, most=self._config.max_choices)
             logprobs = request.logprobs
             of_prompt = _of_prompt(request)
         form = form_with_calls(tools, parsing, form_of(request), ends=self._ends)
@@ -145,9 +134,7 @@ class Preprocessor:
             grant=grant,
             cache=cache,
         )
-        if read is None:
-            return asked
-        return msgspec.structs.replace(asked, segments=read.segments, differs=read.differs)
+        return msgspec.structs.replace(asked, read=tuple(read)) if any(read) else asked
 
     def _limits_of(self, served: router_pb2.ServedModel) -> Limits:
         """The limits of `served`, which is one message for request after request until routers say
@@ -188,67 +175,6 @@ class Preprocessor:
                 f" {self._config.max_prompt_logprobs} are offered",
                 param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
             )
-
-    def _chat_prompt(
-        self,
-        request: ChatRequest,
-        text: str,
-        limits: Limits,
-        cache: _Cache,
-        prefixes: Prefixes | None,
-    ) -> tuple[Prompt, ReadText | None]:
-        """The prompt, or its length alone and what was read of the text that `prefixes` knows."""
-        if request.top_logprobs and not request.logprobs:
-            raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
-        asked = _same(request.max_completion_tokens, request.max_tokens)
-        limits.check_text(text, param="messages")
-        read, model = None, self._config.model_name
-        if prefixes is not None and not request.return_token_ids:
-            read = read_text(self._tokenizer, text, prefixes, model=model, **cache._asdict())
-        token_ids = [] if read else self._tokenizer.encode(text, add_special_tokens=False)
-        count = read.tokens if read else len(token_ids)
-        most = limits.max_tokens(count, asked, limits.context_length, param="messages")
-        if read:
-            return Prompt(tokens=count, max_tokens=most, task=b""), read
-        shows_ids = request.return_token_ids is True
-        whole = Prompt.of(token_ids, max_tokens=most, shows_ids=shows_ids, **cache._asdict())
-        return whole, None
-
-    def _completion_prompts(
-        self, request: CompletionRequest, limits: Limits, cache: _Cache
-    ) -> list[Prompt]:
-        if request.echo and request.detokenize is False:
-            raise UnsupportedError("`echo` is not offered without text", param="echo")
-        prompts = _prompts(request.prompt)
-        if len(prompts) * (request.n or 1) > self._config.max_choices:
-            raise InvalidRequestError(
-                f"At most {self._config.max_choices} choices (prompts times `n`) are offered",
-                param="prompt" if len(prompts) > 1 else "n",
-            )
-        return [self._prompt(request, limits, prompt, cache) for prompt in prompts]
-
-    def _prompt(
-        self, request: CompletionRequest, limits: Limits, prompt: str | list[int], cache: _Cache
-    ) -> Prompt:
-        if isinstance(prompt, str):
-            limits.check_text(prompt, param="prompt")
-            token_ids = self._tokenizer.encode(prompt, add_special_tokens=True) if prompt else []
-        else:
-            token_ids = prompt
-        max_tokens = limits.max_tokens(
-            len(token_ids), request.max_tokens, _DEFAULT_COMPLETION_TOKENS, param="prompt"
-        )
-        limits.check_token_ids(token_ids, param="prompt")
-        echo = None
-        if request.echo:
-            echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-        return Prompt.of(
-            token_ids,
-            max_tokens=max_tokens,
-            echo=echo,
-            shows_ids=request.return_token_ids is True,
-            **cache._asdict(),
-        )
 
     def _check_common(self, request: GenerationFields) -> None:
         config = self._config
@@ -304,7 +230,7 @@ class Preprocessor:
         id: str,
         trace_id: str,
         grant: Grant | None,
-        cache: _Cache,
+        cache: Cache,
     ) -> Asked:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
         if sampling.stop and parsing and (marks := parsing.thought_marks()):
@@ -350,7 +276,7 @@ class Preprocessor:
         parsing: Parsing | None,
         trace_id: str,
         grant: Grant | None,
-        cache: _Cache,
+        cache: Cache,
     ) -> common_pb2.Task:
         tandem = request.tandem
         return common_pb2.Task(
@@ -450,31 +376,3 @@ def _sampling(
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
-
-
-def _same(first: int | None, second: int | None) -> int | None:
-    if first is not None and second is not None and first != second:
-        raise InvalidRequestError(
-            "`max_tokens` and `max_completion_tokens` differ; give one of them", param="max_tokens"
-        )
-    return second if first is None else first
-
-
-def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
-    """A prompt is a text or token ids; a request has one of them or a list of one kind."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
-        raise InvalidRequestError("The prompt must not be empty", param="prompt")
-    texts = [item for item in prompt if isinstance(item, str)]
-    lists = [item for item in prompt if isinstance(item, list)]
-    if len(texts) == len(prompt):
-        return [*texts]
-    if len(lists) == len(prompt):
-        return [*lists]
-    token_ids = [item for item in prompt if isinstance(item, int)]
-    if len(token_ids) == len(prompt):
-        return [token_ids]
-    raise InvalidRequestError(
-        "`prompt` must hold only texts, only token ids, or only lists of token ids", param="prompt"
-    )
