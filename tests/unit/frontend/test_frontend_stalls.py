@@ -314,7 +314,7 @@ async def test_a_body_that_kills_its_process_costs_no_other_that_waits_for_it(
         others = [group.create_task(frontend.complete(user="x" * small)) for _ in range(8)]
     assert error_of(dear.result()) == (413, "request_too_large", None)
     assert [each.result().status_code for each in others] == [200] * 8
-    assert len(started) == processes + 1
+    assert 2 <= len(started) <= processes + 1
 
 
 @pytest.mark.promise("S6-185")

@@ -59,7 +59,7 @@ class SegmentNames(msgspec.Struct, frozen=True, tag=True):
 
 
 class Beginnings(msgspec.Struct, frozen=True, tag=True):
-    """What is known of each of these prompts."""
+    """The known beginnings of an order's prompts, one for each list of SegmentNames."""
 
     known: list[Known]
 
