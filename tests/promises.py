@@ -1530,8 +1530,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-654",
-        "Given bodies that wait to be read at frontends, then autoscalers that are told a target "
-        "for it add frontends, and an alert tells of it.",
+        "Given a target for bodies that wait to be read at frontends, then both kinds of autoscaler "
+        "scale the frontends by it.",
         ours=True,
     ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
