@@ -1530,8 +1530,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-654",
-        "Given a target for bodies that wait to be read at frontends, then both kinds of autoscaler "
-        "scale the frontends by it.",
+        "Given a target for bodies that wait at frontends, then both kinds of autoscaler scale the "
+        "frontends by it.",
         ours=True,
     ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
