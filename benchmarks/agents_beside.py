@@ -197,10 +197,11 @@ def main() -> None:
             prefix_cache_tokens=8 * long_turns.CONTEXT,
         ) as stack:
             address, rounds = stack.url.removeprefix("http://"), []
-            for number in range(-1, options.rounds):  # in the first, processes start
+            ask_agents(address, 8, options.tokens, -1, 0)  # processes start
+            for number in range(options.rounds):
                 rounds.append(asyncio.run(measure(address, pool, options, number)))
                 print(f"  round {number + 1} of {options.rounds} done", file=sys.stderr)
-    print(table(rounds[1:]))
+    print(table(rounds))
 
 
 if __name__ == "__main__":
