@@ -23,6 +23,7 @@ from tandem.logits.model import Model
 from tandem.metrics import DrainMetrics, HeldMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.v1 import worker_pb2
+from tandem.wire.prompt_chunks import ChunkMetrics, ChunkRoom
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.hook_metrics import classifier_metrics
 from tandem.worker.hooks import WorkerHooks
@@ -57,6 +58,8 @@ def families() -> Iterator[Metric]:
         HeldMetrics("frontend", ByteBudget()),
         HeldMetrics("router", ByteBudget()),
         HeldMetrics("worker", ByteBudget(), phase="decode"),
+        ChunkMetrics("router", ChunkRoom(0)),
+        ChunkMetrics("worker", ChunkRoom(0), phase="decode"),
     ):
         yield from held.collect()
     yield from SpanCollector(None).collect()

@@ -122,6 +122,7 @@ NAMES: Final = frozenset(
         "prefix_index_bytes",
         "prefix_store_mb",
         "priority_order",
+        "prompt_chunks_mb",
         "propagate_terminate",
         "read_memory_mb",
         "read_processes",

@@ -1532,6 +1532,16 @@ PROMISES: tuple[Promise, ...] = (
         "S5-654",
         "Given a target for bodies that wait at frontends, then both kinds of autoscaler scale the "
         "frontends by it.",
+        "S5-649",
+        "Given a prompt that begins as an earlier one of its stream, then only the rest travels, "
+        "and each worker is given the whole prompt, whatever is killed or forgotten meanwhile.",
+        ours=True,
+    ),
+    Promise(
+        "S5-665",
+        "Given random conversations with changed turns, tools, thoughts and halves of special "
+        "tokens, then each prompt has the same tokens and blocks with the store of earlier prompts "
+        "and without, or is refused alike.",
         ours=True,
     ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
@@ -2239,6 +2249,14 @@ PROMISES: tuple[Promise, ...] = (
         "S6-167",
         "Given a task or leg that cannot be, then the worker refuses it alone, trusting no "
         "check but its own.",
+        ours=True,
+    ),
+    Promise(
+        "S6-375",
+        "Given a message that names what no earlier prompt of its stream began with, or stands for "
+        "more than a message may hold, then its stream alone ends; and what streams keep of "
+        "prompts takes no more memory than `prompt_chunks_mb`, and serves no prompt of another "
+        "key.",
         ours=True,
     ),
     Promise(

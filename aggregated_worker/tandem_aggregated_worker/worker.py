@@ -24,6 +24,7 @@ from tandem.hooks.contract import Phase
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.wire import tls
+from tandem.wire.prompt_chunks import ChunkMetrics
 from tandem.wire.tls import PeerTls
 from tandem.worker.config import WorkerConfig, WorkerKind
 from tandem.worker.description import new_instance
@@ -61,7 +62,14 @@ class AggregatedWorker:
         self._budget = ByteBudget(config.max_held_bytes)
         self._endpoint = Endpoint(KIND, config, PeerTls.of(config), self._budget)
         self._instance = new_instance()
-        shared = Shared(self._endpoint, self._budget, self._instance, asyncio.Barrier(len(PHASES)))
+        self._chunk_room = config.chunk_room()
+        shared = Shared(
+            self._endpoint,
+            self._budget,
+            self._chunk_room,
+            self._instance,
+            asyncio.Barrier(len(PHASES)),
+        )
         engine = TwoFacedEngine(create)
         self._workers = {
             phase: Worker(phase, config, _LOAD[phase], tracer, create=engine.face, shared=shared)
@@ -137,6 +145,7 @@ class AggregatedWorker:
         for collector in (
             Merged(each.standing for each in self._workers.values()),
             metrics.HeldMetrics("worker", self._budget, phase="decode"),
+            ChunkMetrics("worker", self._chunk_room, phase="decode"),
             SpanCollector(self._tracer),
             ExpiryCollector(tls.files(self._config)),
         ):

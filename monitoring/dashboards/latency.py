@@ -122,6 +122,20 @@ _READING = Row(
         unit="bytes",
         width=8,
     ),
+    lines(
+        "Prompt tokens that did not travel",
+        (rate("tandem_router_known_prompt_tokens_total"), "to routers"),
+        (rate("tandem_worker_known_prompt_tokens_total"), "to workers"),
+        width=12,
+        note="Tokens a second; a router or worker knows them from an earlier prompt.",
+    ),
+    lines(
+        "Beginnings of prompts that are kept",
+        ("sum by (pod) (tandem_router_prompt_chunk_bytes)", "{{pod}}"),
+        ("sum by (pod) (tandem_worker_prompt_chunk_bytes)", "{{pod}}"),
+        unit="bytes",
+        width=12,
+    ),
 )
 DASHBOARD = Dashboard(
     name="latency",

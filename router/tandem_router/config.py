@@ -19,6 +19,7 @@ from tandem.wire.grpc import (
     REFLECTION_HELP,
     check_address,
 )
+from tandem.wire.prompt_chunks import CHUNKS_HELP, DEFAULT_MB
 from tandem_loop_grpc import connections
 
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
@@ -150,6 +151,7 @@ class RouterConfig:
         " it is given up. Set it well below the memory limit of the process.",
         at_least=_LEAST_HELD_BYTES,
     )
+    prompt_chunks_mb: int = setting(DEFAULT_MB, CHUNKS_HELP, at_least=0)
     client_logits_processors: tuple[str, ...] = setting(
         (),
         "Names of logits processors that requests may use: all that the frontends' setting of"

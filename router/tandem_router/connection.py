@@ -15,6 +15,7 @@ from tandem.errors import WorkerError
 from tandem.v1 import worker_pb2, worker_pb2_grpc
 from tandem.wire import faces
 from tandem.wire.grpc import open_channel
+from tandem.wire.prompt_chunks import SentChunks
 from tandem.wire.silence import Silence
 from tandem.wire.tls import PeerRole, PeerTls
 from tandem_router import translate
@@ -168,6 +169,7 @@ class WorkerConnection:
                 profile = await self._describe(stub)
                 if not self.is_listed:
                     return UNLISTED  # the core would give it what waits
+                link.chunks = SentChunks(frame.prompt_chunks)
                 self._begin(link, profile, frame.load)
 
                 def take(read: worker_pb2.WorkerFrame | None) -> str | None:

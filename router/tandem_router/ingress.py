@@ -9,6 +9,7 @@ from tandem import ids, prefix_blocks
 from tandem.errors import InvalidRequestError, RequestError
 from tandem.keys import MAX_NAME, MAX_WEIGHT
 from tandem.v1 import router_pb2
+from tandem.wire.prompt_chunks import Names
 from tandem_router.core import events
 from tandem_router.core.values import NOTHING, Voucher
 from tandem_router.permissions import Permissions
@@ -34,6 +35,7 @@ def read_submit(
     frontend: int,
     message: router_pb2.Submit,
     *,
+    chunk_names: Names = (),
     permissions: Permissions,
     vouchers: Vouchers | None = None,
     max_timeout_seconds: float,
@@ -41,8 +43,8 @@ def read_submit(
 ) -> events.Submit:
     """A request as the core takes it: with the error that it is to be refused with, where it is at
     fault. What is at fault itself is left out of the message, which is bounded in place.
-    `vouchers`: None where no phase runs alone. `tracing`: this router makes spans of the requests
-    that its frontends trace.
+    `chunk_names`: of the task's prompt. `vouchers`: None where no phase runs alone. `tracing`: this
+    router makes spans of the requests that its frontends trace.
     """
     fault: RequestError | None = None
     voucher: Voucher | None = None
@@ -67,13 +69,15 @@ def read_submit(
     message.tenant = message.tenant[:MAX_NAME]
     message.weight = min(max(1, message.weight), MAX_WEIGHT)
     blocks = prefix_blocks.unpacked(message.prompt_blocks)
-    for taken in ("task", "prompt_blocks", "voucher"):
+    for taken in ("task", "known_prompt", "prompt_blocks", "voucher"):
         message.ClearField(taken)
     message.DiscardUnknownFields()  # nobody counts their bytes
     own = router_pb2.Submit()  # else it would hold the memory of all that came beside it
     own.CopyFrom(message)
     first_span = ids.new_span_id() if tracing and own.parent_span else 0
-    return events.Submit(frontend, own, task, blocks, needs, voucher, first_span, fault)
+    return events.Submit(
+        frontend, own, task, blocks, needs, voucher, first_span, fault, chunk_names
+    )
 
 
 def slices(message: router_pb2.FrontendMessage) -> Iterator[Sequence[Item]]:

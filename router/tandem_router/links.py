@@ -16,6 +16,7 @@ from tandem.message_limits import MAX_KEPT_BYTES, fill_message
 from tandem.v1 import router_pb2, worker_pb2
 from tandem.wire import frames
 from tandem.wire.outbox import Outbox
+from tandem.wire.prompt_chunks import SentChunks
 from tandem_router import translate
 from tandem_router.core import actions
 from tandem_router.inspection import Inspection
@@ -106,9 +107,13 @@ class FrontendLink:
         max_backlog_bytes: int,
         budget: ByteBudget,
         *,
+        prompt_chunks: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`budget`: what waits because the frontend does not read takes of it."""
+        """`budget`: what waits because the frontend does not read takes of it. `prompt_chunks`: how
+        many chunks of its prompts are kept.
+        """
+        self._prompt_chunks = prompt_chunks
         self.outbox: Outbox[bytes] = Outbox(self._take)
         self.over = asyncio.Event()
         """Set to close the stream, with `failure` or in good order."""
@@ -240,6 +245,7 @@ class FrontendLink:
         if fleet is not None:
             message.fleet.CopyFrom(fleet)
             message.beat_ms = round(HEARTBEAT_SECONDS * 1000)
+            message.prompt_chunks = self._prompt_chunks
         return message.SerializeToString() or None
 
     def _take_some(self) -> tuple[list[frames.Part], list[router_pb2.SequenceEnd]]:
@@ -285,6 +291,8 @@ class WorkerLink:
         self.patience = Patience()
         self.keeps_tasks = True
         """A task that several legs run is said to this worker once."""
+        self.chunks = SentChunks()
+        """What the worker keeps of the prompts that went by the stream."""
         self._kept: dict[int, int] = {}
         """Sizes of the tasks that the worker keeps, by the number of the request."""
         self._kept_bytes = 0
@@ -359,21 +367,29 @@ class WorkerLink:
     def _take_starts(self, command: worker_pb2.WorkerCommand) -> None:
         """As many of the first as make a message, with the tasks that they need."""
         starts, size = command.start, 0
+        own: list[tuple[worker_pb2.StartLeg, actions.StartLeg]] = []
         while self._starts and size < MESSAGE_BYTES and len(starts) < MOST_ITEMS:
             action = self._starts.popleft()
-            start = action.command
+            start = starts.add()
+            start.CopyFrom(action.command)
             size += _ITEM_BYTES + len(start.task)
             if not (action.request and self._keeps(action)):
-                start.task = action.task + start.task
+                own.append((start, action))
                 size += len(action.task)
             else:
                 start.kept_task = action.request
                 if action.request not in self._kept:
                     self._kept[action.request] = len(action.task)
                     self._kept_bytes += len(action.task)
-                    command.keep.add(number=action.request, task=action.task)
+                    self._keep(command, action)
                     size += len(action.task)
-            starts.append(start)
+        for start, action in own:  # the worker reads what is kept first
+            start.known_prompt, task = self.chunks.shorten(action.task, action.chunk_names)
+            start.task = task + start.task
+
+    def _keep(self, command: worker_pb2.WorkerCommand, action: actions.StartLeg) -> None:
+        known, task = self.chunks.shorten(action.task, action.chunk_names)
+        command.keep.add(number=action.request, task=task, known_prompt=known)
 
     def _keeps(self, action: actions.StartLeg) -> bool:
         """Whether the worker has its task with this command, and its request's other legs'."""

@@ -23,6 +23,7 @@ from tandem.errors import InternalError, InvalidRequestError, WorkerError
 from tandem.prefix_blocks import session_text
 from tandem.tracing.spans import Tracer
 from tandem.v1 import worker_pb2
+from tandem.wire.prompt_chunks import ChunkRoom
 from tandem_router import action_log, inspection, spans, story_line, translate
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
@@ -55,9 +56,12 @@ class Relay:
         vouchers: Vouchers | None = None,
         book: StoryBook | None = None,
         log_requests: bool = False,
+        chunk_room: ChunkRoom | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.core = core
+        self.chunk_room = chunk_room or ChunkRoom(0)
+        """For what prompts of the frontends' streams begin with; none: prompts come whole."""
         self.tracer = tracer
         """Where the spans of traced sequences go; None: the router makes none."""
         self.vouchers = vouchers

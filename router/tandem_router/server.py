@@ -19,6 +19,7 @@ from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.wire import tls
 from tandem.wire.grpc import Server, connection_limits
+from tandem.wire.prompt_chunks import ChunkMetrics, ChunkRoom
 from tandem.wire.tls import PeerTls
 from tandem_router import debug, metrics, translate, vouchers
 from tandem_router.choosing import Choosing
@@ -127,6 +128,7 @@ async def running(
         vouchers=vouchers.load(config.voucher_key_file),
         book=StoryBook(config.max_stories, config.max_story_bytes) if with_admin else None,
         log_requests=config.log_requests,
+        chunk_room=ChunkRoom(config.prompt_chunks_mb * 2**20),
     )
     peer_tls = PeerTls.of(config)
     workers = Workers(
@@ -188,6 +190,7 @@ def _admin(config: RouterConfig, router: RunningRouter, choosing: Choosing) -> A
     registry = metrics.new_registry(read)
     registry.register(router.drained)
     registry.register(HeldMetrics("router", router.relay.budget))
+    registry.register(ChunkMetrics("router", router.relay.chunk_room))
     registry.register(SpanCollector(router.relay.tracer))
     registry.register(ExpiryCollector(tls.files(config)))
     documents: dict[str, Callable[[str], Document]] = {

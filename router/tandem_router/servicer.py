@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from tandem.errors import InvalidRequestError, QueueFullError, TandemError, TooLargeError
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
 from tandem.wire.grpc import answering_bytes
+from tandem.wire.prompt_chunks import Names, ReadChunks
 from tandem_router import generate, ingress
 from tandem_router.config import RouterConfig
 from tandem_router.core import events
@@ -50,10 +51,13 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
     async def Connect(  # type: ignore[override]
         self, request_iterator: AsyncIterator[router_pb2.FrontendMessage], context: FrontendContext
     ) -> None:
-        link = FrontendLink(self._config.max_backlog_bytes, self._relay.budget)
+        chunks = ReadChunks(self._relay.chunk_room)
+        link = FrontendLink(
+            self._config.max_backlog_bytes, self._relay.budget, prompt_chunks=chunks.most
+        )
         number = self._relay.frontend_up(link)
         async with asyncio.TaskGroup() as group:
-            reading = group.create_task(self._read(request_iterator, number, link))
+            reading = group.create_task(self._read(request_iterator, number, link, chunks))
             group.create_task(self._write(context, link))
             try:
                 await link.over.wait()
@@ -61,6 +65,7 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
                 reading.cancel()
                 link.outbox.stop()
                 self._relay.frontend_down(number)
+                chunks.close()
         if link.failure is not None:
             await _abort(context, link.failure)
 
@@ -69,22 +74,24 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
         messages: AsyncIterator[router_pb2.FrontendMessage],
         number: int,
         link: FrontendLink,
+        chunks: ReadChunks,
     ) -> None:
-        async for message in _readable(messages, link):
+        async for message, names in _readable(messages, link, chunks):
             for items in ingress.slices(message):
-                self._relay.handle(*(self._event(number, item) for item in items))
+                self._relay.handle(*(self._event(number, item, names) for item in items))
                 if len(items) < len(message.submit) + len(message.cancel):
                     await asyncio.sleep(0)
             for complaint in message.complaint:
                 self._relay.complaint(complaint.worker, complaint.fault[: ingress.MAX_FAULT])
         link.over.set()
 
-    def _event(self, number: int, item: ingress.Item) -> events.Event:
+    def _event(self, number: int, item: ingress.Item, names: Iterator[Names]) -> events.Event:
         if isinstance(item, int):
             return events.Cancel(number, item)
         return ingress.read_submit(
             number,
             item,
+            chunk_names=next(names),
             permissions=self._permissions,
             vouchers=self._relay.vouchers,
             max_timeout_seconds=self._config.max_timeout_seconds,
@@ -175,13 +182,15 @@ class RouterServicer(router_pb2_grpc.RouterServicer):
 
 
 async def _readable(
-    messages: AsyncIterator[router_pb2.FrontendMessage], link: FrontendLink
-) -> AsyncIterator[router_pb2.FrontendMessage]:
-    """Until the frontend ends its stream, or says what cannot be: then its link fails."""
+    messages: AsyncIterator[router_pb2.FrontendMessage], link: FrontendLink, chunks: ReadChunks
+) -> AsyncIterator[tuple[router_pb2.FrontendMessage, Iterator[Names]]]:
+    """Messages with their whole prompts, and the names of the chunks of each, until the frontend
+    ends its stream, or says what cannot be: then its link fails.
+    """
     try:
         async for message in messages:
             ingress.check_message(message)
-            yield message
+            yield message, iter(chunks.complete(message.submit))
     except DecodeError:
         link.fail(InvalidRequestError("a message is no tandem.v1.FrontendMessage"))
     except TandemError as error:

@@ -23,6 +23,7 @@ from tandem.v1 import router_pb2
 from tandem.wire import frames
 from tandem.wire.frames import Part
 from tandem.wire.grpc import open_channel
+from tandem.wire.prompt_chunks import SentChunks
 from tandem.wire.silence import Silence
 from tandem.wire.tls import PeerTls
 
@@ -157,6 +158,7 @@ class RouterLink:
             return "the router drains"
         log.info("connected to the router", extra={"address": self._address})
         stream.opened = True
+        stream.chunks = SentChunks(greeting.prompt_chunks)
         self._metrics.current.inc()
         receiver.opened(stream)
         receiver.receive(stream, greeting)

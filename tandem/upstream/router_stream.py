@@ -14,6 +14,7 @@ from tandem.message_limits import fill_message
 from tandem.upstream.router_view import RouterView
 from tandem.v1 import router_pb2
 from tandem.wire.outbox import Outbox
+from tandem.wire.prompt_chunks import SentChunks
 from tandem.wire.silence import Silence
 
 _MESSAGE_BYTES = 1024 * 1024
@@ -48,6 +49,8 @@ class RouterStream:
         """Submits that have not left, and since when each waits."""
         self._clock = clock
         self._unsent = budget.allotment()
+        self.chunks = SentChunks()
+        """What the router keeps of the prompts that went by it."""
         self._cancels: list[int] = []
         self._complaints: dict[int, str] = {}
         """What could not be read, by worker."""
@@ -137,6 +140,8 @@ class RouterStream:
         self._unsent.give_back(size)
         if self._submits or self._cancels:
             self.outbox.notify()
+        for submit in submits:
+            submit.known_prompt, submit.task = self.chunks.shorten(submit.task)
         complaints, self._complaints = self._complaints, {}
         if not submits and not cancels and not complaints:
             return None

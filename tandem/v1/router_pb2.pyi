@@ -101,6 +101,7 @@ class Submit(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     RESUME_FIELD_NUMBER: _builtins.int
     ENDS_SESSION_FIELD_NUMBER: _builtins.int
+    KNOWN_PROMPT_FIELD_NUMBER: _builtins.int
     EXPECTED_TOKENS_FIELD_NUMBER: _builtins.int
     first_sequence: _builtins.int
     """the request's n sequences are first_sequence .. first_sequence + n - 1"""
@@ -140,6 +141,8 @@ class Submit(_message.Message):
     """where a decode worker is lost, another pair may go on: all is said again from the first row"""
     ends_session: _builtins.bool
     """no request of its session follows: once it has ended, nothing is kept for such"""
+    known_prompt: _builtins.bytes
+    """names what stands before the prompt of `task`: see tandem/wire/prompt_chunks.py; empty: nothing does"""
     expected_tokens: _builtins.int
     """of each output, as the client expects it, at most max_tokens; 0: nothing is known of that"""
     def __init__(
@@ -166,11 +169,12 @@ class Submit(_message.Message):
         session: _builtins.int = ...,
         resume: _builtins.bool = ...,
         ends_session: _builtins.bool = ...,
+        known_prompt: _builtins.bytes = ...,
         expected_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "ends_session", b"ends_session", "expected_tokens", b"expected_tokens", "first_sequence", b"first_sequence", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_blocks", b"prompt_blocks", "prompt_logprobs", b"prompt_logprobs", "prompt_tokens", b"prompt_tokens", "resume", b"resume", "session", b"session", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tokenizer_sha256", b"tokenizer_sha256", "trace_id", b"trace_id", "voucher", b"voucher", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "ends_session", b"ends_session", "expected_tokens", b"expected_tokens", "first_sequence", b"first_sequence", "known_prompt", b"known_prompt", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_blocks", b"prompt_blocks", "prompt_logprobs", b"prompt_logprobs", "prompt_tokens", b"prompt_tokens", "resume", b"resume", "session", b"session", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tokenizer_sha256", b"tokenizer_sha256", "trace_id", b"trace_id", "voucher", b"voucher", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -190,6 +194,7 @@ class RouterMessage(_message.Message):
     RUN_SEQUENCE_FIELD_NUMBER: _builtins.int
     RUN_WORKER_FIELD_NUMBER: _builtins.int
     BEAT_MS_FIELD_NUMBER: _builtins.int
+    PROMPT_CHUNKS_FIELD_NUMBER: _builtins.int
     QUEUE_WAIT_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """a serialised TokenColumns: what workers wrote for this frontend, joined"""
@@ -197,6 +202,8 @@ class RouterMessage(_message.Message):
     """said once: send what is new to another router; what is open here goes on"""
     beat_ms: _builtins.int
     """said with a fleet: from now on a message comes at least so often; 0: not said"""
+    prompt_chunks: _builtins.int
+    """said with a fleet: so many chunks of the stream's prompts are kept, for later ones to name; 0: none"""
     @_builtins.property
     def ends(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceEnd]:
         """sequences that ended otherwise than by a Finish; apply after the payload"""
@@ -244,11 +251,12 @@ class RouterMessage(_message.Message):
         run_sequence: _abc.Iterable[_builtins.int] | None = ...,
         run_worker: _abc.Iterable[_builtins.int] | None = ...,
         beat_ms: _builtins.int = ...,
+        prompt_chunks: _builtins.int = ...,
         queue_wait: _abc.Iterable[Global___QueueWait] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "draining", b"draining", "ends", b"ends", "fleet", b"fleet", "lost", b"lost", "part_bytes", b"part_bytes", "part_worker", b"part_worker", "payload", b"payload", "queue_wait", b"queue_wait", "run_sequence", b"run_sequence", "run_worker", b"run_worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "draining", b"draining", "ends", b"ends", "fleet", b"fleet", "lost", b"lost", "part_bytes", b"part_bytes", "part_worker", b"part_worker", "payload", b"payload", "prompt_chunks", b"prompt_chunks", "queue_wait", b"queue_wait", "run_sequence", b"run_sequence", "run_worker", b"run_worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

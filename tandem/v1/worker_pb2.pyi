@@ -304,19 +304,23 @@ class KeptTask(_message.Message):
 
     NUMBER_FIELD_NUMBER: _builtins.int
     TASK_FIELD_NUMBER: _builtins.int
+    KNOWN_PROMPT_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     """never 0, never reused on this stream"""
     task: _builtins.bytes
     """a serialised Task"""
+    known_prompt: _builtins.bytes
+    """as StartLeg's"""
     def __init__(
         self,
         *,
         number: _builtins.int = ...,
         task: _builtins.bytes = ...,
+        known_prompt: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["number", b"number", "task", b"task"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["known_prompt", b"known_prompt", "number", b"number", "task", b"task"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -343,6 +347,7 @@ class StartLeg(_message.Message):
     CANARY_FIELD_NUMBER: _builtins.int
     TO_COMPUTE_FIELD_NUMBER: _builtins.int
     SAY_LOGPROBS_FIELD_NUMBER: _builtins.int
+    KNOWN_PROMPT_FIELD_NUMBER: _builtins.int
     NEW_BLOCKS_FIELD_NUMBER: _builtins.int
     leg: _builtins.int
     destination: _builtins.int
@@ -377,6 +382,8 @@ class StartLeg(_message.Message):
     """prefill: tokens of the prompt that the router does not expect in the cache; absent: all"""
     say_logprobs: _builtins.bool
     """the engine says those of the chosen tokens, for classifiers; shown where the task asks for them"""
+    known_prompt: _builtins.bytes
+    """names what stands before the prompt of `task`: see tandem/wire/prompt_chunks.py; empty: nothing does"""
     new_blocks: _builtins.bytes
     """prefill: blocks of the prompt that the router does not expect there, as in CacheChanges"""
     def __init__(
@@ -399,11 +406,12 @@ class StartLeg(_message.Message):
         canary: _builtins.bool = ...,
         to_compute: _builtins.int | None = ...,
         say_logprobs: _builtins.bool = ...,
+        known_prompt: _builtins.bytes = ...,
         new_blocks: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "to_compute", b"to_compute"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "canary", b"canary", "context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "kv_peer", b"kv_peer", "leg", b"leg", "new_blocks", b"new_blocks", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "say_logprobs", b"say_logprobs", "say_made", b"say_made", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms", "to_compute", b"to_compute"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute", "canary", b"canary", "context_only", b"context_only", "destination", b"destination", "hold_output", b"hold_output", "kept_task", b"kept_task", "known_prompt", b"known_prompt", "kv_peer", b"kv_peer", "leg", b"leg", "new_blocks", b"new_blocks", "output_index", b"output_index", "parent_span", b"parent_span", "room", b"room", "say_logprobs", b"say_logprobs", "say_made", b"say_made", "sequence", b"sequence", "task", b"task", "task_digest", b"task_digest", "timeout_ms", b"timeout_ms", "to_compute", b"to_compute"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__to_compute: _TypeAlias = _typing.Literal["to_compute"]  # noqa: Y015
     _WhichOneofArgType__to_compute: _TypeAlias = _typing.Literal["_to_compute", b"_to_compute"]  # noqa: Y015
@@ -443,6 +451,9 @@ class WorkerFrame(_message.Message):
     ENVELOPES_FIELD_NUMBER: _builtins.int
     EVENTS_FIELD_NUMBER: _builtins.int
     LOAD_FIELD_NUMBER: _builtins.int
+    PROMPT_CHUNKS_FIELD_NUMBER: _builtins.int
+    prompt_chunks: _builtins.int
+    """said once, first: so many chunks of the stream's prompts are kept, for later ones to name; 0: none"""
     @_builtins.property
     def envelopes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Envelope]:
         """one for each frontend with output in this step"""
@@ -461,10 +472,11 @@ class WorkerFrame(_message.Message):
         envelopes: _abc.Iterable[Global___Envelope] | None = ...,
         events: _abc.Iterable[Global___LegEvent] | None = ...,
         load: Global___Load | None = ...,
+        prompt_chunks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["envelopes", b"envelopes", "events", b"events", "load", b"load"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["envelopes", b"envelopes", "events", b"events", "load", b"load", "prompt_chunks", b"prompt_chunks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

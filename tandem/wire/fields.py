@@ -20,20 +20,26 @@ def fields(message: bytes | memoryview) -> Iterator[tuple[int, bytes | memoryvie
     Raises ValueError for bytes that are no message.
     """
     view = memoryview(message)
+    for number, start, end in places(view):
+        yield number, view[start:end]
+
+
+def places(message: bytes | memoryview) -> Iterator[tuple[int, int, int]]:
+    """Likewise, with where in the message the content begins and ends."""
+    view = memoryview(message)
     place, end = 0, len(view)
     while place < end:
         tag, place = read_varint(view, place)
-        kind, content = tag & 7, view[:0]
+        kind, size = tag & 7, 0
         if kind == VARINT:
             _, place = read_varint(view, place)
         elif kind == BYTES:
             size, place = read_varint(view, place)
-            content = view[place : place + size]
-            place += size
         elif kind in (_FIXED64, _FIXED32):
             place += 8 if kind == _FIXED64 else 4
         else:
             raise ValueError(f"a field of kind {kind}")
+        place += size
         if place > end:
             raise ValueError("a field that is longer than its message")
-        yield tag >> 3, content
+        yield tag >> 3, place - size, place

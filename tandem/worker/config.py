@@ -31,6 +31,7 @@ from tandem.wire.grpc import (
     REFLECTION_HELP,
     check_address,
 )
+from tandem.wire.prompt_chunks import CHUNKS_HELP, DEFAULT_MB, ChunkRoom
 from tandem_loop_grpc import connections
 
 WorkerKind = Phase | Literal["worker"]
@@ -153,6 +154,7 @@ class WorkerConfig:
         " process.",
         at_least=_LEAST_HELD_BYTES,
     )
+    prompt_chunks_mb: int = setting(DEFAULT_MB, CHUNKS_HELP, at_least=0)
     hook: str = setting(
         "", 'Import path of the output hook\'s class, "package.module:Class". Empty: no hook.'
     )
@@ -330,6 +332,10 @@ class WorkerConfig:
     def held_bytes(self) -> int:
         """What one process may hold."""
         return self.max_held_bytes // self.token_processes
+
+    def chunk_room(self) -> ChunkRoom:
+        """What one process may keep of earlier prompts."""
+        return ChunkRoom(self.prompt_chunks_mb * 2**20 // self.token_processes)
 
     def of_process(self, kind: WorkerKind, number: int) -> WorkerConfig:
         """The settings of a further process, from 2: it has a name and a port of its own. Raises

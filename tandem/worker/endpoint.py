@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from tandem.admin import Admin
 from tandem.byte_budget import ByteBudget
 from tandem.wire.grpc import Server, connection_limits
+from tandem.wire.prompt_chunks import ChunkRoom
 from tandem.wire.tls import PeerTls
 from tandem.worker.config import WorkerConfig, WorkerKind
 from tandem.worker.readiness import Readiness
@@ -88,6 +89,7 @@ class Shared:
 
     endpoint: Endpoint
     budget: ByteBudget
+    chunk_room: ChunkRoom
     instance: str
     """Unique for each start of the process."""
     drained: asyncio.Barrier

@@ -9,6 +9,7 @@ from tandem.v1 import worker_pb2
 from tandem.wire import frames
 from tandem.wire.frames import Draft
 from tandem.wire.outbox import Outbox
+from tandem.wire.prompt_chunks import ReadChunks
 from tandem.worker.core.outgoing import Outgoing
 
 
@@ -24,10 +25,12 @@ class RouterLink:
         peer: str,
         outgoing: Outgoing,
         load: Callable[[], worker_pb2.Load],
+        chunks: ReadChunks,
         unsendable: Callable[[int, int], object] = lambda destination, sequence: None,
     ) -> None:
         """`number`: the core's for this stream. `load` is asked for each frame that is to report
-        it. `unsendable` is told of a sequence, and its destination, whose output cannot be written.
+        the load. `chunks`: of the prompts that come by the stream. `unsendable` is told of a
+        sequence, and its destination, whose output cannot be written.
         """
         self.number = number
         self.peer = peer
@@ -35,10 +38,13 @@ class RouterLink:
         self.broken = asyncio.Event()
         self.fault = ""
         """What the router did wrong, once it is broken."""
+        self.chunks = chunks
         self._outgoing = outgoing
         self._load = load
         self._unsendable = unsendable
         self._load_due = True
+        self._prompt_chunks = chunks.most
+        """To be said with the first frame."""
 
     def give_up(self, fault: str) -> None:
         """End the stream, saying why."""
@@ -65,8 +71,9 @@ class RouterLink:
         if events:
             frame += worker_pb2.WorkerFrame(events=events).SerializeToString()
         if self._load_due:
-            frame += worker_pb2.WorkerFrame(load=self._load()).SerializeToString()
-            self._load_due = False
+            report = worker_pb2.WorkerFrame(load=self._load(), prompt_chunks=self._prompt_chunks)
+            frame += report.SerializeToString()
+            self._load_due, self._prompt_chunks = False, 0
         return frame or None
 
     def _written(self, destination: int, draft: Draft) -> bytes:

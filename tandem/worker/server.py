@@ -26,6 +26,7 @@ from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.v1 import worker_pb2
 from tandem.wire import tls
+from tandem.wire.prompt_chunks import ChunkMetrics
 from tandem.wire.tls import PeerTls
 from tandem.worker import startup
 from tandem.worker.config import WorkerConfig, WorkerKind
@@ -196,6 +197,7 @@ class Worker:
         self._counters = WorkerCounters()
         self._shared = shared
         self._budget = shared.budget if shared else ByteBudget(config.held_bytes())
+        self._chunk_room = shared.chunk_room if shared else config.chunk_room()
         self._engine = self._make_engine()
         self._drained_too = shared.drained.wait if shared else drained
         self._endpoint = (
@@ -363,6 +365,7 @@ class Worker:
                 parks=self._parts.parks,
             ),
             engine=self._engine,
+            chunk_room=self._chunk_room,
             hooks=None if hooks is None else hooks.runs,
             classifiers=classifiers,
             records=Records(self._counters, self._spans()),
@@ -431,6 +434,7 @@ class Worker:
         for collector in (
             self.standing,
             metrics.HeldMetrics("worker", self._budget, phase=self._phase),
+            ChunkMetrics("worker", self._chunk_room, phase=self._phase),
             SpanCollector(self._tracer),
             ExpiryCollector(tls.files(self._config)),
         ):

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from tandem.engine.base import Engine, Step
@@ -21,6 +22,7 @@ from tandem.hooks.deferred import DeferredHooks, Ruling
 from tandem.ids import counter
 from tandem.prefix_blocks import unpacked
 from tandem.v1 import worker_pb2
+from tandem.wire.prompt_chunks import ChunkRoom, ReadChunks
 from tandem.worker import slices
 from tandem.worker.core import actions, events
 from tandem.worker.core.actions import Action
@@ -52,10 +54,12 @@ class Shell:
         records: Records,
         prefixes: PrefixLog | None = None,
         early_reports: float = 0.0,
+        chunk_room: ChunkRoom | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`prefixes`: what the engine's prefix cache holds; None: routers are not told of it.
-        `early_reports`: the most a second beside the regular ones.
+        `early_reports`: the most a second beside the regular ones. `chunk_room`: for what prompts
+        of the routers' streams begin with; None: prompts travel whole.
         """
         self._core = core
         self._intake = intake
@@ -64,6 +68,7 @@ class Shell:
         self._classifiers = classifiers
         self._records = records
         self._prefixes = prefixes
+        self._chunk_room = chunk_room or ChunkRoom(0)
         self._clock = clock
         self._reports = Reports(
             self._send_load,
@@ -112,6 +117,7 @@ class Shell:
             peer=peer,
             outgoing=self._core.outgoing(number),
             load=partial(self._load_for, reader),
+            chunks=ReadChunks(self._chunk_room),
             unsendable=lambda to, sequence: self.tell(events.Unsendable(number, to, sequence)),
         )
         self._links[number] = link
@@ -122,17 +128,20 @@ class Shell:
         """The stream is gone. Returns how many legs that ends."""
         del self._links[link.number]
         self._tasks.pop(link.number).close()
+        link.chunks.close()
         count = sum(leg.link == link.number for leg in self._core.legs)
         self.tell(events.LinkDown(link.number))
         return count
 
     async def take(self, link: RouterLink, command: worker_pb2.WorkerCommand) -> None:
         """Act on what a router says, in parts where it is much. What is large is read first, beside
-        the event loop. What the router says next waits for that.
+        the event loop. What the router says next waits for that. Raises DecodeError where a prompt
+        is not known by the name that it has.
         """
         if slices.is_too_long(command):
             link.give_up(f"more than {slices.MOST_NUMBERS} of a kind in one command")
             return
+        link.chunks.complete(chain(command.keep, command.start))
         tasks = self._tasks[link.number]
         for keep in slices.kept(command):
             tasks.keep(keep)
@@ -146,7 +155,8 @@ class Shell:
                 await asyncio.sleep(0)
 
     def command(self, link: RouterLink, command: worker_pb2.WorkerCommand) -> None:
-        """Act on what a router says, in one go."""
+        """Act on what a router says, in one go. Raises DecodeError, as `take` does."""
+        link.chunks.complete(chain(command.keep, command.start))
         tasks = self._tasks[link.number]
         tasks.keep(command.keep)
         self._act(link.number, tasks, command)

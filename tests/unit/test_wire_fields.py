@@ -28,6 +28,7 @@ from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.submission import Prompt, Submission
 from tandem.v1 import common_pb2, kv_pb2, router_pb2, worker_pb2
+from tandem.wire.prompt_chunks import ChunkRoom, ReadChunks
 from tandem_router import generate
 from tandem_router.config import RouterConfig
 from tandem_router.connection import WorkerConnection
@@ -252,7 +253,7 @@ async def test_a_frontend_s_fields_cost_its_own(router: Router, message: Message
     async def messages() -> AsyncIterator[Any]:
         yield message
 
-    await servicer._read(messages(), number, link)
+    await servicer._read(messages(), number, link, ReadChunks(ChunkRoom(0)))
     router.relay.frontend_down(number)
     for each in router.relay._numbered.values():
         each.complaints.close()
@@ -279,7 +280,7 @@ async def use_voucher(router: Router, voucher: bytes) -> None:
     servicer = RouterServicer(router.config, router.relay, router.workers)
     link = FrontendLink(1_000_000, ByteBudget())
     number = router.relay.frontend_up(link)
-    router.relay.handle(servicer._event(number, submit))
+    router.relay.handle(servicer._event(number, submit, iter([()])))
     router.relay.frontend_down(number)
     await router.bystander_goes_on()
 

@@ -75,7 +75,7 @@ class KvPool:
         return zlib.crc32(slots)
 
     def clear(self, pages: Sequence[int]) -> None:
-        """Forget what earlier requests left, so that a page which does not arrive is noticed."""
+        """Forget what these pages held."""
         self._pages[pages] = 0
 
     def checksum(self, pages: Sequence[int], token_count: int) -> int:

@@ -38,11 +38,13 @@ class SimModel:
         """Find the prompt in the prefix cache; returns how many tokens are left to compute. A
         prompt whose log-probabilities are wanted is computed as a whole.
         """
+        started = time.thread_time()
         request = sequence.request
         sequence.blocks = self.cache.blocks(request)
         if not request.sampling.HasField("prompt_logprobs"):
             tokens = len(request.token_ids)
             sequence.cached_tokens = self.cache.cached_tokens(sequence.blocks, tokens)
+        self.cpu_seconds += time.thread_time() - started
         return len(request.context) - sequence.cached_tokens
 
     def prefill(self, sequence: Sequence) -> None:
@@ -87,6 +89,12 @@ class SimModel:
             )
         self.cpu_seconds += time.thread_time() - started
         return scores
+
+    def expect(self, sequence: Sequence) -> None:
+        """Forget what the prompt's pages held, so that a page which does not arrive is noticed."""
+        started = time.thread_time()
+        self.pool.clear(sequence.pages[: sequence.prompt_pages])
+        self.cpu_seconds += time.thread_time() - started
 
     def receive(self, sequence: Sequence, landed: kv_pb2.KvLanded) -> None:
         """Go on from KV that was written into the prompt's pages.

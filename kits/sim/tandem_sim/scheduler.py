@@ -177,7 +177,7 @@ class Scheduler:
 
     def _expect(self, sequence: Sequence) -> None:
         sequence.stage = SequenceStage.TRANSFER
-        self._pool.clear(sequence.pages[: sequence.prompt_pages])
+        self._model.expect(sequence)
         self._lose_patience(sequence, self._options.handover_timeout_seconds)
         self._handover.expect(sequence, settle=lambda result: self._arrived(sequence, result))
         if Fault.CRASH in sequence.faults:

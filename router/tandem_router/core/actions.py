@@ -19,6 +19,8 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
     """All that the worker is told, but for its task."""
     task: bytes
     """As its frontend sent it: the same object for all legs of a request."""
+    chunk_names: tuple[bytes, ...] = ()
+    """The names of the prompt's chunks; empty: the names are not known."""
     overlay: bytes = b""
     """Laid over the task: fields that replace its own."""
     made: bytes = b""

@@ -39,6 +39,10 @@ class Submit(msgspec.Struct, frozen=True):
     """The router's own spans: sequence i's is first_span + i; 0: the router makes none."""
     fault: TandemError | None = None
     """Why it is to be refused, whatever the fleet; None: nothing is wrong with it."""
+    chunk_names: tuple[bytes, ...] = ()
+    """The names of the prompt's chunks (tandem/wire/prompt_chunks.py); empty: they are not
+    known.
+    """
 
 
 class Cancel(msgspec.Struct, frozen=True):

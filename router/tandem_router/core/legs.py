@@ -140,6 +140,7 @@ class Legs:
                     new_blocks=prefix_blocks.pack(sent),
                 ),
                 task=request.task,
+                chunk_names=request.chunk_names,
                 overlay=sequence.overlay,
                 made=bytes(made.steps) if made else b"",
                 request=request.number,

@@ -79,6 +79,7 @@ class Request:
     """The message of the event, which has no task."""
     task: bytes = field(init=False)
     """The task, without its prompt once no worker is to run the request any more."""
+    chunk_names: tuple[bytes, ...] = field(init=False)
     let_go_bytes: int = 0
     """What the prompt took that the task no longer has."""
     voucher: Voucher | None = field(init=False)
@@ -90,6 +91,7 @@ class Request:
 
     def __post_init__(self, asked: Submit) -> None:
         self.frontend, self.submit, self.task = asked.frontend, asked.message, asked.task
+        self.chunk_names = asked.chunk_names
         self.voucher, self.first_span = asked.voucher, asked.first_span
         self.context_only = self.submit.context_only
         self.prompt_tokens = known = self.submit.prompt_tokens

@@ -12,6 +12,7 @@ from simulated.exceptions import EXCEPTIONS
 from simulated.loop import VirtualLoop
 from simulated.script import TOKENS_A_STEP
 from tandem.engine.base import Role
+from tandem.wire.prompt_chunks import ChunkRoom, chunk_bytes
 
 EngineFault = Literal["refuse", "drain", "full", "fail", "cancel", ""]
 
@@ -31,6 +32,11 @@ class Dice:
     """The share of an engine's requests that it fails."""
     faults_end: float
     """Nothing breaks later, so that all must come to rest."""
+
+    rooms: random.Random
+    """Says how many chunks of prompts each process keeps: a source of its own, as these change
+    nothing else.
+    """
 
     trace: Callable[[str], None] | None = None
     """Gets a line for each thing worth telling."""
@@ -72,6 +78,10 @@ class Dice:
     @property
     def breaks(self) -> bool:
         return self.faulty and self.loop.time() < self.faults_end
+
+    def chunk_room(self) -> ChunkRoom:
+        """For a process that reads prompts: none, so few that they are forgotten, or many."""
+        return ChunkRoom(self.rooms.choice((0, 1, 3, 8, 1000)) * chunk_bytes())
 
     def odds(self, share: float) -> bool:
         """For a fault."""

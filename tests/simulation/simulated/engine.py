@@ -227,8 +227,9 @@ class ScriptedEngine:
     def _sequence(self, request: EngineRequest) -> Sequence:
         if not request.sampling.HasField("seed"):  # as every client's has
             return Sequence(request, canary(request.room), 0, 0, 0, self)
-        number, prompt = request.token_ids[0] - 1, request.token_ids[1]
-        if request.token_ids[2] not in self._tokenizers:
+        _, tokenizer, number, prompt = request.token_ids
+        number -= 1
+        if tokenizer not in self._tokenizers:
             self._dice.fault(f"request {number} is run on {self._tokenizers[0]}, not its tokenizer")
         run, output = divmod(request.sampling.seed - SEED, SEEDS_BETWEEN_RUNS)
         sequence = Sequence(request, self._requests[number], prompt, output, run, self)

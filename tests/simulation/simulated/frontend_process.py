@@ -251,7 +251,7 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
         prompts=[
             replace(
                 Prompt.of(
-                    [request.number + 1, prompt, tokenizer, 7], max_tokens=request.max_tokens
+                    [7, tokenizer, request.number + 1, prompt], max_tokens=request.max_tokens
                 ),
                 blocks=pack(blocks_of(request.number)),
             )

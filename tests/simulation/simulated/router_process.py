@@ -142,7 +142,9 @@ class RouterProcess:
         self.rules.forgets = prefix_bytes < DEFAULT_BYTES
         self.core.handle = self._watched(self.core.handle)  # type: ignore[method-assign]
         vouchers = Vouchers(halves.KEY, loop.time)
-        self.relay = Relay(self.core, clock=loop.time, vouchers=vouchers)
+        self.relay = Relay(
+            self.core, clock=loop.time, vouchers=vouchers, chunk_room=dice.chunk_room()
+        )
         self.garbler = Garbler(dice)
         self.conduct_rules = ConductRules(
             now=loop.time,

@@ -7,12 +7,15 @@ cancels. At rest nothing waits for a stream that can be written.
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tandem.v1 import router_pb2, worker_pb2
+from tandem.little_endian import to_bytes
+from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem.wire.prompt_chunks import Carrier, names_of
 from tandem_router import translate
 from tandem_router.core import actions
 
@@ -48,6 +51,8 @@ class WorkerFlow:
     """What each leg is to run that is to start."""
     kept: dict[int, bytes] = field(default_factory=dict)
     """Tasks that the worker keeps, by number."""
+    prompts: dict[bytes, list[int]] = field(default_factory=dict)
+    """What the prompts that went to the worker began with, by the names of their chunks."""
 
     def waits(self) -> bool:
         return bool(self.starts or self.releases or self.cancels)
@@ -138,16 +143,29 @@ class WireRules:
         for each in message.keep:
             if each.number in flow.kept:
                 self._fault(f"{address} is told a task again that it keeps")
-            flow.kept[each.number] = each.task
+            flow.kept[each.number] = self._whole(address, flow, each)
         for start in message.start:
-            task = start.task
+            task = self._whole(address, flow, start)
             if start.kept_task:
-                task = flow.kept.get(start.kept_task, b"not kept") + task
-            if task != flow.tasks.pop(start.leg, None):
+                task = flow.kept.get(start.kept_task, b"") + task
+            wanted = flow.tasks.pop(start.leg, b"")
+            if common_pb2.Task.FromString(task) != common_pb2.Task.FromString(wanted):
                 self._fault(f"{address} would run another task as leg {start.leg}")
         for number in message.forget:
             if flow.kept.pop(number, None) is None:
                 self._fault(f"{address} is to forget a task that it does not keep")
+
+    def _whole(self, address: str, flow: WorkerFlow, carrier: Carrier) -> bytes:
+        """A task with its whole prompt. The beginning of it must have gone there before."""
+        task = common_pb2.Task.FromString(carrier.task)
+        known = flow.prompts.get(carrier.known_prompt, [])
+        if carrier.known_prompt and not known:
+            self._fault(f"{address} is told of a prompt that it was never told")
+        token_ids = [*known, *task.prompt_token_ids]
+        task.prompt_token_ids[:] = token_ids
+        for place, name in enumerate(names_of(memoryview(to_bytes(array("I", token_ids))))):
+            flow.prompts[name] = token_ids[: place + 1]
+        return task.SerializeToString()
 
     # --- at rest ---
 

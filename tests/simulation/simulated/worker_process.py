@@ -195,6 +195,7 @@ class WorkerProcess:
             records=Records(WorkerCounters()),
             prefixes=self.engine.cache.told if prefill else None,
             early_reports=EARLY_REPORTS,
+            chunk_room=dice.chunk_room(),
             clock=dice.loop.time,
         )
         if spec.whole:

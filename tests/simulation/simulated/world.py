@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from random import Random
 from unittest.mock import patch
 
 from google.protobuf import text_format
@@ -19,6 +20,7 @@ import simulated.stranger
 import tandem.upstream.request_state
 import tandem.upstream.router_link
 import tandem.upstream.router_stream
+import tandem.wire.prompt_chunks
 import tandem.worker.core.leg
 import tandem.worker.core.machine
 import tandem.worker.core.outgoing
@@ -65,6 +67,7 @@ SMALL = (
 )
 """Bounds that make many messages of what waits, and several rows of a token."""
 BLOCKS = (
+    (tandem.wire.prompt_chunks, "CHUNK_TOKENS"),
     (tandem_router.core.worker, "BLOCK_TOKENS"),
     (tandem_router.core.prefixes, "BLOCK_TOKENS"),
     (tandem_router.policies.prefix, "HINT_TOKENS"),
@@ -95,7 +98,15 @@ class World:
         self._messages = messages
         plan = self.plan
         self.loop = VirtualLoop(self._at_rest)
-        self.dice = Dice(plan.source, self.loop, plan.faulty, plan.engine_faults, FAULTS_END, trace)
+        self.dice = Dice(
+            plan.source,
+            self.loop,
+            plan.faulty,
+            plan.engine_faults,
+            FAULTS_END,
+            Random(f"chunk rooms {seed}"),
+            trace,
+        )
         self.network = Network(self.loop, plan.source, plan.delays, plan.window)
         self.network.show = self._show
         self.fabric = Fabric()

@@ -12,6 +12,7 @@ from worker_harness import taken
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.frames import parse
+from tandem.wire.prompt_chunks import ChunkRoom, ReadChunks
 from tandem.worker.core.outgoing import Outgoing
 from tandem.worker.link import RouterLink
 from tandem.worker.servicer import PhasesServicer
@@ -22,7 +23,13 @@ LOAD = worker_pb2.Load(open_legs=300)
 def link() -> tuple[Outgoing, RouterLink]:
     """One that has reported its load."""
     outgoing = Outgoing(ByteBudget().allotment())
-    made = RouterLink(number=1, peer="a router", outgoing=outgoing, load=lambda: LOAD)
+    made = RouterLink(
+        number=1,
+        peer="a router",
+        outgoing=outgoing,
+        load=lambda: LOAD,
+        chunks=ReadChunks(ChunkRoom(0)),
+    )
     assert taken(made) == worker_pb2.WorkerFrame(load=LOAD)
     return outgoing, made
 
