@@ -1532,6 +1532,9 @@ PROMISES: tuple[Promise, ...] = (
         "S5-654",
         "Given a target for bodies that wait at frontends, then both kinds of autoscaler scale the "
         "frontends by it.",
+        ours=True,
+    ),
+    Promise(
         "S5-649",
         "Given a prompt that begins as an earlier one of its stream, then only the rest travels, "
         "and each worker is given the whole prompt, whatever is killed or forgotten meanwhile.",
