@@ -2,12 +2,15 @@
 behind a history, by the length of the prompt.
 
 Each row is a conversation of tool results and answers, as agents have. A fresh prompt begins with a
-text that nobody has sent before; a turn adds one question to the conversation. Reading is the
-frontend's processes that read large bodies. The engines' own CPU, which they measure themselves, is
-shown beside and left out of the sum.
+text that nobody has sent before; a turn adds one question to the conversation. A row has a column
+for each hop: the steps in which the body is read, then what else the frontend's processes that read
+large bodies take, the frontend itself, the router, the steps in which both workers begin a leg (the
+task's intake and the engine's input), and the rest of either worker. The engines' own CPU, which
+they measure themselves, is shown beside and left out of the sum.
 
     python benchmarks/long_turns.py                           # about a minute
     python benchmarks/long_turns.py --tokens 100000 --requests 20
+    python benchmarks/long_turns.py --engine sglang --tokens 2000 --tokens 8000
 """
 
 from __future__ import annotations
@@ -17,14 +20,19 @@ import http.client
 import itertools
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import machine
 import token_cost
 
+from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Component, Stack
 from tandem.text.tokenizer import Tokenizer
 
@@ -32,7 +40,17 @@ LENGTHS = (2_000, 8_000, 32_000, 100_000)
 NEW_TOKENS = 300
 MESSAGE_TOKENS = 1_000
 CONTEXT = 262_144
-PARTS = ("frontend", "reading", "router", "prefill", "decode")
+READY_SECONDS = 600
+"""Until SGLang serves on a machine with other work."""
+READING = ("parse", "render", "find", "tokenize", "hash")
+BEGINNING = ("intake", "engine_input")
+PARTS = ("reading", "frontend", "router", "prefill", "decode")
+HOPS = (*READING, "reading", "frontend", "router", *BEGINNING, "prefill", "decode")
+SETTLE_SECONDS = 0.02
+"""After an answer, for what processes do once it is sent."""
+
+
+Prompts = Callable[["Conversations", int], Iterator[list[dict[str, str]]]]
 
 
 class Conversations:
@@ -65,6 +83,31 @@ def _message(role: str, content: str) -> dict[str, str]:
     return {"role": role, "content": content}
 
 
+@contextmanager
+def serving(engine: str) -> Iterator[Stack]:
+    """A stack that takes all lengths. The tiny model is given a longer context than it was trained
+    for: what it answers is not looked at.
+    """
+    if engine == "sim":
+        cache = 8 * CONTEXT
+        with token_cost.serving(
+            step_ms=1, context_length=CONTEXT, prefix_cache_tokens=cache
+        ) as stack:
+            yield stack
+        return
+    with TemporaryDirectory() as folder:
+        model = Path(folder) / token_cost.MODEL.name
+        shutil.copytree(token_cost.MODEL, model)
+        config = json.loads((model / "config.json").read_text())
+        longer = {"max_position_embeddings": CONTEXT}
+        (model / "config.json").write_text(json.dumps(config | longer))
+        settings = (f"max_total_tokens={CONTEXT}",)
+        options = StackOptions(model_path=model, engine=engine, engine_options=settings)
+        with Stack(options, run_dir=Path(folder)) as stack:
+            stack.wait_ready(timeout_seconds=READY_SECONDS)
+            yield stack
+
+
 class Client:
     def __init__(self, stack: Stack) -> None:
         address = stack.url.removeprefix("http://")
@@ -82,9 +125,23 @@ class Client:
         return int(answer["usage"]["prompt_tokens"])
 
 
-def spent(stack: Stack) -> dict[str, float]:
-    """CPU seconds so far by part, with the frontend's processes apart."""
-    seconds = token_cost.snapshot(stack)
+class Spent(NamedTuple):
+    """CPU seconds so far, by part and by step. Processes pay for saying what their steps took, so
+    the parts' clocks are read before they are asked and after.
+    """
+
+    before: Mapping[str, float]
+    steps: Mapping[str, float]
+    after: Mapping[str, float]
+
+
+def spent(stack: Stack) -> Spent:
+    before = _clocks(stack)
+    return Spent(before, _steps(stack), _clocks(stack))
+
+
+def _clocks(stack: Stack) -> dict[str, float]:
+    seconds = token_cost.clocks(stack)
     seconds["reading"] = sum(map(machine.cpu_seconds, _children(stack.components["frontend"])))
     return seconds
 
@@ -94,19 +151,54 @@ def _children(component: Component) -> list[int]:
     return [int(child) for thread in threads for child in thread.read_text().split()]
 
 
+def _steps(stack: Stack) -> dict[str, float]:
+    """What the frontend and the workers say of themselves."""
+    components = stack.components
+    read = token_cost.samples(components["frontend"], "tandem_frontend_reading_cpu_seconds_total")
+    seconds = {step: _sum(read, step=step) for step in READING}
+    for part in token_cost.WORKERS:
+        worker = components[f"{part}_worker-0"]
+        # SGLang computes in processes of its own; the sim engine in the worker's.
+        seconds[f"{part} schedulers"] = sum(map(machine.cpu_seconds, _children(worker)))
+        begun = token_cost.samples(worker, "tandem_worker_input_cpu_seconds_total")
+        seconds |= {f"{part} {step}": _sum(begun, step=step) for step in BEGINNING}
+        seconds[f"{part} engine"] = token_cost.engine_seconds(worker)
+    return seconds
+
+
+def _sum(samples: Mapping[str, float], *, step: str) -> float:
+    return sum(value for labels, value in samples.items() if f'step="{step}"' in labels)
+
+
+def between(first: Spent, last: Spent) -> dict[str, float]:
+    """CPU milliseconds by hop, each without the steps that have a column of their own."""
+    parts = {name: (last.before[name] - first.after[name]) * 1e3 for name in last.before}
+    steps = {name: (last.steps[name] - first.steps[name]) * 1e3 for name in last.steps}
+    row = {step: steps[step] for step in READING}
+    read = sum(row.values())
+    # A small body is read on the frontend's loop.
+    parts["reading" if parts["reading"] > read / 2 else "frontend"] -= read
+    for part in token_cost.WORKERS:
+        parts[part] -= sum(steps[f"{part} {what}"] for what in (*BEGINNING, "engine"))
+    for step in BEGINNING:
+        row[step] = sum(steps[f"{part} {step}"] for part in token_cost.WORKERS)
+    row |= {part: parts[part] for part in PARTS}
+    engines = sum(
+        steps[f"{part} {what}"] for part in token_cost.WORKERS for what in ("engine", "schedulers")
+    )
+    return row | {"all": sum(row.values()), "engines": engines}
+
+
 def costs(
     stack: Stack, client: Client, prompts: Iterator[Sequence[Mapping[str, str]]], requests: int
 ) -> dict[str, float]:
-    """CPU milliseconds of a request by part: the median of `requests`."""
+    """CPU milliseconds of a request by hop: the median of `requests`."""
     rows = []
     for messages in itertools.islice(prompts, requests):
         before = spent(stack)
         tokens = client.ask(messages)
-        usage = token_cost.difference(before, spent(stack))
-        row = {part: usage.parts[part] * 1e3 for part in PARTS}
-        rows.append(
-            row | {"all": sum(row.values()), "engines": usage.engine * 1e3, "tokens": tokens}
-        )
+        time.sleep(SETTLE_SECONDS)
+        rows.append(between(before, spent(stack)) | {"tokens": tokens})
     return {name: median(row[name] for row in rows) for name in rows[0]}
 
 
@@ -124,18 +216,30 @@ def turns(chats: Conversations, tokens: int) -> Iterator[list[dict[str, str]]]:
         yield history
 
 
+def reading_cost(new: Mapping[str, float], turn: Mapping[str, float]) -> str:
+    """What `tandem replay` counts for reading, from the row of a fresh prompt and of a turn."""
+    fresh_ms, turn_ms = (sum(row[hop] for hop in (*READING, "reading")) for row in (new, turn))
+    of_new = fresh_ms / new["tokens"] * NEW_TOKENS
+    known_ms = max(0.0, turn_ms - of_new) / (turn["tokens"] - NEW_TOKENS)
+    costs = {"fresh_ms": fresh_ms / new["tokens"], "known_ms": known_ms}
+    told = ", ".join(f"{name}: {cost * 1e3:.3f}" for name, cost in costs.items())
+    return f"reading 1,000 tokens, as frontends of a fleet for `tandem replay`: {{{told}}}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", type=int, action="append", help="only these (repeatable)")
+    parser.add_argument("--engine", choices=("sim", "sglang"), default="sim")
     parser.add_argument("--requests", type=int, default=10, help="of each kind and length")
     options = parser.parse_args()
     print(f"machine: {machine.describe()}\n\nCPU milliseconds of a request, its engines' apart")
-    names = (*PARTS, "all", "engines")
-    print(f"{'prompt':>8} {'kind':>6} " + " ".join(f"{name:>9}" for name in names))
+    names = (*HOPS, "all", "engines")
+    widths = {name: max(7, len(name)) for name in names}
+    head = " ".join(f"{name:>{width}}" for name, width in widths.items())
+    print(f"{'prompt':>7} {'kind':>5} {head}")
     chats = Conversations()
-    with token_cost.serving(
-        step_ms=1, context_length=CONTEXT, prefix_cache_tokens=8 * CONTEXT
-    ) as stack:
+    rows: dict[tuple[int, Prompts], dict[str, float]] = {}
+    with serving(options.engine) as stack:
         client = Client(stack)
         for tokens in options.tokens or LENGTHS:
             for kind in (fresh, turns):
@@ -143,8 +247,11 @@ def main() -> None:
                 for messages in itertools.islice(prompts, 2):
                     client.ask(messages)  # processes start, and what is new is not yet known
                 row = costs(stack, client, prompts, options.requests)
-                figures = " ".join(f"{row[name]:9.2f}" for name in names)
-                print(f"{row['tokens']:8.0f} {kind.__name__:>6} {figures}", flush=True)
+                figures = " ".join(f"{row[name]:{width}.2f}" for name, width in widths.items())
+                print(f"{row['tokens']:7.0f} {kind.__name__:>5} {figures}", flush=True)
+                rows[tokens, kind] = row
+    longest = max(tokens for tokens, _ in rows)
+    print(reading_cost(rows[longest, fresh], rows[longest, turns]))
 
 
 if __name__ == "__main__":

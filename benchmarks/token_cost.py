@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import floor
 import load
@@ -81,12 +81,26 @@ def serving(
         yield stack
 
 
-def snapshot(stack: Stack) -> dict[str, float]:
-    """CPU seconds so far by part, and of the engines inside the workers."""
-    spent = {part_of(each): machine.cpu_seconds(each.pid) for each in stack.components.values()}
-    for part in WORKERS:
-        spent[f"{part} engine"] = engine_seconds(stack.components[f"{part}_worker-0"])
-    return spent
+class Snapshot(NamedTuple):
+    """CPU seconds so far: of the parts, and of the engines inside the workers, who are asked and
+    pay for the answer themselves. So the parts' clocks are read before and after.
+    """
+
+    before: Mapping[str, float]
+    engines: Mapping[str, float]
+    after: Mapping[str, float]
+
+
+def snapshot(stack: Stack) -> Snapshot:
+    engines = {part: stack.components[f"{part}_worker-0"] for part in WORKERS}
+    before = clocks(stack)
+    asked = {part: engine_seconds(worker) for part, worker in engines.items()}
+    return Snapshot(before, asked, clocks(stack))
+
+
+def clocks(stack: Stack) -> dict[str, float]:
+    """CPU seconds so far by part."""
+    return {part_of(each): machine.cpu_seconds(each.pid) for each in stack.components.values()}
 
 
 def part_of(component: Component) -> str:
@@ -95,18 +109,25 @@ def part_of(component: Component) -> str:
 
 def engine_seconds(worker: Component) -> float:
     """The CPU seconds a worker's engine says it used itself."""
-    url = f"http://{worker.launch.metrics}/metrics"
+    (seconds,) = samples(worker, "tandem_worker_engine_cpu_seconds_total").values()
+    return seconds
+
+
+def samples(component: Component, name: str) -> dict[str, float]:
+    """What a component's metrics say under a name, by the labels as they are written."""
+    url = f"http://{component.launch.metrics}/metrics"
     with urllib.request.urlopen(url, timeout=10) as response:
         text = response.read().decode()
-    match = re.search(r"^tandem_worker_engine_cpu_seconds_total(?:\{[^}]*\})? (\S+)$", text, re.M)
-    if match is None:
-        raise LookupError(f"{worker.name} exports no engine CPU time")
-    return float(match[1])
+    found = re.findall(rf"^{name}(\{{[^}}]*\}})? (\S+)$", text, re.M)
+    if not found:
+        raise LookupError(f"{component.name} exports no {name}")
+    return {labels: float(value) for labels, value in found}
 
 
-def difference(before: Mapping[str, float], after: Mapping[str, float]) -> Usage:
-    spent = {name: after[name] - before[name] for name in before}
-    engine = {part: spent.pop(f"{part} engine") for part in WORKERS}
+def difference(first: Snapshot, last: Snapshot) -> Usage:
+    """What was used between two snapshots, and not by asking for them."""
+    engine = {part: last.engines[part] - first.engines[part] for part in WORKERS}
+    spent = {part: last.before[part] - first.after[part] for part in last.before}
     parts = {part: seconds - engine.get(part, 0.0) for part, seconds in spent.items()}
     return Usage(parts, sum(engine.values()))
 

@@ -1547,6 +1547,20 @@ PROMISES: tuple[Promise, ...] = (
         "and without, or is refused alike.",
         ours=True,
     ),
+    Promise(
+        "S5-655",
+        "Given a traced request, then each step of its reading has a span below the request's, "
+        "wherever its body was read, and so has its wait for a pair; and its legs say what their "
+        "tasks and their engines' input took.",
+        ours=True,
+    ),
+    Promise(
+        "S5-656",
+        "Given a fleet's frontends, when tandem replay runs a trace, then prompts wait for a "
+        "process that reads them, a turn is read in the time of its new tokens, and what reading "
+        "took and knew is told.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",

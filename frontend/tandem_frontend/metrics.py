@@ -10,9 +10,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from tandem import errors
 from tandem.metrics import REQUEST_SECONDS, new_registry
 from tandem.upstream.metrics import UpstreamMetrics
+from tandem_frontend import read_steps
 from tandem_frontend.http import errors as http_errors
 from tandem_frontend.key_metrics import KeyMetrics
 from tandem_frontend.model_metrics import ModelMetrics, NamesMetrics
+from tandem_frontend.read_steps import ReadStep
 from tandem_frontend.slo import Slo, SloCounts
 
 _BESIDE = ("tokenize", "detokenize", "moderations")
@@ -36,6 +38,7 @@ class Metrics:
         registry = self.registry = new_registry("frontend")
         self.models = ModelMetrics(registry)
         self.prefixes = PrefixMetrics(registry)
+        self.reading = ReadingMetrics(registry)
         self.names = NamesMetrics(registry)
         self.slo = SloCounts(slo, registry)
         self.upstream = UpstreamMetrics(registry)
@@ -165,6 +168,26 @@ class PrefixMetrics:
             registry=registry,
         )
         self.checks = {result: checks.labels(result) for result in ("same", "different")}
+
+
+class ReadingMetrics:
+    """What reading the bodies of requests takes, by step."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        seconds = Counter(
+            "tandem_frontend_reading_cpu_seconds",
+            "CPU time of the steps in which requests were read, in this process and in those that"
+            " read bodies for it: parse (JSON), render (chat template), find (what of the prompt is"
+            " known), tokenize and hash (the numbers of the prompt's blocks).",
+            ["step"],
+            registry=registry,
+        )
+        self._seconds = {name: seconds.labels(name) for name in read_steps.NAMES}
+
+    def count(self, steps: Iterable[ReadStep]) -> None:
+        """Count the steps of one request."""
+        for step in steps:
+            self._seconds[step.name].inc(step.cpu_seconds)
 
 
 def _refused_connections(registry: CollectorRegistry) -> dict[str, Counter]:

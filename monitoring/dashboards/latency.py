@@ -136,6 +136,18 @@ _READING = Row(
         unit="bytes",
         width=12,
     ),
+    lines(
+        "CPU of reading, by step",
+        rate("tandem_frontend_reading_cpu_seconds_total", by="step"),
+        width=12,
+        note="Cores that read prompts, in frontends and the processes beside them.",
+    ),
+    lines(
+        "CPU of beginning legs, by step",
+        rate("tandem_worker_input_cpu_seconds_total", by="phase, step"),
+        width=12,
+        note="Cores that workers read tasks with, and give engines their requests.",
+    ),
 )
 DASHBOARD = Dashboard(
     name="latency",

@@ -366,6 +366,7 @@ class Relay:
     def _trace(self, action: actions.SequenceTraced) -> None:
         if self.tracer is not None:
             self.tracer.record(spans.of_sequence(action))
+            self.tracer.record(spans.of_admission(action))
 
     def _refuse_frontend(self, action: actions.RefuseFrontend) -> None:
         log.warning("frontend refused", extra={"reason": action.reason})

@@ -1,12 +1,14 @@
-"""The router's span of a sequence: how long it waited, which pairs ran it, how it ended."""
+"""The router's spans of a sequence: how long it waited, which pairs ran it, how it ended."""
 
 from __future__ import annotations
 
+from tandem import ids
 from tandem.tracing.spans import Event, Span, Value
 from tandem_router.core.actions import SequenceTraced
 from tandem_router.core.story import Moment
 
 NAME = "route"
+ADMISSION = "admission"
 _TOLD = ("pair_chosen", "retry", "regenerate", "resume")
 
 
@@ -33,6 +35,22 @@ def of_sequence(traced: SequenceTraced) -> Span:
         attributes=attributes,
         events=[Event(each.name, began + each.at, _attributes(each)) for each in happened],
         error=traced.error,
+    )
+
+
+def of_admission(traced: SequenceTraced) -> Span:
+    """The sequence's wait for its first pair; for all its time, where it had none."""
+    began = traced.arrived
+    pair = next((each for each in traced.moments if each.name == "pair_chosen"), None)
+    return Span(
+        name=ADMISSION,
+        trace_id=traced.submit.trace_id,
+        span_id=ids.new_span_id(),
+        parent_id=traced.span,
+        began=began,
+        ended=traced.ended if pair is None else began + pair.at,
+        attributes={"tandem.output_index": traced.output_index},
+        inside=True,
     )
 
 

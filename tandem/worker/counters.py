@@ -34,12 +34,20 @@ class WorkerCounters:
         self.failures = dict.fromkeys(CODES, 0)
         """Failed legs by their error's code; those that were refused count too."""
         self.leg_seconds = Histogram(REQUEST_SECONDS)
+        self.intake_seconds = 0.0
+        """CPU time in which tasks were read, and made into requests of the engine."""
+        self.submit_seconds = 0.0
+        """CPU time in which the engine was given requests."""
         self.prompt_tokens = 0
         self.cached_tokens = 0
         """Prompt tokens whose KV the engine had already."""
         self.tokens = 0
         self.steps = Histogram(STEP_SECONDS)
         self.transfers = defaultdict(TransferCounters, {"nixl/ucx/unknown": TransferCounters()})
+
+    def took_in(self, seconds: float) -> None:
+        """CPU time in which the task of a leg was read, or a request made of the task."""
+        self.intake_seconds += seconds
 
     def step(self, tokens: int, seconds: float) -> None:
         """One engine step, and the time the worker took for it."""

@@ -4,6 +4,7 @@ not.
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -59,6 +60,8 @@ class ReadTask(Struct, frozen=True):
     """What it goes on behind, where another worker had begun it."""
     logits: LogitsProcessorSpec | None
     stop_words: StopWordTable | None
+    cpu_seconds: float
+    """What reading the task took."""
 
     @property
     def size(self) -> int:
@@ -76,6 +79,7 @@ class ParsedTask(Struct, frozen=True):
 
     task: common_pb2.Task
     token_ids: array[int]
+    cpu_seconds: float
 
 
 class Intake:
@@ -96,6 +100,7 @@ class Intake:
         lora_adapters: Collection[str] = (),
         cannot_resume: Collection[str] = (),
         obstacle: str = "",
+        spent: Callable[[float], object] = lambda seconds: None,
     ) -> None:
         """`reads_text`: whether hooks or classifiers do, so that the output of a leg that begins
         now becomes text whatever the client asked.
@@ -103,7 +108,8 @@ class Intake:
         `spec_limits`: of a request's own. `park_seconds`: how long prefill parks KV; 0: it parks
         none. `parks`: whether it parks some now. `lora_adapters`: the names of those that the
         engine has. `cannot_resume`: as the engine describes it. `obstacle`: why no other worker
-        could go on with what this one has begun, whatever it is; empty: others could.
+        could go on with what this one has begun, whatever it is; empty: others could. `spent` is
+        told of CPU seconds in which tasks were read, and made into requests of the engine.
         """
         self._role = role
         self._model = model
@@ -119,6 +125,7 @@ class Intake:
         self._obstacle = obstacle
         self._specs = SpecReader(spec_limits)
         self._most_text = limits.context_length * tokenizer.longest_token
+        self._spent = spent
         self._next_request_id = counter()
 
     def read(self, data: bytes) -> ReadTask:
@@ -129,12 +136,15 @@ class Intake:
         """The part of reading that takes time with the prompt. May be called in any thread. Raises
         RequestError.
         """
+        began = time.thread_time()
         task_sizes.check(data, self._limits, most_text=self._most_text, specs=self._spec_limits)
         task = _parse(data)
-        return ParsedTask(task, self._prompt(task, data))
+        token_ids = self._prompt(task, data)
+        return ParsedTask(task, token_ids, time.thread_time() - began)
 
     def check(self, parsed: ParsedTask) -> ReadTask:
         """Do the rest of reading a task. Raises RequestError."""
+        began = time.thread_time()
         task = parsed.task
         if task.HasField("regeneration"):
             _sample_again(task.sampling, task.regeneration)
@@ -149,10 +159,13 @@ class Intake:
         table = StopWordTable([word.token_id for word in words]) if words else None
         logits = self._logits(task)
         contradictions.check(logits, max_tokens=task.sampling.max_tokens)
-        return ReadTask(task, parsed.token_ids, made, logits, table)
+        seconds = parsed.cpu_seconds + time.thread_time() - began
+        self._spent(seconds)
+        return ReadTask(task, parsed.token_ids, made, logits, table, seconds)
 
     def accept(self, link: int, command: worker_pb2.StartLeg, read: ReadTask) -> Start:
         """A leg that runs a task. Raises RequestError, naming the field."""
+        began = time.thread_time()
         self._check_command(command)
         task = read.task
         if command.canary:
@@ -195,15 +208,20 @@ class Intake:
         )
         shared = command.kept_task and not command.task
         own = 0 if shared else len(command.task) + read.size
+        output = self._output(read, judged=not command.canary)
+        parking = self._parking(command, read)
+        seconds = time.thread_time() - began
+        self._spent(seconds)
         return Start(
             link=link,
             command=command,
             task=task,
             request=request,
-            output=self._output(read, judged=not command.canary),
-            parking=self._parking(command, read),
+            output=output,
+            parking=parking,
             obstacle=self._obstacle_of(params) if command.say_made else "",
             own_bytes=own + task.embedding_bias.ByteSize(),  # an engine keeps it for each leg
+            intake_seconds=read.cpu_seconds + seconds,
         )
 
     def _obstacle_of(self, params: common_pb2.SamplingParams) -> str:

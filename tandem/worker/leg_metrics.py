@@ -34,7 +34,15 @@ def leg_metrics(phase: Phase, counters: WorkerCounters) -> Iterator[Metric]:
         labels=_PHASE,
     )
     seconds.add_metric((phase,), counters.leg_seconds.buckets(), counters.leg_seconds.total)
-    yield from (legs, failures, seconds)
+    taken_in = CounterMetricFamily(
+        "tandem_worker_input_cpu_seconds",
+        "CPU time of the steps in which legs were begun: intake (their tasks read and checked) and"
+        " engine_input (the engine given the request).",
+        labels=(*_PHASE, "step"),
+    )
+    taken_in.add_metric((phase, "intake"), counters.intake_seconds)
+    taken_in.add_metric((phase, "engine_input"), counters.submit_seconds)
+    yield from (legs, failures, seconds, taken_in)
     yield metrics.counter(
         "tandem_worker_prompt_tokens",
         "Prompt tokens of the sequences that ended here.",

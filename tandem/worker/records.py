@@ -8,7 +8,7 @@ import logging
 
 from tandem.errors import TandemError
 from tandem.usercode.call import place_of
-from tandem.worker.core.actions import LegClosed, LegRefused
+from tandem.worker.core.actions import Begin, LegClosed, LegRefused
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.spans import LegSpans
 
@@ -22,6 +22,12 @@ class Records:
         """`spans`: what becomes of traced legs; None: no span is kept."""
         self.counters = counters
         self._spans = spans
+
+    def submitted(self, action: Begin, seconds: float) -> None:
+        """The engine was given a request, which took CPU time."""
+        self.counters.submit_seconds += seconds
+        if action.command.parent_span and self._spans is not None:
+            self._spans.submitted(action.request.request_id, seconds)
 
     def closed(self, action: LegClosed) -> None:
         """A leg that ran is over."""

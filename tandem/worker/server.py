@@ -357,6 +357,7 @@ class Worker:
                 obstacle="" if resumable else NOT_RESUMABLE,
                 tokenizer=self._tokenizer,
                 reads_text=self._reads_text,
+                spent=self._counters.took_in,
                 forced=startup.forced_entries(
                     self._config, self._registry, self._tokenizer, engine
                 ),

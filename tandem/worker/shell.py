@@ -283,7 +283,9 @@ class Shell:
     def _begin(self, action: actions.Begin) -> None:
         request, info = action.request, action.info
         self.idle.clear()
+        began = time.thread_time()
         self._engine.submit(request)
+        self._records.submitted(action, time.thread_time() - began)
         blocks = unpacked(action.command.new_blocks)
         self._reports.began(request.request_id, action.to_compute, blocks)
         if not action.judged:

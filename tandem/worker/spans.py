@@ -21,6 +21,12 @@ class LegSpans:
         self._tracer = tracer
         self._phase: Phase = phase
         self._worker = worker
+        self._submit_seconds: dict[int, float] = {}
+        """CPU seconds of the engine's input, of open legs by request_id."""
+
+    def submitted(self, request_id: int, seconds: float) -> None:
+        """The engine was given the request of a leg that is traced."""
+        self._submit_seconds[request_id] = seconds
 
     def closed(self, leg: Leg, closing: Closing, now: float) -> None:
         """The span of a leg, named as its phase."""
@@ -72,6 +78,8 @@ class LegSpans:
             "tandem.request_id": leg.request_id,
             "tandem.output_index": leg.output_index,
             "tandem.outcome": closing.outcome,
+            "tandem.intake.cpu_seconds": leg.intake_seconds,
+            "tandem.engine_input.cpu_seconds": self._submit_seconds.pop(leg.request_id, 0.0),
             "tandem.hook.emitted": output.emitted,
             "tandem.hook.suppressed": output.suppressed,
             "tandem.hook.terminated": output.terminated,

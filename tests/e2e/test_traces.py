@@ -25,6 +25,7 @@ from trace_collector import ERROR, INTERNAL, SERVER, UNSET, Collector, Received,
 from tandem.cli.plan import COMPONENTS
 from tandem.cli.stack import Stack
 from tandem.tracing.otlp import FLUSH_SECONDS
+from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 BODY: dict[str, Any] = {
     "model": MODEL,
@@ -34,11 +35,17 @@ BODY: dict[str, Any] = {
     "ignore_eos": True,
 }
 CLIENT_SPAN = 0x00F067AA0BA902B7
-OF_ONE_SEQUENCE = ["POST /v1/completions", "decode", "kv_transfer", "prefill", "route"]
+STEPS = {"parse", "render", "find", "tokenize", "hash"}
+"""What the reading of a chat's body consists of."""
+OF_A_REQUEST = ["POST /v1/completions", "read", "parse", "tokenize", "hash"]
+OF_A_SEQUENCE = ["route", "admission", "prefill", "decode", "kv_transfer"]
+OF_ONE_SEQUENCE = [*OF_A_REQUEST, *OF_A_SEQUENCE]
 SERVICES = {
     "POST /v1/completions": "tandem-frontend",
     "POST /v1/chat/completions": "tandem-frontend",
+    **dict.fromkeys(("read", *STEPS), "tandem-frontend"),
     "route": "tandem-router",
+    "admission": "tandem-router",
     "prefill": "tandem-prefill-worker",
     "decode": "tandem-decode-worker",
     "kv_transfer": "tandem-decode-worker",
@@ -99,9 +106,11 @@ def check_tree(spans: list[Received]) -> None:
     by_id = {span.span_id: span for span in spans}
     assert len(by_id) == len(spans)
     parents = {"route": "POST", "prefill": "route", "decode": "route", "kv_transfer": "decode"}
+    parents |= {"read": "POST", "admission": "route", **dict.fromkeys(STEPS, "read")}
+    inside = {"read", "admission", "kv_transfer", *STEPS}
     for span in spans:
         assert span.service == SERVICES[span.name]
-        assert span.kind == (INTERNAL if span.name == "kv_transfer" else SERVER)
+        assert span.kind == (INTERNAL if span.name in inside else SERVER)
         if span.name.startswith("POST"):
             assert span.parent_id == CLIENT_SPAN
             continue
@@ -119,8 +128,8 @@ def test_a_request_is_one_tree_with_all_its_hops(
 ) -> None:
     trace_id = new_trace()
     assert ask(served, trace_id, stream=stream).status_code == 200
-    spans = collector.wait(trace_id, 5)
-    assert sorted(span.name for span in spans) == OF_ONE_SEQUENCE
+    spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE))
+    assert sorted(span.name for span in spans) == sorted(OF_ONE_SEQUENCE)
     check_tree(spans)
     assert all(span.status == UNSET for span in spans)
 
@@ -176,10 +185,16 @@ def test_a_request_is_one_tree_with_all_its_hops(
         assert about["tandem.hook.emitted"] == tokens
         assert about["tandem.hook.suppressed"] == about["tandem.hook.terminated"] == 0
         assert 0 < about["tandem.hook.seconds"] <= (leg.ended - leg.began) / 1e9
+        assert about["tandem.intake.cpu_seconds"] > 0
+        assert about["tandem.engine_input.cpu_seconds"] > 0
         assert 0 < about["tandem.first_token.seconds"] <= (leg.ended - leg.began) / 1e9
         assert [name for name, _ in leg.events] == ["first_token"]
     assert decode.attributes["gen_ai.response.finish_reasons"] == ["length"]
     assert decode.attributes["tandem.withheld"] is False
+
+    admission = named(spans, "admission")
+    assert admission.parent_id == route.span_id
+    assert admission.began <= admission.ended <= prefill.began + 1_000_000
 
     transfer = named(spans, "kv_transfer")
     assert transfer.attributes["tandem.kv.bytes"] > 0
@@ -193,8 +208,9 @@ def test_a_request_is_one_tree_with_all_its_hops(
 def test_every_output_of_a_request_has_its_own_branch(served: Served, collector: Collector) -> None:
     trace_id = new_trace()
     assert ask(served, trace_id, n=2).status_code == 200
-    spans = collector.wait(trace_id, 9)
-    assert sorted(span.name for span in spans) == sorted(OF_ONE_SEQUENCE + OF_ONE_SEQUENCE[1:])
+    of_two = [*OF_A_REQUEST, *OF_A_SEQUENCE, *OF_A_SEQUENCE]
+    spans = collector.wait(trace_id, len(of_two))
+    assert sorted(span.name for span in spans) == sorted(of_two)
     check_tree(spans)
     for name in ("route", "prefill", "decode"):
         found = [span for span in spans if span.name == name]
@@ -209,11 +225,44 @@ def test_a_chat_is_traced_under_its_own_name(served: Served, collector: Collecto
     messages = [{"role": "user", "content": "a secret question"}]
     answer = ask(served, trace_id, path="chat/completions", messages=messages, prompt=None)
     assert answer.status_code == 200, answer.text
-    spans = collector.wait(trace_id, 5)
+    spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE))
     check_tree(spans)
     request = named(spans, "POST /v1/chat/completions")
     assert request.attributes["http.route"] == "/v1/chat/completions"
     assert request.attributes["gen_ai.operation.name"] == "chat"
+
+
+@pytest.mark.promise("S5-655")
+@pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
+def test_what_a_chat_s_reading_took_is_told_by_steps(
+    served: Served, collector: Collector, size: int
+) -> None:
+    began = f"{size} " + "a secret word " * 150
+    history = [{"role": "user", "content": began}, {"role": "assistant", "content": began}]
+    known = []
+    for turn in (history, [*history, {"role": "user", "content": "and now?"}]):
+        trace_id = new_trace()
+        about = {"messages": turn, "prompt": None, "user": "u" * size}
+        answer = ask(served, trace_id, path="chat/completions", **about)
+        assert answer.status_code == 200, answer.text
+        spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE) + 2)
+        check_tree(spans)
+        read = named(spans, "read")
+        known.append(read.attributes["tandem.known_tokens"])
+        assert read.attributes["tandem.body.bytes"] > size + 2 * len(began)
+        steps = [span for span in spans if span.parent_id == read.span_id]
+        assert {span.name for span in steps} == STEPS
+        assert all(read.began <= span.began <= span.ended <= read.ended for span in steps)
+        ends = [span.ended for span in steps]
+        assert ends == sorted(ends)
+        assert sum(span.attributes["tandem.cpu.seconds"] for span in steps) > 0
+    assert known[0] == 0
+    assert known[1] > len(began) / 4
+    total = sum(
+        served.metric("frontend", "tandem_frontend_reading_cpu_seconds_total", step=step)
+        for step in STEPS
+    )
+    assert total > 0
 
 
 @pytest.mark.promise("S6-156")
@@ -222,7 +271,7 @@ def test_no_span_holds_a_word_of_prompt_or_output(served: Served, collector: Col
     prompt = "Xylophone quartet wombat"
     answer = ask(served, trace_id, prompt=prompt, stop=["zyzzyva"])
     output = answer.json()["choices"][0]["text"]
-    said = str(collector.wait(trace_id, 5))
+    said = str(collector.wait(trace_id, len(OF_ONE_SEQUENCE)))
     assert "wombat" not in said
     assert "zyzzyva" not in said
     assert output.strip()
@@ -234,7 +283,7 @@ def test_a_hook_s_terminate_is_told_by_verdicts_and_finish(
 ) -> None:
     trace_id = switch_hook.trace(switch_hook.TERMINATE_THIRD, "decode")
     assert ask(served, trace_id, stream=True).status_code == 200
-    spans = collector.wait(trace_id, 5)
+    spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE))
     check_tree(spans)
     assert named(spans, "route").attributes["tandem.outcome"] == "terminated"
     decode = named(spans, "decode")
@@ -252,7 +301,7 @@ def test_a_failure_is_an_error_on_every_span_that_it_ended(
 ) -> None:
     trace_id = switch_hook.trace(switch_hook.RAISE_SECOND, "decode")
     answer = ask(served, trace_id, stream=stream)
-    spans = collector.wait(trace_id, 5)
+    spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE))
     check_tree(spans)
     request = named(spans, "POST /v1/completions")
     assert request.attributes["http.response.status_code"] == answer.status_code
@@ -295,7 +344,9 @@ def test_a_retry_is_an_event_and_both_attempts_hang_on_the_route(
         assert [answer.status_code for answer in answers] == [200, 200]
         assert served.metric("router", "tandem_router_retries_total") == 1
         traces = [answer.headers["x-tandem-trace-id"] for answer in answers]
-        spans = max((collector.wait(each, 5, settle=1.5) for each in traces), key=len)
+        spans = max(
+            (collector.wait(each, len(OF_ONE_SEQUENCE), settle=1.5) for each in traces), key=len
+        )
     by_id = {span.span_id: span for span in spans}
     request, route = named(spans, "POST /v1/completions"), named(spans, "route")
     assert request.parent_id == 0
@@ -323,7 +374,7 @@ def test_what_is_not_sampled_exports_nothing(served: Served, collector: Collecto
     own = plain.headers["x-tandem-trace-id"]
     assert own != none  # malformed: a trace of its own, and the ratio here is 0
     ask(served, loud)
-    collector.wait(loud, 5)  # exported after them
+    collector.wait(loud, len(OF_ONE_SEQUENCE))  # exported after them
     assert collector.of(quiet) == collector.of(own) == []
 
 
@@ -332,7 +383,7 @@ def test_sampled_requests_are_exemplars_of_the_histograms(
 ) -> None:
     trace_id = new_trace()
     ask(served, trace_id, stream=True)
-    collector.wait(trace_id, 5)
+    collector.wait(trace_id, len(OF_ONE_SEQUENCE))
     ask(served, new_trace(), sampled=False)
     for component, name in (
         ("frontend", "tandem_frontend_ttft_seconds"),
@@ -365,7 +416,7 @@ def test_every_component_logs_a_request_s_end_with_its_trace_id(
 ) -> None:
     trace_id = new_trace()
     ask(served, trace_id)
-    collector.wait(trace_id, 5)
+    collector.wait(trace_id, len(OF_ONE_SEQUENCE))
     for component, words in (
         ("frontend", "request served"),
         ("router", "request ended"),
@@ -383,7 +434,7 @@ def test_names_that_conventions_have_are_those_of_the_conventions(
 ) -> None:
     trace_id = new_trace()
     ask(served, trace_id)
-    collector.wait(trace_id, 5)
+    collector.wait(trace_id, len(OF_ONE_SEQUENCE))
     used = {name for span in collector.spans for name in span.attributes}
     known = {
         value
@@ -424,7 +475,7 @@ def test_a_collector_that_is_away_costs_requests_nothing_and_is_logged_once(
 def test_spans_that_were_exported_are_counted(served: Served, collector: Collector) -> None:
     trace_id = new_trace()
     ask(served, trace_id)
-    collector.wait(trace_id, 5)
+    collector.wait(trace_id, len(OF_ONE_SEQUENCE))
     for component in served.stack.components:
         deadline = time.monotonic() + 60
         while not served.metric(component, "tandem_trace_spans_total", outcome="exported"):

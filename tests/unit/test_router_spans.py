@@ -71,12 +71,11 @@ class Bench:
     def close(self, leg: actions.StartLeg, outcome: Outcome, **how: Any) -> None:
         self.feed(events.LegClosed(leg.worker, leg.leg, outcome, **how), after=1.0)
 
+    def traced(self) -> list[actions.SequenceTraced]:
+        return [each for each in self.done if isinstance(each, actions.SequenceTraced)]
+
     def spans(self) -> list[Span]:
-        return [
-            spans.of_sequence(each)
-            for each in self.done
-            if isinstance(each, actions.SequenceTraced)
-        ]
+        return [spans.of_sequence(each) for each in self.traced()]
 
 
 def test_each_sequence_has_a_span_and_its_legs_hang_on_it() -> None:
@@ -181,6 +180,33 @@ def test_what_waits_until_its_deadline_spends_all_of_it_in_the_queue() -> None:
     assert last.events == []
     assert last.error is not None
     assert last.error.code == "deadline_exceeded"
+
+
+@pytest.mark.promise("S5-655")
+def test_the_wait_for_a_pair_is_a_span_below_the_sequence_s() -> None:
+    bench = Bench()
+    bench.submit(n=3)  # of which two run at once
+    for leg in bench.legs():
+        bench.close(leg, Outcome.FINISHED)
+    for leg in bench.legs()[4:]:
+        bench.close(leg, Outcome.FINISHED)
+    waits = [spans.of_admission(each) for each in bench.traced()]
+    assert [wait.parent_id for wait in waits] == [FIRST, FIRST + 1, FIRST + 2]
+    assert all(wait.inside and wait.trace_id == TRACE for wait in waits)
+    assert len({wait.span_id for wait in waits}) == 3
+    routes = bench.spans()
+    assert [wait.began for wait in waits] == [route.began for route in routes]
+    queued = [route.attributes["tandem.queue.seconds"] for route in routes]
+    assert [wait.ended - wait.began for wait in waits] == queued
+
+
+@pytest.mark.promise("S5-655")
+def test_what_never_found_a_pair_waited_until_its_end() -> None:
+    bench = Bench()
+    bench.submit(n=5)  # four slots
+    bench.feed(after=61.0)
+    wait = spans.of_admission(bench.traced()[-1])
+    assert wait.ended - wait.began == pytest.approx(61.0)
 
 
 def test_a_refused_request_has_a_span_for_each_sequence() -> None:

@@ -1,4 +1,5 @@
-"""The frontend's spans: one for each HTTP request that is sampled, the first of its trace here.
+"""The frontend's spans: one for each HTTP request that is sampled, the first of its trace here, and
+below it what of the request has a span of its own.
 
 Attributes are named as OpenTelemetry's conventions for HTTP servers name them.
 """
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from tandem import ids
 from tandem.errors import CancelledError, SlowClientError, TandemError
 from tandem.ids import Traceparent
-from tandem.tracing.spans import Event, Sampler, Span, Tracer, Value
+from tandem.tracing.spans import Attributes, Event, Sampler, Span, Tracer, Value
 
 
 class CallSpans:
@@ -65,6 +66,27 @@ class CallSpan:
         """Add attributes and events to the request's span."""
         self._attributes |= attributes
         self._events += events
+
+    def child(
+        self, name: str, began: float, ended: float, *, attributes: Attributes, parent: int = 0
+    ) -> int:
+        """Record a part of the request that is over, below the request's span or below `parent`.
+        Returns the part's own span.
+        """
+        span_id = ids.new_span_id()
+        self._tracer.record(
+            Span(
+                name=name,
+                trace_id=self._trace_id,
+                span_id=span_id,
+                parent_id=parent or self.span_id,
+                began=began,
+                ended=ended,
+                attributes=attributes,
+                inside=True,
+            )
+        )
+        return span_id
 
     def end(self, error: TandemError | None, *, streamed: bool) -> None:
         """`streamed`: the status line had been sent before the error came."""

@@ -12,6 +12,7 @@ from tandem_frontend.openai.answer_parsers import ModelFamily, written
 from tandem_frontend.openai.answers import AnsweredTier
 from tandem_frontend.openai.prefixes import ReadText
 from tandem_frontend.openai.thought import Thought
+from tandem_frontend.read_steps import ReadStep
 
 
 class Parsing(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,10 @@ class Asked(Submission, frozen=True, kw_only=True):
     read: tuple[ReadText | None, ...] = ()
     """What was tokenised of each prompt, with which a PrefixStore completes the prompt; None, or
     empty: the prompt is complete."""
+    steps: tuple[ReadStep, ...] = ()
+    """What reading its body took."""
+    known_tokens: int = 0
+    """Tokens of the prompts that were not read again."""
     says_tier: bool = False
     """The client named a `service_tier`, so that a chat's answer names one."""
 

@@ -132,7 +132,8 @@ class Lookup:
             prompt if read is None else self._completed(prompt, read, next(found))
             for prompt, read in zip(asked.prompts, asked.read, strict=True)
         ]
-        return msgspec.structs.replace(asked, prompts=whole, read=())
+        known = sum(each.known.tokens for each in self._found)
+        return msgspec.structs.replace(asked, prompts=whole, known_tokens=known, read=())
 
     def _find(self, names: Sequence[bytes]) -> _Found:
         segments = self._store.find(self._tenant, names)

@@ -21,6 +21,7 @@ from tandem.little_endian import TOKEN_ID_BYTES, to_bytes, to_numbers
 from tandem.prefix_blocks import BLOCK_TOKENS, NUMBER_BYTES
 from tandem.text.tokenizer import Around
 from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.read_steps import ReadSteps
 
 SEGMENT_CHARACTERS: Final = 2048
 """The fewest characters of a segment."""
@@ -95,6 +96,7 @@ def read(
     tokenizer: Tokenizer,
     texts: Sequence[str],
     prefixes: Prefixes,
+    steps: ReadSteps,
     *,
     special_tokens: bool,
     model: str,
@@ -105,6 +107,7 @@ def read(
     those that the tokenizer puts around a text. `cache_salt` and `lora_adapter`: those by which
     caches know the prompts.
     """
+    steps.skip()
     around = tokenizer.around if special_tokens else Around([], [])
     cuts = [tokenizer.cuts(text, SEGMENT_CHARACTERS) if around else [] for text in texts]
     if around is None or not any(cuts):
@@ -113,14 +116,21 @@ def read(
     name = b"\0".join((root, model.encode(), to_bytes(array("I", around.before))))
     names = [list(_names(*each, name)) for each in zip(texts, cuts, strict=True) if each[1]]
     known = iter(prefixes.known(names))
+    steps.end("find")
     return [
-        _read(tokenizer, text, places, next(known), around, root) if places else None
+        _read(tokenizer, text, places, next(known), around, root, steps) if places else None
         for text, places in zip(texts, cuts, strict=True)
     ]
 
 
 def _read(
-    tokenizer: Tokenizer, text: str, cuts: Sequence[int], known: Known, around: Around, root: bytes
+    tokenizer: Tokenizer,
+    text: str,
+    cuts: Sequence[int],
+    known: Known,
+    around: Around,
+    root: bytes,
+    steps: ReadSteps,
 ) -> ReadText:
     start = cuts[known.segments - 1] if known.segments else 0
     places = pairwise([start, *cuts[known.segments :], len(text)])
@@ -128,12 +138,16 @@ def _read(
     if not known.segments:
         ids[0] = around.before + ids[0]
     ids[-1] = ids[-1] + around.behind
+    differs = False
     if known.check:
         special_tokens = around != ([], [])
         whole = tokenizer.encode(text, add_special_tokens=special_tokens)
-        if whole != list(chain.from_iterable(ids)):
-            return ReadText(len(whole), tuple(_segments([whole], known, root)), differs=True)
-    return ReadText(known.tokens + sum(map(len, ids)), tuple(_segments(ids, known, root)))
+        differs = whole != list(chain.from_iterable(ids))
+        ids = [whole] if differs else ids
+    steps.end("tokenize")
+    tokens, segments = known.tokens + sum(map(len, ids)), tuple(_segments(ids, known, root))
+    steps.end("hash")
+    return ReadText(tokens, segments, differs)
 
 
 def _names(text: str, cuts: Sequence[int], root: bytes) -> Iterator[bytes]:

@@ -10,10 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tandem import kv_hints
-from tandem.errors import (
-    InvalidRequestError,
-    UnsupportedError,
-)
+from tandem.errors import InvalidRequestError, UnsupportedError
 from tandem.keys.grant import Grant
 from tandem.logits.contradictions import fields as contradictions
 from tandem.logits.spec import LogitsProcessorSpec
@@ -47,6 +44,7 @@ from tandem_frontend.openai.requests import (
 from tandem_frontend.openai.thought import Thought
 from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.openai.tools import AskedTools, asked_tools
+from tandem_frontend.read_steps import ReadSteps
 
 
 class Preprocessor:
@@ -95,22 +93,29 @@ class Preprocessor:
         salt: str = "",
         lora_adapter: str = "",
         prefixes: Prefixes | None = None,
+        steps: ReadSteps | None = None,
     ) -> Asked:
         """`id` is what the answer will be called. `grant` is of the key it came with, and `salt`
         its prefix cache's; None: no key was asked. `lora_adapter`: of the model, that it asks for.
-        `prefixes`: what is known of the prompts; None: each is read in one go.
+        `prefixes`: what is known of the prompts; None: each is read in one go. `steps`: those that
+        reading its body has taken so far.
         """
+        steps = steps or ReadSteps()
         limits = self._limits_of(served)
         self._check_common(request)
         if grant is not None:
             self._check_allowed(request, grant)
         shared = "" if self._config.share_prefix_cache else salt
         cache = Cache(_salt(request, shared), lora_adapter)
-        maker = PromptMaker(self._tokenizer, limits, self._config.model_name, cache, prefixes)
+        maker = PromptMaker(
+            self._tokenizer, limits, self._config.model_name, cache, prefixes, steps
+        )
         parsing, tools, thought = None, None, None
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
+            steps.skip()
             text = self.chat_text(request.messages, request, tools)
+            steps.end("render")
             thought = self._chats.thought(request, text)
             parsing = self._chats.parsing(request, tools, thought)
             prompts, read = maker.of_chat(request, text)
@@ -133,6 +138,7 @@ class Preprocessor:
             trace_id=trace_id,
             grant=grant,
             cache=cache,
+            steps=steps,
         )
         return msgspec.structs.replace(asked, read=tuple(read)) if any(read) else asked
 
@@ -231,17 +237,12 @@ class Preprocessor:
         trace_id: str,
         grant: Grant | None,
         cache: Cache,
+        steps: ReadSteps,
     ) -> Asked:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
         if sampling.stop and parsing and (marks := parsing.thought_marks()):
             sampling.thought.CopyFrom(marks)
-        processors = processors_of(
-            request,
-            form,
-            limits,
-            self._config,
-            thought=thought,
-        )
+        processors = processors_of(request, form, limits, self._config, thought=thought)
         contradictions.check(
             processors.spec,
             max_tokens=min(prompt.max_tokens for prompt in prompts),
@@ -251,6 +252,7 @@ class Preprocessor:
         return Asked(
             parsing=parsing,
             passed_over=self._passed_over(request),
+            steps=steps.done(),
             id=id,
             alias=request.model,
             prompts=prompts,

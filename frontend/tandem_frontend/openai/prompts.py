@@ -14,6 +14,7 @@ from tandem_frontend.openai.limits import Limits
 from tandem_frontend.openai.prefixes import Prefixes, ReadText
 from tandem_frontend.openai.requests import ChatRequest, CompletionRequest, GenerationFields
 from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.read_steps import ReadSteps
 
 _DEFAULT_COMPLETION_TOKENS: Final = 16
 """OpenAI's default for plain completions. A chat may use all that is left of the context."""
@@ -39,6 +40,7 @@ class PromptMaker(NamedTuple):
     cache: Cache
     prefixes: Prefixes | None
     """What is known of the prompts; None: each is read in one go."""
+    steps: ReadSteps
 
     def of_chat(self, request: ChatRequest, text: str) -> Made:
         """`text`: what the chat template made of the request."""
@@ -47,7 +49,7 @@ class PromptMaker(NamedTuple):
         asked = _same(request.max_completion_tokens, request.max_tokens)
         self.limits.check_text(text, param="messages")
         (read,) = self._read(request, [text], special_tokens=False)
-        token_ids = [] if read else self.tokenizer.encode(text, add_special_tokens=False)
+        token_ids = [] if read else self._encode(text, special_tokens=False)
         prompt = self._prompt(
             request,
             token_ids,
@@ -82,7 +84,7 @@ class PromptMaker(NamedTuple):
         if not isinstance(prompt, str):
             token_ids = prompt
         elif prompt and not read:
-            token_ids = self.tokenizer.encode(prompt, add_special_tokens=True)
+            token_ids = self._encode(prompt, special_tokens=True)
         self.limits.check_token_ids(token_ids, param="prompt")
         made = self._prompt(
             request,
@@ -114,7 +116,16 @@ class PromptMaker(NamedTuple):
         if read:
             return Prompt(tokens=tokens, max_tokens=max_tokens, task=b"")
         shows_ids, cache = request.return_token_ids is True, self.cache._asdict()
-        return Prompt.of(token_ids, max_tokens=max_tokens, shows_ids=shows_ids, **cache)
+        self.steps.skip()
+        prompt = Prompt.of(token_ids, max_tokens=max_tokens, shows_ids=shows_ids, **cache)
+        self.steps.end("hash")
+        return prompt
+
+    def _encode(self, text: str, *, special_tokens: bool) -> list[int]:
+        self.steps.skip()
+        token_ids = self.tokenizer.encode(text, add_special_tokens=special_tokens)
+        self.steps.end("tokenize")
+        return token_ids
 
     def _read(
         self, request: GenerationFields, texts: Sequence[str], *, special_tokens: bool
@@ -128,6 +139,7 @@ class PromptMaker(NamedTuple):
             self.tokenizer,
             texts,
             self.prefixes,
+            self.steps,
             special_tokens=special_tokens,
             model=self.model,
             **self.cache._asdict(),

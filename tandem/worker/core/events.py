@@ -45,6 +45,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     """Why no other worker could go on with it; empty: another could."""
     own_bytes: int
     """Bytes of the task that the leg alone keeps; 0 where legs share a kept task."""
+    intake_seconds: float = 0.0
+    """CPU time in which the task was read and made into a request."""
 
 
 class Unreadable(msgspec.Struct, frozen=True):

@@ -140,6 +140,8 @@ class Leg(Struct, eq=False, kw_only=True):
     want_logprobs: bool
     """The client does; classifiers may be given them where it does not."""
     want_report: bool
+    intake_seconds: float
+    """CPU time in which its task was read, before the leg began."""
     started_at: float
     deadline: float
     output: Output

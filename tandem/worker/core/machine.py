@@ -225,6 +225,7 @@ class Core:
             want_token_ids=task.want_token_ids,
             want_logprobs=task.sampling.HasField("logprobs"),
             want_report=task.want_report,
+            intake_seconds=event.intake_seconds,
             started_at=self._state.now,
             deadline=self._state.now + command.timeout_ms / 1000,
             output=event.output,

@@ -22,6 +22,7 @@ from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.prefix_store import PrefixStore
 from tandem_frontend.openai.prefixes import Known, Segment
 from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.read_steps import ReadSteps
 
 SIZE = prefix_store.SEGMENT_BYTES + 400
 
@@ -93,6 +94,7 @@ class Reading:
             self.tokenizer,
             texts,
             lookup,
+            ReadSteps(),
             special_tokens=special_tokens,
             model="m",
             cache_salt=salt,
@@ -234,8 +236,12 @@ def test_nothing_is_known_where_what_is_around_a_text_depends_on_it(tmp_path: Pa
     assert lookup is not None
     names = {"model": "m", "cache_salt": "", "lora_adapter": ""}
     history = [text(random.Random(3), 8)]
-    assert prefixes.read(tokenizer, history, lookup, special_tokens=True, **names) == [None]
-    assert prefixes.read(tokenizer, history, lookup, special_tokens=False, **names) != [None]
+    assert prefixes.read(tokenizer, history, lookup, ReadSteps(), special_tokens=True, **names) == [
+        None
+    ]
+    assert prefixes.read(
+        tokenizer, history, lookup, ReadSteps(), special_tokens=False, **names
+    ) != [None]
 
 
 def test_a_short_text_is_read_in_one_go(tokenizer: Tokenizer) -> None:
@@ -243,7 +249,7 @@ def test_a_short_text_is_read_in_one_go(tokenizer: Tokenizer) -> None:
     assert lookup is not None
     short = ["<|im_start|>" * 3, "no seam " * 3000]
     names = {"model": "m", "cache_salt": "", "lora_adapter": ""}
-    read = prefixes.read(tokenizer, short, lookup, special_tokens=False, **names)
+    read = prefixes.read(tokenizer, short, lookup, ReadSteps(), special_tokens=False, **names)
     assert read == [None, None]
 
 

@@ -57,6 +57,23 @@ def test_a_decode_leg_has_times_of_its_start_first_token_and_end(tokenizer: Toke
     assert transfer.attributes["tandem.kv.bytes"] == KV.bytes
 
 
+@pytest.mark.promise("S5-655")
+def test_a_leg_says_what_its_task_and_its_engine_s_input_took(tokenizer: Tokenizer) -> None:
+    bench, spans = bench_of(tokenizer)
+    quiet = bench.start(1)
+    taken_in = bench.counters.intake_seconds, bench.counters.submit_seconds
+    assert min(taken_in) > 0
+    request_id = bench.start(2, parent_span=PARENT)
+    for each in (quiet, request_id):
+        bench.step(delta(each, (20,), Ending.LENGTH))
+    (leg,) = spans
+    about = leg.attributes
+    read = bench.counters.intake_seconds - taken_in[0]
+    assert about["tandem.intake.cpu_seconds"] == pytest.approx(read)
+    submitted = bench.counters.submit_seconds - taken_in[1]
+    assert about["tandem.engine_input.cpu_seconds"] == pytest.approx(submitted)
+
+
 def test_a_prefill_leg_has_no_span_of_the_transfer_but_what_it_measured(
     tokenizer: Tokenizer,
 ) -> None:

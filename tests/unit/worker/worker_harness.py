@@ -230,6 +230,7 @@ class Bench:
                 limits=LIMITS,
                 tokenizer=tokenizer,
                 reads_text=lambda: bool(hook) or parts.classifiers is not None,
+                spent=self.counters.took_in,
                 forced=() if forced is None else (forced,),
                 park_seconds=park_seconds,
                 **intake,

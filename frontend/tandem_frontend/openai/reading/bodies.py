@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,7 @@ from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import Dialect, spoken
 from tandem_frontend.openai.prefix_store import Lookup, PrefixStore
+from tandem_frontend.openai.reading import read_spans
 from tandem_frontend.openai.reading.models import Chosen, LoadedModel, Models
 from tandem_frontend.openai.reading.reader import decode
 from tandem_frontend.openai.reading.readers import Readers
@@ -71,12 +73,16 @@ class Reading:
 
     async def submission(self, dialect: Dialect, call: Call) -> Submissible:
         """The request of a call. Raises RequestError and RefusedError."""
-        found = await self._read(dialect, call)
+        body = await call.body()
+        began = time.monotonic()
+        found = await self._read(dialect, call, body)
+        self._metrics.reading.count(found.asked.steps)
+        if call.span is not None:
+            read_spans.record(call.span, found.asked, size=len(body), began=began)
         tell_ignored(call, found.asked.passed_over, self._metrics)
         return Submissible(found.model, self._sessions.of(call, found.asked))
 
-    async def _read(self, dialect: Dialect, call: Call) -> Submissible:
-        body = await call.body()
+    async def _read(self, dialect: Dialect, call: Call, body: bytes) -> Submissible:
         salt = "" if call.tenant is None else call.tenant.salt
         if len(body) <= SMALL_BYTES:
             request = decode(dialect, body, self._rules)

@@ -28,6 +28,7 @@ from tandem_frontend.openai.requests import (
 from tandem_frontend.openai.strangers import FieldRules
 from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.openai.tools import asked_tools, shown_tools
+from tandem_frontend.read_steps import ReadSteps
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,8 @@ class Request(NamedTuple):
     """Fields of the request that the answer repeats, as JSON."""
     ignored: tuple[str, ...]
     """Names of the body's fields, and of tools, that were passed over."""
+    steps: ReadSteps
+    """The steps of reading the body so far."""
     extra_fields: str
     """The extra fields that classifiers are given, as a JSON object."""
 
@@ -67,8 +70,11 @@ def moderation_reader(config: FrontendConfig) -> ModerationReader:
 
 def decode(dialect: Dialect, body: bytes, rules: FieldRules) -> Request:
     """What a client asks for, of whatever model. Raises RequestError with `param`."""
+    steps = ReadSteps()
     own, ignored, extra = dialect.requests.decode(body, rules)
-    return Request(dialect, dialect.generating(own), dialect.repeated(own), ignored, extra)
+    generating, repeated = dialect.generating(own), dialect.repeated(own)
+    steps.end("parse")
+    return Request(dialect, generating, repeated, ignored, steps, extra)
 
 
 class Reader:
@@ -114,6 +120,7 @@ class Reader:
                 salt=salt,
                 lora_adapter=lora_adapter,
                 prefixes=prefixes,
+                steps=request.steps,
             )
         except RequestError as error:
             request.dialect.name(error)

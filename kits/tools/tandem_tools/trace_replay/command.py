@@ -52,8 +52,9 @@ def replay(arguments: argparse.Namespace, console: Console) -> int:
     console.clear()
     head = (*results.HEAD, *(results.HEAD_BY_LENGTH if arguments.long else ()))
     console.table([each.row() for each in found], head=head)
-    for line in filter(None, (each.said_ways() for each in found)):
-        console.line(line)
+    for said in (Result.said_ways, Result.said_reading):
+        for line in filter(None, map(said, found)):
+            console.line(line)
     for line in results.verdict(found):
         console.line(line)
     if arguments.json:
@@ -76,6 +77,7 @@ def _result(
         ideal_hit_rate=run.ideal_hit_rate,
         figures=Figures.of(run.answers, slo),
         by_length=by_length,
+        readings=run.readings,
         ways={(way.value, why.value): count for (way, why), count in run.ways.items()},
     )
 

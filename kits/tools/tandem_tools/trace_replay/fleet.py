@@ -17,6 +17,11 @@ MOST_WORKERS = 10_000
 RESTART_SECONDS = 5.0
 """From a router's death until the one in its place takes requests."""
 LEAST_KILL_SECONDS = 2 * RESTART_SECONDS
+FRESH_MS, KNOWN_MS = 1.2, 0.035
+"""CPU of reading 1,000 tokens of a prompt, by whether an earlier prompt began with them. Measured
+by benchmarks/long_turns.py at commit 8769d1cf, 30 November 2026, on an Intel Xeon with 2 cores that
+had much other work."""
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_WORKERS)]
 _Slots = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
@@ -38,6 +43,25 @@ class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """AGGREGATED: between so many tokens of prompts, those that run get a token each."""
 
 
+class Frontends(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Equal frontends, and what reading a prompt costs them: parse, render, tokenise, hash. The
+    costs are those that benchmarks/long_turns.py prints; see docs/replay.md.
+    """
+
+    workers: _Count = 0
+    """0: reading takes no time."""
+    processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
+    """Each frontend's `read_processes`."""
+    store_mb: Annotated[int, msgspec.Meta(ge=0, le=1 << 20)] = 128
+    """Each frontend's `prefix_store_mb`."""
+    sticky: bool = False
+    """A session's requests all go to one frontend; else any frontend gets each."""
+    fresh_ms: _Milliseconds = FRESH_MS
+    """CPU of 1,000 tokens that are read."""
+    known_ms: _Milliseconds = KNOWN_MS
+    """CPU of 1,000 tokens that an earlier prompt began with."""
+
+
 class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A fleet as its YAML file describes it."""
 
@@ -46,6 +70,7 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     prefill: Pool = Pool()
     decode: Pool = Pool()
     aggregated: Pool = Pool()
+    frontends: Frontends = Frontends()
     routers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     router_kill_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """How often one of the routers is killed, each in its turn. 0: never; else 10 or more, so that

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from tandem.errors import TandemError
+from tandem.errors import QueueFullError, TandemError
 from tandem.wire import faces
 from tandem_router.core.values import Phase, Reason, Way
 from tandem_tools.bench.figures import TimedAnswer
@@ -19,6 +19,7 @@ from tandem_tools.trace_replay.engine import Engine
 from tandem_tools.trace_replay.fleet import RESTART_SECONDS, FleetFile
 from tandem_tools.trace_replay.legs import Request, Worker, blocks_of
 from tandem_tools.trace_replay.prefix_cache import IdealCache
+from tandem_tools.trace_replay.reading import Reading, Readings
 from tandem_tools.trace_replay.router import LINK_SECONDS, Policies, Router, worker_up
 from tandem_tools.trace_replay.workers import Around, DecodeWorker, PrefillWorker
 
@@ -40,6 +41,8 @@ class Replayed:
     """Hit rate of one cache, as large as the caches of all workers together, that has each prompt
     from its arrival on.
     """
+    readings: Readings | None
+    """What reading came to; None: it takes no time in this fleet."""
     ways: Counter[tuple[Way, Reason]]
     """How many attempts went to a pair or to an aggregated worker, and why."""
 
@@ -67,6 +70,8 @@ class Replay:
         random.seed(seed)
         self._agenda = Agenda()
         self._fleet = fleet
+        reads = fleet.frontends.workers > 0
+        self._reading = Reading(self._agenda, fleet.frontends) if reads else None
         self._overhead_seconds = fleet.table.overhead_ms / 1000
         begins = trace[0].timestamp
         self._requests = [Request(line, (line.timestamp - begins) / 1000 / speed) for line in trace]
@@ -100,6 +105,7 @@ class Replay:
             sum(each.prompt_tokens for each in computed),
             sum(each.cached_tokens for each in computed),
             self._ideal.hit_rate,
+            None if self._reading is None else self._reading.read,
             sum((each.ways for each in self._routers), self._ways),
         )
 
@@ -129,14 +135,21 @@ class Replay:
         return {each.up.worker: each for each in found}
 
     def _come(self, index: int) -> None:
-        """A request reaches a router, once the frontend has read it; the next one will."""
+        """A request reaches a frontend; the next one will."""
         request = self._requests[index]
         request.blocks = blocks_of(request.line)
         self._ideal.take(request.blocks, request.prompt_tokens)
-        delay = self._overhead_seconds
-        self._agenda.after(delay, self._submit, request, random.randrange(len(self._routers)))
+        if self._reading is None:
+            self._send(request)
+        elif not self._reading.take(request, partial(self._send, request)):
+            self._ended(request, QueueFullError("too many prompts wait to be read"), False)
         if index + 1 < len(self._requests):
             self._agenda.at(self._requests[index + 1].came, self._come, index + 1)
+
+    def _send(self, request: Request) -> None:
+        """The frontend has read a request, and any router gets it."""
+        router, delay = random.randrange(len(self._routers)), self._overhead_seconds
+        self._agenda.after(delay, self._submit, request, router)
 
     def _submit(self, request: Request, router: int) -> None:
         """To that router; while that one is away, to any other; or else wait for one."""

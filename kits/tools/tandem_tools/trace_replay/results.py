@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tandem_tools.bench.figures import Figures, percentiles
+from tandem_tools.trace_replay.reading import Readings
 
 HEAD = (
     "workers", "policy", "hit rate", "ideal", "TTFT p50", "p90", "ITL p50", "p90",
@@ -34,6 +35,9 @@ class Result:
     """TTFT of short prompts and of long ones, sorted, in seconds; empty: nobody asked."""
     ways: Mapping[tuple[str, str], int] = field(default_factory=dict)
     """Attempts by way and by the reason for that way."""
+
+    readings: Readings | None = None
+    """What reading prompts came to; None: the fleet does not say what it takes."""
 
     @property
     def share(self) -> float:
@@ -77,6 +81,27 @@ class Result:
         told = (f"{n:,} {way} ({why})" for (way, why), n in sorted(self.ways.items()))
         return f"{self.name}: {', '.join(told)}"
 
+    def said_reading(self) -> str:
+        """What reading prompts came to; empty where it takes no time."""
+        told = self._reading()
+        if not told:
+            return ""
+        return (
+            f"{self.name}: reading took {_milliseconds(told['cpu_seconds'])} of CPU in the mean and"
+            f" waited {_milliseconds(told['wait_seconds_p90'])} (p90);"
+            f" {told['known_rate']:.1%} of prompt tokens were known"
+        )
+
+    def _reading(self) -> dict[str, float]:
+        read = self.readings
+        if read is None or not read.waits:
+            return {}
+        return {
+            "cpu_seconds": read.cpu_seconds / len(read.waits),
+            "wait_seconds_p90": percentiles(sorted(read.waits))["p90"],
+            "known_rate": read.known_rate,
+        }
+
     def told(self) -> dict[str, object]:
         """For the file of figures. Seconds throughout."""
         ways = sorted(self.ways.items())
@@ -85,6 +110,7 @@ class Result:
             "policy": self.policy,
             "hit_rate": self.hit_rate,
             "ideal_hit_rate": self.ideal_hit_rate,
+            "reading": self._reading(),
             "ways": [{"way": way, "reason": why, "count": n} for (way, why), n in ways],
             "ttft_seconds_by_length": [percentiles(each) for each in self.by_length],
             **self.figures.told(),
