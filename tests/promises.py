@@ -1503,6 +1503,38 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-650",
+        "Given a completion with texts that begin as earlier prompts of its tenant, several in one "
+        "body too, then only the rest is tokenised, and tokens and blocks are those of each whole "
+        "prompt, with what the tokenizer puts around it.",
+        ours=True,
+    ),
+    Promise(
+        "S5-651",
+        "Given 80 large bodies of one key at once, then all are read, below the event loop's "
+        "priority, and another key's body waits for those being read and one more, a small one for "
+        "none.",
+        ours=True,
+    ),
+    Promise(
+        "S5-652",
+        "Given a body whose process is killed, then its own request alone fails, and what waits "
+        "for that process is read by the next.",
+        ours=True,
+    ),
+    Promise(
+        "S5-653",
+        "Given 10,000 sessions of many tenants, then the store of earlier prompts stays within its "
+        "setting, and takes no more memory than its gauge says.",
+        ours=True,
+    ),
+    Promise(
+        "S5-654",
+        "Given a target for bodies that wait at frontends, then both kinds of autoscaler scale the "
+        "frontends by it.",
+        ours=True,
+    ),
+    Promise(
         "S5-649",
         "Given a prompt that begins as an earlier one of its stream, then only the rest travels, "
         "and each worker is given the whole prompt, whatever is killed or forgotten meanwhile.",

@@ -195,9 +195,9 @@ class FrontendConfig:
     )
     read_seconds: float = setting(
         20.0,
-        "Time that a body larger than 16 KiB may take to be decoded, checked and tokenised in a"
-        " process of its own, and may wait for that process. A body that takes longer is refused"
-        " (413).",
+        "CPU time that a body larger than 16 KiB may take to be decoded, checked and tokenised in"
+        " a process of its own; by the clock, ten times as much. A body that takes more is refused"
+        " (413), and so is one that waits three times as long for a process (429).",
         above=0,
     )
     read_memory_mb: int = setting(
@@ -209,14 +209,15 @@ class FrontendConfig:
     read_processes: int = setting(
         2,
         "Most processes that read bodies from 16 to 256 KiB, and most that read larger ones."
-        " Set it to the frontend's cores; each process takes the memory of a tokenizer.",
+        " Set it to the frontend's cores; each process takes the memory of a tokenizer. For each,"
+        " 64 bodies may wait; one more is refused (429).",
         above=0,
         at_most=64,
     )
     prefix_store_mb: int = setting(
         128,
-        "Memory for the tokens of earlier prompts of chats, MiB, so that the next turn of a"
-        " conversation is tokenised from where it goes on. 0: each prompt is tokenised as a whole.",
+        "Memory for the tokens of earlier prompts, MiB, so that the next turn of a conversation"
+        " is tokenised from where it goes on. 0: each prompt is tokenised as a whole.",
         at_least=0,
     )
     max_connections: int = setting(

@@ -291,6 +291,16 @@ _MEMORY = (
         ),
     ),
 )
+_READING = (
+    Alert(
+        name="TandemBodiesWaiting",
+        severity="warning",
+        after="5m",
+        summary=f"Long prompts wait at {{{{ $labels.pod }}}} of {_PLACE} before they are read.",
+        description="{{ $value }} bodies above 16 KiB wait for a process that reads them.",
+        expression="sum without (size) (tandem_frontend_waiting_bodies) > 10",
+    ),
+)
 _CERTIFICATES = (
     Alert(
         name="TandemCertificatesNotKept",
@@ -309,5 +319,6 @@ GROUPS = (
     Group("tandem.router.alerts", _ROUTER),
     Group("tandem.change.alerts", _CHANGE),
     Group("tandem.memory.alerts", _MEMORY),
+    Group("tandem.reading.alerts", _READING),
     Group("tandem.certificates", _CERTIFICATES),
 )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
+from typing import NamedTuple
 
 import tokenizers
 
@@ -13,6 +15,13 @@ from tandem.errors import ConfigError
 from tandem.text.byte_table import ByteTable, is_byte_level, special_tokens
 from tandem.text.detokenizer import ByteDetokenizer, Detokenizer, StreamDetokenizer, StreamTable
 from tandem.text.seams import Seams
+
+
+class Around(NamedTuple):
+    """The ids that a tokenizer puts around any text, such as a beginning of sequence."""
+
+    before: list[int]
+    behind: list[int]
 
 
 class Tokenizer:
@@ -56,6 +65,20 @@ class Tokenizer:
         """Where texts may be cut: see `encode_parts`."""
         hidden = self._tokenizer.encode_special_tokens  # then some are not looked for
         return Seams([] if hidden else [*self._tokenizer.get_added_tokens_decoder().values()])
+
+    @cached_property
+    def around(self) -> Around | None:
+        """None: what the tokenizer puts around a text may depend on the text."""
+        whole, other = self._tokenizer.encode_batch_fast(["a", "b c"])
+        before = list(takewhile(bool, whole.special_tokens_mask))
+        behind = list(takewhile(bool, reversed(whole.special_tokens_mask)))
+        ids = whole.ids
+        around = Around(ids[: len(before)], ids[len(ids) - len(behind) :])
+        for text, encoding in (("a", whole), ("b c", other)):
+            between = self.encode(text, special_tokens=False)
+            if encoding.ids != [*around.before, *between, *around.behind]:
+                return None
+        return around
 
     @cached_property
     def _special(self) -> dict[str, int]:

@@ -344,6 +344,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"decode": {"autoscaling": {"type": "keda"}}},
         "decode.autoscaling.type=keda asks Prometheus: set monitoring.prometheusAddress",
     ),
+    "frontends-by-what-waits-without-prometheus": (
+        {"frontend": {"autoscaling": {"type": "keda", "targetWaitingBodies": 4}}},
+        "frontend.autoscaling.type=keda asks Prometheus: set monitoring.prometheusAddress",
+    ),
 }
 LONG = "x" * 64
 UNKNOWN: dict[str, dict[str, Any]] = {

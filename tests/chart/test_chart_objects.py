@@ -21,6 +21,7 @@ SCALED: dict[str, Any] = {"minReplicas": 2, "maxReplicas": 7}
 UP = {"scaleUp": {"stabilizationWindowSeconds": 5}}
 """Laid over the behaviour of each component's own values."""
 TARGETS = {
+    "frontend": {"targetWaitingBodies": 65},
     "prefill": {"targetWaitingSequences": 62},
     "decode": {"targetOpenSequences": 63, "targetKvUse": 64},
     "worker": {"targetOpenSequences": 63, "targetKvUse": 64},
@@ -29,6 +30,7 @@ METRICS = {
     "targetWaitingSequences": "tandem_worker_waiting_legs",
     "targetOpenSequences": "tandem_worker_open_legs",
     "targetKvUse": "tandem_worker_kv_used_ratio",
+    "targetWaitingBodies": "tandem_frontend_waiting_bodies",
 }
 LOOKS = {"pollingInterval": 11, "cooldownPeriod": 12, "fallback": {"failureThreshold": 3}}
 
@@ -113,15 +115,16 @@ def test_keda_asks_of_every_component_what_its_values_say() -> None:
     assert cpu["metadata"] == {"value": "61"}
 
 
+@pytest.mark.promise("S5-654")
 @one_case("component", TARGETS)
-def test_a_worker_is_scaled_by_the_metrics_of_its_phase(component: str) -> None:
+def test_a_component_is_scaled_by_metrics_of_its_own(component: str) -> None:
     own = {**SCALED, "targetCPUUtilization": 0, **TARGETS[component]}
     spec = of_each({component: {"autoscaling": {**own, "type": "hpa"}}})[
         "HorizontalPodAutoscaler", component
     ]
     found = [each["pods"] for each in spec["spec"]["metrics"]]
     of = {"selector": {"matchLabels": {"phase": "decode"}}} if component == "worker" else {}
-    values = {"62": "62", "63": "63", "64": "640m"}  # of 1, where the value is of 100
+    values = {"62": "62", "63": "63", "64": "640m", "65": "65"}  # of 1, where the value is of 100
     assert [(each["metric"], each["target"]["averageValue"]) for each in found] == [
         ({"name": METRICS[name], **of}, values[str(value)])
         for name, value in TARGETS[component].items()

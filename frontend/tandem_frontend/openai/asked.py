@@ -10,7 +10,7 @@ from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
 from tandem_frontend.openai.answer_parsers import ModelFamily, written
 from tandem_frontend.openai.answers import AnsweredTier
-from tandem_frontend.openai.prefixes import Segment
+from tandem_frontend.openai.prefixes import ReadText
 from tandem_frontend.openai.thought import Thought
 from tandem_frontend.read_steps import ReadStep
 
@@ -75,15 +75,13 @@ class Asked(Submission, frozen=True, kw_only=True):
     """Names of fields and tools that the answer does without, as their client calls them."""
     repeated: bytes = b""
     """What its answer says again of it: members of an object, as JSON."""
-    segments: tuple[Segment, ...] = ()
-    """A prompt's stretches that were tokenised, with which a PrefixStore completes the prompt;
-    empty: the prompts are complete."""
-    differs: bool = False
-    """The prompt's segments had other tokens than the prompt, which is read as a whole."""
+    read: tuple[ReadText | None, ...] = ()
+    """What was tokenised of each prompt, with which a PrefixStore completes the prompt; None, or
+    empty: the prompt is complete."""
     steps: tuple[ReadStep, ...] = ()
     """What reading its body took."""
     known_tokens: int = 0
-    """Tokens of the prompt that were not read again."""
+    """Tokens of the prompts that were not read again."""
     says_tier: bool = False
     """The client named a `service_tier`, so that a chat's answer names one."""
 

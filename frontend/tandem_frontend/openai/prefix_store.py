@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,7 @@ from tandem.prefix_blocks import MAX_BLOCKS, NUMBER_BYTES
 from tandem.upstream.submission import Prompt
 from tandem_frontend.metrics import PrefixMetrics
 from tandem_frontend.openai.asked import Asked
-from tandem_frontend.openai.prefixes import Known, Segment
+from tandem_frontend.openai.prefixes import Known, ReadText, Segment
 
 log = logging.getLogger(__name__)
 
@@ -101,43 +101,57 @@ class PrefixStore:
         )
 
 
+class _Found(NamedTuple):
+    """What the store knows of one prompt."""
+
+    names: Sequence[bytes]
+    segments: Sequence[Segment]
+    known: Known
+
+
 class Lookup:
-    """Finds the known segments of one request's prompt, and has the store keep the others."""
+    """Finds the known segments of one request's prompts, and has the store keep the others."""
 
     def __init__(self, store: PrefixStore, tenant: str, model: str) -> None:
         self._store = store
         self._tenant = tenant
         self._model = model
-        self._names: Sequence[bytes] = ()
-        self._found: Sequence[Segment] = ()
-        self._known = Known()
+        self._found: Sequence[_Found] = ()
 
-    def known(self, names: Sequence[bytes]) -> Known:
+    def known(self, prompts: Sequence[Sequence[bytes]]) -> Sequence[Known]:
         """See `Prefixes`."""
-        self._names = names
-        self._found = self._store.find(self._tenant, names)
-        self._known = self._store.known(self._found)
-        return self._known
+        self._found = [self._find(names) for names in prompts]
+        return [found.known for found in self._found]
 
     def completed(self, asked: Asked) -> Asked:
-        """The request with its whole prompt, from what was read of its text."""
-        if not asked.segments:
+        """The request with its whole prompts, from what was read of their texts."""
+        if not asked.read:
             return asked
-        segments = [*self._found[: self._known.segments], *asked.segments]
-        differs = asked.differs
-        if self._known.check:
-            differs = differs or segments[: len(self._found)] != self._found
+        found = iter(self._found)
+        whole = [
+            prompt if read is None else self._completed(prompt, read, next(found))
+            for prompt, read in zip(asked.prompts, asked.read, strict=True)
+        ]
+        known = sum(each.known.tokens for each in self._found)
+        return msgspec.structs.replace(asked, prompts=whole, known_tokens=known, read=())
+
+    def _find(self, names: Sequence[bytes]) -> _Found:
+        segments = self._store.find(self._tenant, names)
+        return _Found(names, segments, self._store.known(segments))
+
+    def _completed(self, prompt: Prompt, read: ReadText, found: _Found) -> Prompt:
+        segments = [*found.segments[: found.known.segments], *read.segments]
+        differs = read.differs
+        if found.known.check:
+            differs = differs or segments[: len(found.segments)] != found.segments
             self._store.checked(self._model, differs=differs)
         if not differs:
-            self._store.keep(self._tenant, self._names, segments[:-1])
-        (prompt,) = asked.prompts
-        whole = Prompt.of_packed(
+            self._store.keep(self._tenant, found.names, segments[:-1])
+        return Prompt.of_packed(
             b"".join([segment.token_ids for segment in segments]),
             blocks=b"".join([segment.blocks for segment in segments])[: MAX_BLOCKS * NUMBER_BYTES],
             max_tokens=prompt.max_tokens,
-        )
-        return msgspec.structs.replace(
-            asked, prompts=[whole], known_tokens=self._known.tokens, segments=(), differs=False
+            echo=prompt.echo,
         )
 
 

@@ -1,4 +1,4 @@
-"""A prompt's text to its tokens, of which the beginning may be known from an earlier prompt.
+"""Prompts' texts to their tokens, of which the beginning may be known from an earlier prompt.
 
 The text is cut into segments at seams (tandem/text/seams.py) that depend on nothing behind them,
 so texts that begin alike have their first segments in common. A segment's name is the hash of all
@@ -19,6 +19,7 @@ import msgspec
 from tandem import prefix_blocks
 from tandem.little_endian import TOKEN_ID_BYTES, to_bytes, to_numbers
 from tandem.prefix_blocks import BLOCK_TOKENS, NUMBER_BYTES
+from tandem.text.tokenizer import Around
 from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.read_steps import ReadSteps
 
@@ -40,7 +41,7 @@ class Segment(msgspec.Struct, frozen=True, array_like=True):
         return len(self.token_ids) // TOKEN_ID_BYTES
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class Known(msgspec.Struct, frozen=True, kw_only=True):
     """The beginning of a prompt that need not be read again."""
 
     segments: int = 0
@@ -70,10 +71,12 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Prefixes(Protocol):
-    """Knows the beginning of one request's prompt."""
+    """Knows the beginnings of one request's prompts."""
 
-    def known(self, names: Sequence[bytes]) -> Known:
-        """How many of the prompt's segments are known, from the first on."""
+    def known(self, prompts: Sequence[Sequence[bytes]]) -> Sequence[Known]:
+        """How many of each prompt's segments, which have these names, are known, from the first
+        on. Asked once.
+        """
         ...
 
 
@@ -91,30 +94,54 @@ class ReadText(NamedTuple):
 
 def read(
     tokenizer: Tokenizer,
-    text: str,
+    texts: Sequence[str],
     prefixes: Prefixes,
     steps: ReadSteps,
     *,
+    special_tokens: bool,
     model: str,
     cache_salt: str,
     lora_adapter: str,
-) -> ReadText | None:
-    """Tokenise a prompt; None: its text has no seam. `cache_salt` and
-    `lora_adapter`: those by which caches know the prompt.
+) -> list[ReadText | None]:
+    """Tokenise the prompts of one request; None: of a text without a seam. `special_tokens`: with
+    those that the tokenizer puts around a text. `cache_salt` and `lora_adapter`: those by which
+    caches know the prompts.
     """
     steps.skip()
-    cuts = tokenizer.cuts(text, SEGMENT_CHARACTERS)
-    if not cuts:
-        return None
+    around = tokenizer.around if special_tokens else Around([], [])
+    cuts = [tokenizer.cuts(text, SEGMENT_CHARACTERS) if around else [] for text in texts]
+    if around is None or not any(cuts):
+        return [None] * len(texts)
     root = prefix_blocks.root(cache_salt, lora_adapter)
-    known = prefixes.known(list(_names(text, cuts, root + model.encode())))
-    start = cuts[known.segments - 1] if known.segments else 0
+    name = b"\0".join((root, model.encode(), to_bytes(array("I", around.before))))
+    names = [list(_names(*each, name)) for each in zip(texts, cuts, strict=True) if each[1]]
+    known = iter(prefixes.known(names))
     steps.end("find")
+    return [
+        _read(tokenizer, text, places, next(known), around, root, steps) if places else None
+        for text, places in zip(texts, cuts, strict=True)
+    ]
+
+
+def _read(
+    tokenizer: Tokenizer,
+    text: str,
+    cuts: Sequence[int],
+    known: Known,
+    around: Around,
+    root: bytes,
+    steps: ReadSteps,
+) -> ReadText:
+    start = cuts[known.segments - 1] if known.segments else 0
     places = pairwise([start, *cuts[known.segments :], len(text)])
     ids = tokenizer.encode_parts([text[begin:end] for begin, end in places])
+    if not known.segments:
+        ids[0] = around.before + ids[0]
+    ids[-1] = ids[-1] + around.behind
     differs = False
     if known.check:
-        whole = tokenizer.encode(text, add_special_tokens=False)
+        special_tokens = around != ([], [])
+        whole = tokenizer.encode(text, add_special_tokens=special_tokens)
         differs = whole != list(chain.from_iterable(ids))
         ids = [whole] if differs else ids
     steps.end("tokenize")

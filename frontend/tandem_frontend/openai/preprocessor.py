@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -28,9 +27,9 @@ from tandem_frontend.openai.forced import behind_thought, form_with_calls
 from tandem_frontend.openai.formats import Form, form_of
 from tandem_frontend.openai.limits import Limits
 from tandem_frontend.openai.nvext import KvHints
-from tandem_frontend.openai.prefixes import Prefixes, ReadText
-from tandem_frontend.openai.prefixes import read as read_text
+from tandem_frontend.openai.prefixes import Prefixes
 from tandem_frontend.openai.processors import processors_of
+from tandem_frontend.openai.prompts import Cache, PromptMaker
 from tandem_frontend.openai.requests import (
     MAX_LOGIT_BIASES,
     NO_SEED,
@@ -46,16 +45,6 @@ from tandem_frontend.openai.thought import Thought
 from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.openai.tools import AskedTools, asked_tools
 from tandem_frontend.read_steps import ReadSteps
-
-_DEFAULT_COMPLETION_TOKENS = 16
-"""OpenAI's default for plain completions. A chat may use all that is left of the context."""
-
-
-class _Cache(NamedTuple):
-    """Which cached prefixes a request may use."""
-
-    cache_salt: str
-    lora_adapter: str
 
 
 class Preprocessor:
@@ -108,8 +97,8 @@ class Preprocessor:
     ) -> Asked:
         """`id` is what the answer will be called. `grant` is of the key it came with, and `salt`
         its prefix cache's; None: no key was asked. `lora_adapter`: of the model, that it asks for.
-        `prefixes`: what is known of a chat's prompt; None: the prompt is read in one go. `steps`:
-        those that reading its body has taken so far.
+        `prefixes`: what is known of the prompts; None: each is read in one go. `steps`: those that
+        reading its body has taken so far.
         """
         steps = steps or ReadSteps()
         limits = self._limits_of(served)
@@ -117,8 +106,11 @@ class Preprocessor:
         if grant is not None:
             self._check_allowed(request, grant)
         shared = "" if self._config.share_prefix_cache else salt
-        cache = _Cache(_salt(request, shared), lora_adapter)
-        parsing, tools, thought, read = None, None, None, None
+        cache = Cache(_salt(request, shared), lora_adapter)
+        maker = PromptMaker(
+            self._tokenizer, limits, self._config.model_name, cache, prefixes, steps
+        )
+        parsing, tools, thought = None, None, None
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
             steps.skip()
@@ -126,12 +118,11 @@ class Preprocessor:
             steps.end("render")
             thought = self._chats.thought(request, text)
             parsing = self._chats.parsing(request, tools, thought)
-            prompt, read = self._chat_prompt(request, text, limits, cache, prefixes, steps)
-            prompts = [prompt]
+            prompts, read = maker.of_chat(request, text)
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             of_prompt = request.prompt_logprobs
         else:
-            prompts = self._completion_prompts(request, limits, cache, steps)
+            prompts, read = maker.of_completion(request, most=self._config.max_choices)
             logprobs = request.logprobs
             of_prompt = _of_prompt(request)
         form = form_with_calls(tools, parsing, form_of(request), ends=self._ends)
@@ -149,9 +140,7 @@ class Preprocessor:
             cache=cache,
             steps=steps,
         )
-        if read is None:
-            return asked
-        return msgspec.structs.replace(asked, segments=read.segments, differs=read.differs)
+        return msgspec.structs.replace(asked, read=tuple(read)) if any(read) else asked
 
     def _limits_of(self, served: router_pb2.ServedModel) -> Limits:
         """The limits of `served`, which is one message for request after request until routers say
@@ -192,82 +181,6 @@ class Preprocessor:
                 f" {self._config.max_prompt_logprobs} are offered",
                 param="echo" if request.prompt_logprobs is None else "prompt_logprobs",
             )
-
-    def _chat_prompt(
-        self,
-        request: ChatRequest,
-        text: str,
-        limits: Limits,
-        cache: _Cache,
-        prefixes: Prefixes | None,
-        steps: ReadSteps,
-    ) -> tuple[Prompt, ReadText | None]:
-        """The prompt, or its length alone and what was read of the text that `prefixes` knows."""
-        if request.top_logprobs and not request.logprobs:
-            raise InvalidRequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
-        asked = _same(request.max_completion_tokens, request.max_tokens)
-        limits.check_text(text, param="messages")
-        read, model = None, self._config.model_name
-        if prefixes is not None and not request.return_token_ids:
-            caches = cache._asdict()
-            read = read_text(self._tokenizer, text, prefixes, steps, model=model, **caches)
-        if read:
-            most = limits.max_tokens(read.tokens, asked, limits.context_length, param="messages")
-            return Prompt(tokens=read.tokens, max_tokens=most, task=b""), read
-        steps.skip()
-        token_ids = self._tokenizer.encode(text, add_special_tokens=False)
-        steps.end("tokenize")
-        most = limits.max_tokens(len(token_ids), asked, limits.context_length, param="messages")
-        shows_ids = request.return_token_ids is True
-        whole = Prompt.of(token_ids, max_tokens=most, shows_ids=shows_ids, **cache._asdict())
-        steps.end("hash")
-        return whole, None
-
-    def _completion_prompts(
-        self, request: CompletionRequest, limits: Limits, cache: _Cache, steps: ReadSteps
-    ) -> list[Prompt]:
-        if request.echo and request.detokenize is False:
-            raise UnsupportedError("`echo` is not offered without text", param="echo")
-        prompts = _prompts(request.prompt)
-        if len(prompts) * (request.n or 1) > self._config.max_choices:
-            raise InvalidRequestError(
-                f"At most {self._config.max_choices} choices (prompts times `n`) are offered",
-                param="prompt" if len(prompts) > 1 else "n",
-            )
-        return [self._prompt(request, limits, prompt, cache, steps) for prompt in prompts]
-
-    def _prompt(
-        self,
-        request: CompletionRequest,
-        limits: Limits,
-        prompt: str | list[int],
-        cache: _Cache,
-        steps: ReadSteps,
-    ) -> Prompt:
-        steps.skip()
-        if isinstance(prompt, str):
-            limits.check_text(prompt, param="prompt")
-            token_ids = self._tokenizer.encode(prompt, add_special_tokens=True) if prompt else []
-            steps.end("tokenize")
-        else:
-            token_ids = prompt
-        max_tokens = limits.max_tokens(
-            len(token_ids), request.max_tokens, _DEFAULT_COMPLETION_TOKENS, param="prompt"
-        )
-        limits.check_token_ids(token_ids, param="prompt")
-        echo = None
-        if request.echo:
-            echo = prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)
-        steps.skip()
-        read = Prompt.of(
-            token_ids,
-            max_tokens=max_tokens,
-            echo=echo,
-            shows_ids=request.return_token_ids is True,
-            **cache._asdict(),
-        )
-        steps.end("hash")
-        return read
 
     def _check_common(self, request: GenerationFields) -> None:
         config = self._config
@@ -323,7 +236,7 @@ class Preprocessor:
         id: str,
         trace_id: str,
         grant: Grant | None,
-        cache: _Cache,
+        cache: Cache,
         steps: ReadSteps,
     ) -> Asked:
         limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
@@ -365,7 +278,7 @@ class Preprocessor:
         parsing: Parsing | None,
         trace_id: str,
         grant: Grant | None,
-        cache: _Cache,
+        cache: Cache,
     ) -> common_pb2.Task:
         tandem = request.tandem
         return common_pb2.Task(
@@ -465,31 +378,3 @@ def _sampling(
 
 def _or(value: float | None, default: float) -> float:
     return default if value is None else value
-
-
-def _same(first: int | None, second: int | None) -> int | None:
-    if first is not None and second is not None and first != second:
-        raise InvalidRequestError(
-            "`max_tokens` and `max_completion_tokens` differ; give one of them", param="max_tokens"
-        )
-    return second if first is None else first
-
-
-def _prompts(prompt: str | list[str | int | list[int]]) -> list[str | list[int]]:
-    """A prompt is a text or token ids; a request has one of them or a list of one kind."""
-    if isinstance(prompt, str):
-        return [prompt]
-    if not prompt:
-        raise InvalidRequestError("The prompt must not be empty", param="prompt")
-    texts = [item for item in prompt if isinstance(item, str)]
-    lists = [item for item in prompt if isinstance(item, list)]
-    if len(texts) == len(prompt):
-        return [*texts]
-    if len(lists) == len(prompt):
-        return [*lists]
-    token_ids = [item for item in prompt if isinstance(item, int)]
-    if len(token_ids) == len(prompt):
-        return [token_ids]
-    raise InvalidRequestError(
-        "`prompt` must hold only texts, only token ids, or only lists of token ids", param="prompt"
-    )

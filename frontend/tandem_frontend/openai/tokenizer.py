@@ -24,6 +24,7 @@ class Tokenizer:
         self.token_bytes = self._tokenizer.token_bytes
         self.encode_parts = self._tokenizer.encode_parts
         self._seams = self._tokenizer.seams  # which takes a while, and is done where files are read
+        self.around = self._tokenizer.around
         self.special_ids_of = self._tokenizer.special_ids_of
 
     @property

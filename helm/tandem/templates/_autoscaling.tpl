@@ -57,6 +57,10 @@ owner. Where the cluster is not asked, nothing is live. */}}
 - type: Pods
   pods: {metric: {name: tandem_worker_kv_used_ratio{{ $of }}}, target: {type: AverageValue, averageValue: {{ printf "%vm" (mul . 10) | quote }}}}
 {{- end }}
+{{- with .targetWaitingBodies }}
+- type: Pods
+  pods: {metric: {name: tandem_frontend_waiting_bodies}, target: {type: AverageValue, averageValue: {{ . | quote }}}}
+{{- end }}
 {{- end }}
 {{- end }}
 
@@ -104,6 +108,13 @@ is a number of pods. */}}
   metadata:
     serverAddress: {{ $address }}
     query: {{ printf "100 * sum(tandem_worker_kv_used_ratio%s)" $pods | squote }}
+    threshold: {{ . | quote }}
+{{- end }}
+{{- with $scaling.targetWaitingBodies }}
+- type: prometheus
+  metadata:
+    serverAddress: {{ $address }}
+    query: {{ printf "sum(tandem_frontend_waiting_bodies%s)" $pods | squote }}
     threshold: {{ . | quote }}
 {{- end }}
 {{- end }}

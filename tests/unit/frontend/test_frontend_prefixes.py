@@ -12,13 +12,15 @@ from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import CHAT, Harness, Start
+from harness import CHAT, Harness, Start, serving
 from router_bench import Bench
+from tokenizer_files import puts_around
 
 from tandem.keys.ring import digest_of
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, session_number
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
+from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_router.core import events
 from tandem_router.core.actions import StartLeg
 from tandem_router.core.values import Phase
@@ -167,7 +169,11 @@ def conversation(turns: int, size: int) -> list[dict[str, str]]:
 
 async def with_room(start: Start, submits: Submits, **settings: Any) -> Harness:
     """A frontend whose workers take long prompts."""
-    frontend = await start(submits, **settings)
+    return await give_room(await start(submits, **settings))
+
+
+async def give_room(frontend: Harness) -> Harness:
+    """Have the workers take long prompts."""
     frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
     await frontend.until("/ready", 503)
     frontend.router.change_fleet(frontend.fleet(longest_context=1_000_000))
@@ -209,6 +215,39 @@ async def test_a_next_turn_has_the_tokens_that_it_has_alone(
         longest = len(submits.replies[-1].task.prompt_token_ids)
         assert longest <= read < 1.2 * longest
         assert await frontend.metric("tandem_frontend_prefix_store_bytes") > 4 * longest
+
+
+@pytest.mark.promise("S5-650")
+@pytest.mark.parametrize("echo", [False, True])
+@pytest.mark.parametrize("size", [1500, 9000, 80_000], ids=["on the loop", "in a process", "large"])
+async def test_prompts_of_completions_have_the_tokens_that_they_have_alone(
+    size: int, echo: bool, tmp_path: Path
+) -> None:
+    folder = tmp_path / "tandem-tiny"
+    folder.mkdir()
+    puts_around(folder, "both")
+    tokenizer, submits = Tokenizer(folder), Submits()
+    async with serving(folder, submits, {}) as frontend:
+        await give_room(frontend)
+        for turns in (3, 5, 5):
+            prompts = [
+                "".join(
+                    f"<|im_start|>{each['role']}\n{name}{each['content']}<|im_end|>\n"
+                    for each in conversation(turns, size)
+                )
+                for name in "ab"
+            ]
+            submits.replies.clear()
+            answer = await frontend.complete(prompt=[*prompts, "Hello"], max_tokens=1, echo=echo)
+            assert answer.status_code == 200, answer.text
+            told = {tuple(each.task.prompt_token_ids): each.submit for each in submits.replies}
+            for number, prompt in enumerate([*prompts, "Hello"]):
+                ids = tokenizer.encode(prompt, add_special_tokens=True)
+                assert told[tuple(ids)].prompt_blocks == packed(ids)
+                shown = prompt if echo else ""
+                assert answer.json()["choices"][number]["text"] == shown + "Hi"
+        known = await frontend.metric("tandem_frontend_known_prompt_tokens_total")
+        assert known > sum(map(len, told))
 
 
 @pytest.mark.promise("S5-647", "S6-374")

@@ -5,6 +5,7 @@ large answer is written in slices.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections import Counter
@@ -13,11 +14,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from fake_router import Reply
-from harness import PATIENCE, Harness, Start, error_of, events
+from harness import COMPLETION, PATIENCE, Harness, Start, error_of, events
 
 from tandem.errors import ContextLengthError
+from tandem.keys.ring import digest_of
 from tandem.pool.process import ChildProcess, LostError
 from tandem.upstream.answer import Row
 from tandem.v1 import common_pb2, router_pb2
@@ -27,6 +30,7 @@ from tandem_frontend.openai import chat_template, slices, writers
 from tandem_frontend.openai.preprocessor import Preprocessor
 from tandem_frontend.openai.reading import readers
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
+from tandem_frontend.openai.reading.process import NICENESS
 from tandem_frontend.openai.reading.reader import Reader
 from tandem_frontend.openai.requests import ChatMessage, ChatRequest, CompletionRequest
 from tandem_frontend.openai.tokenizer import Tokenizer
@@ -226,6 +230,91 @@ async def test_too_many_large_bodies_do_not_wait_for_ever(
         held.set()
     codes = [error_of(each.result())[1] for each in both]
     assert sorted(codes) == ["internal_error", "queue_full"]  # the other says what it should not
+
+
+@pytest.mark.promise("S5-651")
+async def test_80_bodies_of_one_key_are_all_read_and_another_keys_has_its_turn_between_them(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.jsonl"
+    lines = ({"name": key, "sha256": digest_of(key.encode())} for key in "ab")
+    path.write_text("\n".join(map(json.dumps, lines)))
+    held, read, original = asyncio.Event(), list[str](), ChildProcess.ask
+
+    async def ask(process: ChildProcess, payload: bytes, **named: Any) -> bytes | bytearray:
+        if keys := [key for key in "ab" if key.encode() * SMALL_BYTES in payload]:
+            read.extend(keys)
+            await held.wait()
+        return await original(process, payload, **named)
+
+    monkeypatch.setattr(ChildProcess, "ask", ask)
+    frontend = await start(hello, api_keys_file=str(path))
+
+    async def send(key: str, size: int = SMALL_BYTES) -> int:
+        headers = {"authorization": f"Bearer {key}"}
+        body = COMPLETION | {"user": key * size}
+        answer = await frontend.http.post("/v1/completions", json=body, headers=headers)
+        return answer.status_code
+
+    async with asyncio.TaskGroup() as group:
+        sent = [group.create_task(send("a")) for _ in range(80)]
+        await frontend.until_metric("tandem_frontend_waiting_bodies", 78)
+        sent.append(group.create_task(send("b")))
+        await frontend.until_metric("tandem_frontend_waiting_bodies", 79, size="middling")
+        assert await send("b", 100) == 200  # a small body waits for none
+        held.set()
+    assert [each.result() for each in sent] == [200] * 81
+    assert len(read) == 81
+    assert read.index("b") <= 3  # behind the two that are read, and the one whose turn was next
+
+
+@pytest.mark.promise("S5-651")
+async def test_a_process_that_reads_leaves_the_cores_to_the_event_loop(start: Start) -> None:
+    frontend = await start(hello)
+    for size in (SMALL_BYTES, readers.MIDDLING_BYTES):
+        assert (await frontend.complete(user="x" * size)).status_code == 200
+    ours = psutil.Process()
+    reading = [each for each in ours.children() if readers.PROGRAM in each.cmdline()]
+    assert len(reading) == 2
+    assert [each.nice() for each in reading] == [min(19, ours.nice() + NICENESS)] * 2
+
+
+@pytest.mark.promise("S5-652")
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("size", ["middling", "large"])
+async def test_a_body_that_kills_its_process_costs_no_other_that_waits_for_it(
+    start: Start, size: str, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, original, ask = list[ChildProcess](), ChildProcess.start, ChildProcess.ask
+    bad, all_wait = "the bad one " * 2000, asyncio.Event()
+    small = SMALL_BYTES if size == "middling" else readers.MIDDLING_BYTES
+
+    async def recorded(process: ChildProcess, *arguments: Any, **named: Any) -> None:
+        started.append(process)
+        await original(process, *arguments, **named)
+
+    async def killed(process: ChildProcess, payload: bytes, **named: Any) -> bytes | bytearray:
+        if bad.encode() in payload:
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGSTOP)
+            reply = asyncio.ensure_future(ask(process, payload, **named))
+            await frontend.until_metric("tandem_frontend_waiting_bodies", 9 - processes)
+            os.kill(process.pid, signal.SIGKILL)
+            all_wait.set()
+            return await reply
+        if b"x" * small in payload:
+            await all_wait.wait()
+        return await ask(process, payload, **named)
+
+    monkeypatch.setattr(ChildProcess, "start", recorded)
+    monkeypatch.setattr(ChildProcess, "ask", killed)
+    frontend = await start(hello, read_processes=processes)
+    async with asyncio.TaskGroup() as group:
+        dear = group.create_task(frontend.complete(prompt=bad, user="x" * small))
+        others = [group.create_task(frontend.complete(user="x" * small)) for _ in range(8)]
+    assert error_of(dear.result()) == (413, "request_too_large", None)
+    assert [each.result().status_code for each in others] == [200] * 8
+    assert 2 <= len(started) <= processes + 1
 
 
 @pytest.mark.promise("S6-185")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
+from tokenizer_files import MODEL, puts_around
 
 from tandem import prefix_blocks
 from tandem.little_endian import to_bytes
@@ -23,7 +24,6 @@ from tandem_frontend.openai.prefixes import Known, Segment
 from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.read_steps import ReadSteps
 
-MODEL = Path(__file__).resolve().parents[3] / "model" / "tandem-tiny"
 SIZE = prefix_store.SEGMENT_BYTES + 400
 
 
@@ -59,6 +59,14 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(MODEL)
 
 
+@pytest.fixture(scope="module", params=["nothing", "a beginning", "both"])
+def around(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer that puts this around a text."""
+    folder = tmp_path_factory.mktemp("model")
+    puts_around(folder, request.param)
+    return Tokenizer(folder)
+
+
 class Reading:
     """Prompts that are read as a frontend reads them, with a store."""
 
@@ -68,32 +76,45 @@ class Reading:
         self.read_tokens = 0
 
     def read(self, text: str, tenant: str = "", salt: str = "", adapter: str = "") -> Prompt:
+        (prompt,) = self.read_all([text], tenant, salt, adapter)
+        return prompt
+
+    def read_all(
+        self,
+        texts: Sequence[str],
+        tenant: str = "",
+        salt: str = "",
+        adapter: str = "",
+        *,
+        special_tokens: bool = False,
+    ) -> Sequence[Prompt]:
         lookup = self.store.lookup(tenant, "m")
         assert lookup is not None
-        read = prefixes.read(
+        found = prefixes.read(
             self.tokenizer,
-            text,
+            texts,
             lookup,
             ReadSteps(),
+            special_tokens=special_tokens,
             model="m",
             cache_salt=salt,
             lora_adapter=adapter,
         )
-        assert read is not None
-        self.read_tokens = sum(each.tokens for each in read.segments)
-        return lookup.completed(asked(read)).prompts[0]
+        read = [each for each in found if each is not None]
+        assert len(read) == len(found)
+        self.read_tokens = sum(each.tokens for text in read for each in text.segments)
+        return lookup.completed(asked(read)).prompts
 
 
-def asked(read: prefixes.ReadText) -> Asked:
+def asked(read: Sequence[prefixes.ReadText]) -> Asked:
     return Asked(
         id="a",
-        prompts=[Prompt(tokens=read.tokens, max_tokens=7, task=b"")],
+        prompts=[Prompt(tokens=each.tokens, max_tokens=7, task=b"") for each in read],
         task=common_pb2.Task(),
         submit=router_pb2.Submit(),
         withheld_reason="content_filter",
         timeout_seconds=1.0,
-        segments=read.segments,
-        differs=read.differs,
+        read=tuple(read),
     )
 
 
@@ -167,16 +188,69 @@ def test_blocks_are_told_up_to_their_most(
         assert reading.read(history) == Prompt.of(ids, max_tokens=7)
 
 
+@pytest.mark.promise("S5-650")
+def test_prompts_of_one_completion_are_the_same_with_the_store_and_without(
+    around: Tokenizer,
+) -> None:
+    draw = random.Random(3)
+    reading = Reading(around, Store())
+    histories = [text(draw, 8) for _ in range(3)]
+    for turn in range(4):
+        found = reading.read_all(histories, special_tokens=True)
+        for history, prompt in zip(histories, found, strict=True):
+            ids = around.encode(history, add_special_tokens=True)
+            assert prompt == Prompt.of(ids, max_tokens=7)
+        whole = sum(prompt.tokens for prompt in found)
+        assert reading.read_tokens == whole if turn == 0 else reading.read_tokens < whole / 2
+        histories = [history + text(draw, 1) for history in histories]
+
+
+@pytest.mark.promise("S5-650")
+def test_a_completion_after_a_chat_of_the_same_text_has_its_own_beginning(
+    around: Tokenizer,
+) -> None:
+    reading, history = Reading(around, Store()), text(random.Random(3), 8)
+    for special_tokens in (False, True, False, True):
+        ids = around.encode(history, add_special_tokens=special_tokens)
+        (prompt,) = reading.read_all([history], special_tokens=special_tokens)
+        assert prompt == Prompt.of(ids, max_tokens=7)
+
+
+@pytest.mark.promise("S5-650")
+def test_checks_know_what_is_put_around_a_text(
+    around: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefix_store, "CHECK_EVERY", 2)
+    reading, history = Reading(around, Store()), text(random.Random(3), 8)
+    for _ in range(5):
+        reading.read_all([history], special_tokens=True)
+    assert reading.store.value("tandem_frontend_prefix_checks_total", {"result": "same"}) == 2
+    assert reading.store.lookup("", "m") is not None
+
+
+@pytest.mark.promise("S5-650")
+def test_nothing_is_known_where_what_is_around_a_text_depends_on_it(tmp_path: Path) -> None:
+    puts_around(tmp_path, "the text again")
+    tokenizer, lookup = Tokenizer(tmp_path), Store().lookup("", "m")
+    assert tokenizer.around is None
+    assert lookup is not None
+    names = {"model": "m", "cache_salt": "", "lora_adapter": ""}
+    history = [text(random.Random(3), 8)]
+    assert prefixes.read(tokenizer, history, lookup, ReadSteps(), special_tokens=True, **names) == [
+        None
+    ]
+    assert prefixes.read(
+        tokenizer, history, lookup, ReadSteps(), special_tokens=False, **names
+    ) != [None]
+
+
 def test_a_short_text_is_read_in_one_go(tokenizer: Tokenizer) -> None:
     lookup = Store().lookup("", "m")
     assert lookup is not None
-    for short in ("<|im_start|>" * 3, "no seam " * 3000):
-        assert (
-            prefixes.read(
-                tokenizer, short, lookup, ReadSteps(), model="m", cache_salt="", lora_adapter=""
-            )
-            is None
-        )
+    short = ["<|im_start|>" * 3, "no seam " * 3000]
+    names = {"model": "m", "cache_salt": "", "lora_adapter": ""}
+    read = prefixes.read(tokenizer, short, lookup, ReadSteps(), special_tokens=False, **names)
+    assert read == [None, None]
 
 
 @pytest.mark.promise("S5-647")
@@ -245,6 +319,30 @@ def test_memory_is_what_the_gauge_says() -> None:
         tracemalloc.stop()
     assert store.held == 10_000 * SIZE
     assert taken < store.held
+
+
+@pytest.mark.promise("S5-653")
+def test_10_000_sessions_take_no_more_memory_than_the_store_may() -> None:
+    draw, store, segments = random.Random(3), Store(10_000), 10
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for session in range(10_000):
+            tenant = str(session % 50)
+            ids = [b"\1" * 4 * draw.randint(1, 200) for _ in range(segments)]
+            prompt = [Segment(bytes(each), b"\2" * (len(each) // 32)) for each in ids]
+            store.keep(tenant, names(f"c{session}-", segments), prompt)
+            if session % 500 == 499:
+                del ids, prompt
+                taken = tracemalloc.get_traced_memory()[0] - before
+                assert store.held is not None
+                assert taken <= store.held <= 10_000 * SIZE
+    finally:
+        tracemalloc.stop()
+    assert known(store, "c9999-", segments, tenant=str(9999 % 50)) == segments
+    assert known(store, "c0-", segments, tenant="0") == 0
+    assert store.held is not None
+    assert store.held > 9_000 * SIZE
 
 
 def test_nothing_is_kept_without_room() -> None:

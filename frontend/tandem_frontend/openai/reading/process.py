@@ -1,16 +1,18 @@
 """A process that reads large bodies, started by the frontend with the socket FD as its argument.
 
-It ends by itself when a body takes more time than it may, or the frontend has gone; the frontend
-ends it when a body takes too much memory.
+It ends by itself when a body takes more CPU time than it may, or the frontend has gone; the
+frontend ends it when a body takes too much memory, or far too long.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from tandem.errors import InternalError, TandemError
 from tandem.pool.boot import Loaded
@@ -21,6 +23,7 @@ from tandem_frontend.openai.prefixes import Known
 from tandem_frontend.openai.reading.moderations import ModerationReader
 from tandem_frontend.openai.reading.reader import Reader, moderation_reader
 from tandem_frontend.openai.reading.wire import (
+    Beginnings,
     Order,
     ReaderBoot,
     Refused,
@@ -32,8 +35,14 @@ from tandem_frontend.openai.reading.wire import (
 
 log = logging.getLogger(__name__)
 
+NICENESS: Final = 10
+"""Where cores are short, the frontend's event loop, which all requests and tokens pass, has nine
+times as much of one as a process that reads.
+"""
+
 
 def main() -> int:
+    os.nice(NICENESS)
     ignore_signals()
     stream = connect()
     readers: dict[str, Reader | ModerationReader] = {}
@@ -46,9 +55,9 @@ def main() -> int:
             stream.sendall(frame(encoder.encode(_load(readers, ask))))
             continue
         assert isinstance(ask, Order)  # who says what is known was asked
-        signal.setitimer(signal.ITIMER_REAL, seconds)  # past it, the signal ends this process
+        signal.setitimer(signal.ITIMER_PROF, seconds)  # past it, the signal ends this process
         reply = encoder.encode(_reply(readers[ask.model], ask, prefixes))
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         stream.sendall(frame(reply))
     return 0
 
@@ -64,20 +73,20 @@ def _load(readers: dict[str, Reader | ModerationReader], boot: ReaderBoot) -> Lo
 
 
 class _Asking:
-    """Asks the frontend what it knows of a prompt."""
+    """Asks the frontend what it knows of prompts."""
 
     def __init__(self, stream: socket.socket) -> None:
         self._stream = stream
 
-    def known(self, names: Sequence[bytes]) -> Known:
+    def known(self, prompts: Sequence[Sequence[bytes]]) -> Sequence[Known]:
         """See `Prefixes`. Ends the process where the frontend has gone."""
-        self._stream.sendall(frame(encoder.encode(SegmentNames([*names]))))
+        self._stream.sendall(frame(encoder.encode(SegmentNames([[*names] for names in prompts]))))
         payload = receive(self._stream)
         if payload is None:
             raise SystemExit(0)
-        known = told.decode(payload)
-        assert isinstance(known, Known)
-        return known
+        beginnings = told.decode(payload)
+        assert isinstance(beginnings, Beginnings)
+        return beginnings.known
 
 
 def _reply(reader: Reader | ModerationReader, order: Order, prefixes: _Asking) -> Reply:

@@ -136,7 +136,7 @@ class Reader:
         )
 
     def read(self, order: Order, prefixes: Prefixes | None = None) -> Read | Answered:
-        """`prefixes`: what is known of a chat's prompt."""
+        """`prefixes`: what is known of the prompts."""
         match order.kind:
             case "tokenize":
                 return self._tokenize(order)

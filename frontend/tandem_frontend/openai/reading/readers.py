@@ -18,6 +18,7 @@ from tandem_frontend.openai.reading.wire import (
     MAX_MESSAGE_BYTES,
     PROGRAM,
     Answered,
+    Beginnings,
     Order,
     Read,
     ReaderBoot,
@@ -33,12 +34,18 @@ log = logging.getLogger(__name__)
 MIDDLING_BYTES: Final = 256 * 1024
 """Bodies up to this do not wait for larger ones."""
 MAX_WAITING: Final = 64
-"""Bodies, for each process; a key that has few takes the place of one that has more."""
+"""Bodies, for each process: seconds of work. A key that has few takes the place of one that has
+more.
+"""
 BodySize = Literal["middling", "large"]
 START_SECONDS: Final = 60.0
 _FULL: Final = "Too many large bodies are to be read; try again later"
-_MARGIN_SECONDS: Final = 1.0
-"""Beyond a body's own time, until the process itself counts as hung."""
+_LONGEST_WAIT: Final = 3
+"""Seconds until a body is refused that waits for a process, for each of its CPU time."""
+_MOST_BY_THE_CLOCK: Final = 10
+"""Seconds by the clock for each of a body's CPU time, until the process counts as hung: it gets a
+tenth of a core at least.
+"""
 
 
 class Readers:
@@ -49,13 +56,13 @@ class Readers:
     def __init__(self, config: FrontendConfig) -> None:
         self._seconds, self._memory_mb = config.read_seconds, config.read_memory_mb
         limits = Limits(
-            seconds=self._seconds + _MARGIN_SECONDS,
+            seconds=_MOST_BY_THE_CLOCK * self._seconds,
             start_seconds=START_SECONDS,
             message_bytes=MAX_MESSAGE_BYTES,
-            most_waiting=MAX_WAITING,
+            most_waiting=MAX_WAITING * config.read_processes,
             full=_FULL,
             memory_bytes=self._memory_mb * 2**20,
-            wait_seconds=self._seconds,
+            wait_seconds=_LONGEST_WAIT * self._seconds,
         )
         count = config.read_processes
         self._middling, self._large = (
@@ -66,7 +73,7 @@ class Readers:
         self, order: Order, boot: ReaderBoot, *, tenant: str, prefixes: Prefixes | None = None
     ) -> Read | Answered:
         """`boot`: of the model that the order is for. `tenant`: the name of the key that it came
-        with. `prefixes`: what is known of the prompt of an order that `asks`. Raises what is wrong
+        with. `prefixes`: what is known of the prompts of an order that `asks`. Raises what is wrong
         with the request; TooLargeError where reading it takes more than it may, QueueFullError
         where too many wait for it, InternalError where no process starts.
         """
@@ -75,7 +82,8 @@ class Readers:
             async with pool.process(pool.turns.line_up(tenant)) as process:
                 reply = await process.ask(order, boot)
                 if isinstance(reply, SegmentNames) and prefixes is not None:
-                    reply = await process.ask(prefixes.known(reply.names), boot)
+                    known = [*prefixes.known(reply.prompts)]
+                    reply = await process.ask(Beginnings(known), boot)
         except UnloadedError as error:
             log.exception("the process that reads large bodies cannot be started")
             raise InternalError("The frontend failed; see its log") from error
@@ -86,7 +94,7 @@ class Readers:
                 "a body could not be read", extra={"trace_id": order.trace_id, "reason": str(error)}
             )
             raise TooLargeError(
-                f"Reading the body takes more than {self._seconds:g} s or "
+                f"Reading the body takes more than {self._seconds:g} s of CPU time or "
                 f"{self._memory_mb} MiB of memory"
             ) from error
         if isinstance(reply, Refused):

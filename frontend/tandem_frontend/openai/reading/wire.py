@@ -1,7 +1,7 @@
 """What a frontend and a process that reads bodies say to each other: messages of
 tandem/pool/frames.py in MessagePack. The frontend says ReaderBoot, for each model before its first
 body, and gets Loaded; each Order gets its one Reply before the next is sent. Before a Reply the
-process may ask once, by SegmentNames, how much of the order's prompt is Known.
+process may ask once, by SegmentNames, for the Beginnings that are known of the order's prompts.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReaderBoot(Boot, frozen=True, kw_only=True, tag=True):
     settings: dict[str, Any]
     """The settings of a frontend of this model alone, without secrets."""
     seconds: float
-    """What one body may take, by the clock."""
+    """CPU time that one body may take."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -49,13 +49,19 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     salt: str = ""
     lora_adapter: str = ""
     asks: bool = False
-    """The process is to ask what is known of the prompt."""
+    """The process is to ask what is known of the prompts."""
 
 
 class SegmentNames(msgspec.Struct, frozen=True, tag=True):
-    """The names of a prompt's segments: see openai/prefixes.py."""
+    """The names of each prompt's segments: see openai/prefixes.py."""
 
-    names: list[bytes]
+    prompts: list[list[bytes]]
+
+
+class Beginnings(msgspec.Struct, frozen=True, tag=True):
+    """The known beginnings of an order's prompts, one for each list of SegmentNames."""
+
+    known: list[Known]
 
 
 class Read(msgspec.Struct, frozen=True, tag=True):
@@ -87,7 +93,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 Reply: TypeAlias = Read | Answered | Refused
 Said: TypeAlias = Reply | SegmentNames
-Told: TypeAlias = ReaderBoot | Order | Known
+Told: TypeAlias = ReaderBoot | Order | Beginnings
 
 
 def _to_plain(value: Any) -> bytes:
