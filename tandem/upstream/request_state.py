@@ -76,6 +76,9 @@ class RequestState:
     brought something, for as long as more is to come; it answers False while its client's socket is
     full. Rows it leaves are counted, and past `backlog_limit` bytes the client is given up. Without
     a pump they are collected: the budget of all clients is their bound.
+
+    `show` spares most tokens that way: it is given a row that is all its message has for the
+    request, where no other row waits, and answers False for what is to wait for the pump.
     """
 
     __slots__ = (
@@ -109,6 +112,7 @@ class RequestState:
         "pump",
         "queue_waits",
         "reports",
+        "show",
         "submission",
     )
 
@@ -151,6 +155,7 @@ class RequestState:
         """Why choices ended, in the order in which they did."""
         self.first_at = 0.0
         self.pump: Callable[[], bool] | None = None
+        self.show: Callable[[Row, float], bool] | None = None
         self.let_go: Callable[[int], object] | None = None
         """Told how many bytes of a prompt are no longer kept: it has output, and so is not
         submitted again.
@@ -252,11 +257,14 @@ class RequestState:
         offset: int,
         count: int,
         text: str,
-        token_ids: Sequence[int],
-        logprobs: Sequence[common_pb2.TokenLogprobs],
         now: float,
+        alone: bool,
+        token_ids: Sequence[int] = (),
+        logprobs: Sequence[common_pb2.TokenLogprobs] = (),
     ) -> bool:
-        """False: it is not the sequence's next one, and is not taken."""
+        """False: it is not the sequence's next one, and is not taken. `alone`: its message has no
+        more of the sequence.
+        """
         number = sequence - self.base
         choice = self._choices[number]
         if offset != choice.rows:
@@ -269,7 +277,15 @@ class RequestState:
             elif self._inter_token is not None:
                 self._inter_token((now - choice.last_at) / count, count)
             choice.last_at = now
-        self._rows.append((number, text, token_ids, logprobs, count))
+        row = (number, text, token_ids, logprobs, count)
+        if alone and self.show is not None and not self._rows:
+            try:
+                if self.show(row, now):
+                    return True
+            except Exception:
+                self._cannot_write()
+                return True
+        self._rows.append(row)
         if not self._touched:
             self._touched = True
             self._touched_list.append(self)
@@ -418,9 +434,13 @@ class RequestState:
                 self.count()
                 if self.backlog > self._backlog_limit:
                     self._give_up_client()
-        except Exception:  # what came for one request must not end the others
-            log.exception("the output of a request cannot be written")
-            self.fail(InternalError("The frontend failed; see its log"))
+        except Exception:
+            self._cannot_write()
+
+    def _cannot_write(self) -> None:
+        """An exception is being handled: it ends this request, and no other."""
+        log.exception("the output of a request cannot be written")
+        self.fail(InternalError("The frontend failed; see its log"))
 
     def fail(self, error: TandemError) -> None:
         """End the whole request; what it still runs is cancelled. The first failure counts."""
