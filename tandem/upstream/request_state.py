@@ -20,6 +20,7 @@ from tandem.endings import FINISH_FROM_WIRE, FinishReason
 from tandem.errors import InternalError, QueueFullError, SlowClientError, TandemError, WorkerError
 from tandem.sampling import MOST_STOP_WORD_TOKENS
 from tandem.upstream.answer import Client, Finish, Row, joined
+from tandem.upstream.dispatch_state import Dispatch
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2, router_pb2
 
@@ -46,27 +47,6 @@ class _Choice(Struct, gc=False):
     """When its last token came; 0: none has."""
     prompt_place: int = 0
     """Tokens of the prompt whose log-probabilities have come."""
-
-
-class Dispatch(Struct):
-    """How far a request's dispatch has come. The dispatcher writes most of it."""
-
-    waiting: list[int] = []
-    """The first sequences of the prompts that wait for a stream to a router."""
-    patience: asyncio.TimerHandle | None = None
-    """Ends the wait of those prompts."""
-    turn: int = 0
-    """The request with the lowest turn of those that wait is sent first. 0: the request has
-    never waited.
-    """
-    waits_until: float = 0.0
-    """By the demultiplexer's clock: when the last wait for a router that takes requests is over."""
-    submitted_at: float = 0.0
-    """By the same clock: when a prompt was given to a router last."""
-    lost_routers: int = 0
-    """Routers that were lost while the request waited there."""
-    refusals: dict[int, int] = {}
-    """Sequences that the router refused last, by the first sequence of their prompt."""
 
 
 class RequestState:
@@ -282,13 +262,12 @@ class RequestState:
             try:
                 if self.show(row, now):
                     return True
-            except Exception:
-                self._cannot_write()
+            except Exception:  # what came for one request must not end the others
+                log.exception("the output of a request cannot be written")
+                self.fail(InternalError("The frontend failed; see its log"))
                 return True
         self._rows.append(row)
-        if not self._touched:
-            self._touched = True
-            self._touched_list.append(self)
+        self._touch()
         return True
 
     def begin(self, sequence: int) -> None:
@@ -435,12 +414,8 @@ class RequestState:
                 if self.backlog > self._backlog_limit:
                     self._give_up_client()
         except Exception:
-            self._cannot_write()
-
-    def _cannot_write(self) -> None:
-        """An exception is being handled: it ends this request, and no other."""
-        log.exception("the output of a request cannot be written")
-        self.fail(InternalError("The frontend failed; see its log"))
+            log.exception("the output of a request cannot be written")
+            self.fail(InternalError("The frontend failed; see its log"))
 
     def fail(self, error: TandemError) -> None:
         """End the whole request; what it still runs is cancelled. The first failure counts."""
