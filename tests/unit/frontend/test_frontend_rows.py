@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -46,7 +46,7 @@ class Stream:
 
 
 @pytest.fixture
-def bench() -> Iterator[Bench]:
+async def bench() -> AsyncIterator[Bench]:
     with ExitStack() as stack:
         yield Bench(stack)
 
