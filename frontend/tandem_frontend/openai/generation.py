@@ -182,9 +182,9 @@ class _Live:
 
     def show(self, row: Row, now: float) -> bool:
         """Send a row before which nothing waits. False: it is to wait for `pump`, as the first one
-        does: with a failure in the same message it is not shown.
+        does, which comes behind the opening, and is not shown with a failure in its message.
         """
-        if not (self._begun and self._connection.writable):
+        if self._opening is not None or not (self._begun and self._connection.writable):
             return False
         if body := self._events.row(row):
             self._sent_at = now
