@@ -132,7 +132,8 @@ class Output:
         if state is None:
             if sequence in self._routes:
                 self._complain(stream, worker, FOREIGN)
-        elif not rows.hand_over(state, row, self._clock()):
+        elif not state.row(*row, self._clock(), True):
+            state.fail(rows.unreadable())
             self._complain(stream, worker, rows.GAP)
         if (tokens := self._metrics.completion_tokens) is not None:
             tokens.count += count

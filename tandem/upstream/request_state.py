@@ -20,6 +20,7 @@ from tandem.endings import FINISH_FROM_WIRE, FinishReason
 from tandem.errors import InternalError, QueueFullError, SlowClientError, TandemError, WorkerError
 from tandem.sampling import MOST_STOP_WORD_TOKENS
 from tandem.upstream.answer import Client, Finish, Row, joined
+from tandem.upstream.dispatch_state import Dispatch
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2, router_pb2
 
@@ -48,27 +49,6 @@ class _Choice(Struct, gc=False):
     """Tokens of the prompt whose log-probabilities have come."""
 
 
-class Dispatch(Struct):
-    """How far a request's dispatch has come. The dispatcher writes most of it."""
-
-    waiting: list[int] = []
-    """The first sequences of the prompts that wait for a stream to a router."""
-    patience: asyncio.TimerHandle | None = None
-    """Ends the wait of those prompts."""
-    turn: int = 0
-    """The request with the lowest turn of those that wait is sent first. 0: the request has
-    never waited.
-    """
-    waits_until: float = 0.0
-    """By the demultiplexer's clock: when the last wait for a router that takes requests is over."""
-    submitted_at: float = 0.0
-    """By the same clock: when a prompt was given to a router last."""
-    lost_routers: int = 0
-    """Routers that were lost while the request waited there."""
-    refusals: dict[int, int] = {}
-    """Sequences that the router refused last, by the first sequence of their prompt."""
-
-
 class RequestState:
     """Filled by the demultiplexer, emptied by one handler, both on the event loop.
 
@@ -76,6 +56,9 @@ class RequestState:
     brought something, for as long as more is to come; it answers False while its client's socket is
     full. Rows it leaves are counted, and past `backlog_limit` bytes the client is given up. Without
     a pump they are collected: the budget of all clients is their bound.
+
+    `show` spares most tokens that way: it is given a row that is all its message has for the
+    request, where no other row waits, and answers False for what is to wait for the pump.
     """
 
     __slots__ = (
@@ -109,6 +92,7 @@ class RequestState:
         "pump",
         "queue_waits",
         "reports",
+        "show",
         "submission",
     )
 
@@ -151,6 +135,7 @@ class RequestState:
         """Why choices ended, in the order in which they did."""
         self.first_at = 0.0
         self.pump: Callable[[], bool] | None = None
+        self.show: Callable[[Row, float], bool] | None = None
         self.let_go: Callable[[int], object] | None = None
         """Told how many bytes of a prompt are no longer kept: it has output, and so is not
         submitted again.
@@ -252,11 +237,14 @@ class RequestState:
         offset: int,
         count: int,
         text: str,
-        token_ids: Sequence[int],
-        logprobs: Sequence[common_pb2.TokenLogprobs],
         now: float,
+        alone: bool,
+        token_ids: Sequence[int] = (),
+        logprobs: Sequence[common_pb2.TokenLogprobs] = (),
     ) -> bool:
-        """False: it is not the sequence's next one, and is not taken."""
+        """False: it is not the sequence's next one, and is not taken. `alone`: its message has no
+        more of the sequence.
+        """
         number = sequence - self.base
         choice = self._choices[number]
         if offset != choice.rows:
@@ -269,10 +257,17 @@ class RequestState:
             elif self._inter_token is not None:
                 self._inter_token((now - choice.last_at) / count, count)
             choice.last_at = now
-        self._rows.append((number, text, token_ids, logprobs, count))
-        if not self._touched:
-            self._touched = True
-            self._touched_list.append(self)
+        row = (number, text, token_ids, logprobs, count)
+        if alone and self.show is not None and not self._rows:
+            try:
+                if self.show(row, now):
+                    return True
+            except Exception:  # what came for one request must not end the others
+                log.exception("the output of a request cannot be written")
+                self.fail(InternalError("The frontend failed; see its log"))
+                return True
+        self._rows.append(row)
+        self._touch()
         return True
 
     def begin(self, sequence: int) -> None:
@@ -418,7 +413,7 @@ class RequestState:
                 self.count()
                 if self.backlog > self._backlog_limit:
                     self._give_up_client()
-        except Exception:  # what came for one request must not end the others
+        except Exception:
             log.exception("the output of a request cannot be written")
             self.fail(InternalError("The frontend failed; see its log"))
 

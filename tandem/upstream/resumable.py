@@ -77,9 +77,10 @@ class ResumableState(RequestState):
         offset: int,
         count: int,
         text: str,
-        token_ids: Sequence[int],
-        logprobs: Sequence[common_pb2.TokenLogprobs],
         now: float,
+        alone: bool,
+        token_ids: Sequence[int] = (),
+        logprobs: Sequence[common_pb2.TokenLogprobs] = (),
     ) -> bool:
         number = sequence - self.base
         if number in self._again and offset == self._choices[number].rows:
@@ -89,7 +90,7 @@ class ResumableState(RequestState):
                 return True
             count, text, token_ids = count - tokens, text[characters:], token_ids[tokens:]
             logprobs = _behind(logprobs, tokens)
-        taken = super().row(sequence, offset, count, text, token_ids, logprobs, now)
+        taken = super().row(sequence, offset, count, text, now, alone, token_ids, logprobs)
         if taken:
             self._shown[number].add(count, text, token_ids)
         return taken

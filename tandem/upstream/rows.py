@@ -8,7 +8,7 @@ request: what is missing would be passed over in silence.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 from msgspec import Struct, field
 
@@ -23,6 +23,7 @@ HUGE = "a number that cannot be"
 NOT_WHOLE = "log-probabilities of a part of the tokens"
 _NO_LOGPROBS: tuple[common_pb2.TokenLogprobs, ...] = ()
 _NO_IDS: tuple[int, ...] = ()
+_NONE: Set[int] = frozenset()
 
 
 class HandedOut(Struct):
@@ -60,23 +61,23 @@ def hand_out(
     if rich or out.tokens > MOST_ROW_TOKENS:
         _hand_out_rich([*rows], token_ids, logprobs[:] if logprobs else (), routes, now, out)
         return out
+    more = _with_more(columns, sequences)
     get = routes.get
-    for row in rows:
-        state = get(row[0])
+    for sequence, offset, count, text in rows:
+        state = get(sequence)
         if state is None:
-            out.strays.add(row[0])
-        elif not hand_over(state, row, now):
-            out.faults[row[0]] = GAP
+            out.strays.add(sequence)
+        elif not state.row(sequence, offset, count, text, now, sequence not in more):
+            _spoil(state, sequence, GAP, out)
     return out
 
 
-def hand_over(state: RequestState, row: Row, now: float) -> bool:
-    """Give a row of text to its request. False: the request misses one, and has failed."""
-    sequence, offset, count, text = row
-    if state.row(sequence, offset, count, text, _NO_IDS, _NO_LOGPROBS, now):
-        return True
-    state.fail(unreadable())
-    return False
+def _with_more(columns: common_pb2.TokenColumns, sequences: Sequence[int]) -> Set[int]:
+    """The sequences of which a frame has more than one row, or may have."""
+    rows = set(sequences)
+    if len(rows) < len(sequences):
+        return rows
+    return {finish.sequence for finish in columns.finish[:]} if columns.finish else _NONE
 
 
 def _hand_out_rich(
@@ -109,7 +110,7 @@ def _hand_out_rich(
             _spoil(state, sequence, HUGE, out)
         elif entries and not all(map(_is_whole, entries)):
             _spoil(state, sequence, NOT_WHOLE, out)
-        elif not state.row(sequence, offset, count, text, ids, entries, now):
+        elif not state.row(sequence, offset, count, text, now, False, ids, entries):
             _spoil(state, sequence, GAP, out)
         if count <= MOST_ROW_TOKENS:
             tokens += count

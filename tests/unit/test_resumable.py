@@ -70,7 +70,7 @@ def say(state: ResumableState, pieces: Sequence[Piece], first: int = 0) -> int:
         )
         entries = (logprobs,) if piece.token_ids else ()
         count = len(piece.token_ids)
-        assert state.row(BASE, offset, count, piece.text, piece.token_ids, entries, 1.0)
+        assert state.row(BASE, offset, count, piece.text, 1.0, False, piece.token_ids, entries)
         if state.error is not None:
             break
     return first + len(pieces)
@@ -161,4 +161,4 @@ def test_a_row_that_is_missing_in_a_replay_is_noticed() -> None:
     state = state_of()
     say(state, [Piece("a", (1,)), Piece("b", (2,))])
     state.begin(BASE)
-    assert not state.row(BASE, 1, 1, "b", (2,), (), 1.0)
+    assert not state.row(BASE, 1, 1, "b", 1.0, False, (2,))

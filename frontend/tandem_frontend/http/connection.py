@@ -102,6 +102,8 @@ def _drop(data: bytes) -> None:
 class Connection(HttpToolsProtocol):
     """One client connection; serves one request after another."""
 
+    __slots__ = ("_chunks", "_socket", "writable")
+
     def __init__(
         self,
         *,

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tandem.errors import RequestError, TandemError
 from tandem.tracing import exemplars
 from tandem.tracing.spans import Event
+from tandem.upstream.answer import Row
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.submission import Submission
@@ -83,10 +84,13 @@ class Generation:
         """Rows go from the router to the socket at once; this task sleeps until the end."""
         live = _Live(call, state, events)
         state.pump = call.connection.on_writable = live.pump
+        if state.submission.choices == 1:  # else a step's events leave together
+            state.show = live.show
         seconds = self._keep_alive_seconds
         with KeepAlive(seconds, silent_since=live.silent_since, send=live.keep_alive):
             await _over(state, dialect)
-        state.pump = None  # they hold each other: else both are left to the garbage collector
+        # They hold each other: else both are left to the garbage collector.
+        state.pump = state.show = None
         if state.error is not None and not call.started:
             raise state.error
         last = live.take()
@@ -141,10 +145,22 @@ async def _over(state: RequestState, dialect: Dialect) -> None:
 class _Live:
     """Writes a stream's events as they come; much of them in slices."""
 
-    __slots__ = ("_call", "_events", "_now", "_opening", "_sent_at", "_state", "unfinished")
+    __slots__ = (
+        "_begun",
+        "_call",
+        "_connection",
+        "_events",
+        "_now",
+        "_opening",
+        "_sent_at",
+        "_state",
+        "unfinished",
+    )
 
     def __init__(self, call: Call, state: RequestState, events: Events) -> None:
         self._call, self._state, self._events = call, state, events
+        self._connection = call.connection
+        self._begun = False
         self._opening: Iterator[bytes] | None = events.opening()
         self._now = asyncio.get_running_loop().time
         self._sent_at = 0.0
@@ -156,7 +172,7 @@ class _Live:
         """Send what there is: at most a slice, the next follows in a later turn of the loop. False:
         the client's socket is full, and nothing was taken.
         """
-        if not self._call.connection.writable:
+        if not self._connection.writable:
             return False
         if body := self.take():
             self._send(body)
@@ -164,15 +180,26 @@ class _Live:
             asyncio.get_running_loop().call_soon(self._go_on)
         return True
 
+    def show(self, row: Row, now: float) -> bool:
+        """Send a row before which nothing waits. False: it is to wait for `pump`, as the first one
+        does, which comes behind the opening, and is not shown with a failure in its message.
+        """
+        if self._opening is not None or not (self._begun and self._connection.writable):
+            return False
+        if body := self._events.row(row):
+            self._sent_at = now
+            self._connection.write_chunk(body)
+        return True
+
     def silent_since(self) -> float:
         """When something was sent last. Before: when a router was given the request. It refuses at
         once what it refuses, with the failure's own status; what it keeps is admitted.
         """
-        return self._sent_at if self._call.started else self._state.with_router_since
+        return self._sent_at if self._begun else self._state.with_router_since
 
     def keep_alive(self) -> None:
         """Send a comment; not behind what the client has yet to read, nor behind the end."""
-        if self._call.connection.writable and not self._state.is_over:
+        if self._connection.writable and not self._state.is_over:
             self._send(COMMENT)
 
     def take(self) -> bytes:
@@ -181,23 +208,20 @@ class _Live:
         if self._opening is not None:
             return self._open(self._opening)
         rows, ended = self._state.take()
-        events = self._events
-        if len(rows) == 1 and not ended:
-            return events.row(rows[0])
         count = slices.first(rows)
         if count < len(rows):
             self._state.put_back(rows[count:], ended)
             self.unfinished = True
-            return b"".join(map(events.row, rows[:count]))
-        return b"".join((*map(events.row, rows), *map(events.ending, ended)))
+            return b"".join(map(self._events.row, rows[:count]))
+        return b"".join((*map(self._events.row, rows), *map(self._events.ending, ended)))
 
     def _send(self, body: bytes) -> None:
-        call = self._call
         self._sent_at = self._now()
-        if call.started:
-            call.connection.write_chunk(body)
+        if self._begun:
+            self._connection.write_chunk(body)
         else:
-            call.begin_stream(body)
+            self._begun = True
+            self._call.begin_stream(body)
 
     def _open(self, opening: Iterator[bytes]) -> bytes:
         """The events before all others, and the first others where those are few."""

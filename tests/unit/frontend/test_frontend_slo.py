@@ -143,19 +143,19 @@ def test_an_objective_that_is_just_met_is_met() -> None:
 def test_the_time_between_tokens_is_a_mean_over_tokens_not_over_messages() -> None:
     state = _request_state()
     for offset, (count, now) in enumerate(((1, 10.0), (1, 10.1), (8, 10.9))):
-        assert state.row(1, offset, count, "x", (), (), now)
+        assert state.row(1, offset, count, "x", now, alone=False)
     assert state.mean_itl_seconds == pytest.approx(0.9 / 9)
 
 
 def test_of_several_choices_the_slowest_counts() -> None:
     state = _request_state(n=2)
     for sequence, offset, now in ((1, 0, 10.0), (2, 0, 10.0), (1, 1, 10.1), (2, 1, 10.4)):
-        assert state.row(sequence, offset, 1, "x", (), (), now)
+        assert state.row(sequence, offset, 1, "x", now, alone=False)
     assert state.mean_itl_seconds == pytest.approx(0.4)
 
 
 def test_one_token_has_no_time_between_tokens() -> None:
     state = _request_state()
     assert state.mean_itl_seconds == 0
-    assert state.row(1, 0, 1, "x", (), (), 10.0)
+    assert state.row(1, 0, 1, "x", 10.0, alone=False)
     assert state.mean_itl_seconds == 0
