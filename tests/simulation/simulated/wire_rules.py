@@ -11,6 +11,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from tandem.little_endian import to_bytes
@@ -163,7 +164,8 @@ class WireRules:
             self._fault(f"{address} is told of a prompt that it was never told")
         token_ids = [*known, *task.prompt_token_ids]
         task.prompt_token_ids[:] = token_ids
-        for place, name in enumerate(names_of(memoryview(to_bytes(array("I", token_ids))))):
+        key = blake2b(task.cache_salt.encode()).digest() if task.cache_salt else b""
+        for place, name in enumerate(names_of(memoryview(to_bytes(array("I", token_ids))), key)):
             flow.prompts[name] = token_ids[: place + 1]
         return task.SerializeToString()
 
