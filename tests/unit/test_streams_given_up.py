@@ -14,6 +14,7 @@ import pytest
 from tandem.byte_budget import ByteBudget
 from tandem.errors import InvalidRequestError
 from tandem.v1 import router_pb2, worker_pb2
+from tandem.wire.prompt_chunks import ChunkRoom, ReadChunks
 from tandem.worker.core.outgoing import Outgoing
 from tandem.worker.link import RouterLink
 from tandem.worker.servicer import WorkerServicer
@@ -58,6 +59,7 @@ class OneLink:
 
     tracer = None
     budget = ByteBudget()
+    chunk_room = ChunkRoom(0)
 
     def __init__(self, link: Any) -> None:
         self.link = link
@@ -97,7 +99,11 @@ async def ends_well(serving: asyncio.Task[None], call: Call, shell: OneLink) -> 
 async def test_a_worker_gives_a_router_up_in_the_middle_of_a_write() -> None:
     call = Call()
     link = RouterLink(
-        number=1, peer="r", outgoing=Outgoing(ByteBudget().allotment()), load=worker_pb2.Load
+        number=1,
+        peer="r",
+        outgoing=Outgoing(ByteBudget().allotment()),
+        load=worker_pb2.Load,
+        chunks=ReadChunks(ChunkRoom(0)),
     )
     shell = OneLink(link)
 
