@@ -12,6 +12,7 @@ import grpc
 
 from tandem.byte_budget import ByteBudget
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem.wire.prompt_chunks import STREAM_BYTES, ChunkRoom, ReadChunks
 from tandem_router.config import RouterConfig
 from tandem_router.core.values import Phase
 from tandem_router.links import FrontendLink, WorkerLink
@@ -78,7 +79,9 @@ class RouterBench:
             client_logits_processors=("forced_sequence",),
             allow_reports=True,
         )
-        self.relay = Relay(build_core(config), vouchers=VOUCHERS)
+        self.relay = Relay(
+            build_core(config), vouchers=VOUCHERS, chunk_room=ChunkRoom(2 * STREAM_BYTES)
+        )
         self.servicer = RouterServicer(config, self.relay, NoWorkers())  # type: ignore[arg-type]
         self._links = {phase.value: WorkerLink() for phase in Phase}
         for phase in Phase:
@@ -114,7 +117,9 @@ class RouterBench:
         messages: asyncio.Queue[Any] = asyncio.Queue()
         messages.put_nowait(router_pb2.FrontendMessage(submit=[submit]))
         number = self.good_number
-        reading = self.servicer._read(_endless(messages), number, self.good)
+        reading = self.servicer._read(
+            _endless(messages), number, self.good, ReadChunks(ChunkRoom(0))
+        )
         self._reading = asyncio.get_running_loop().create_task(reading)
         await self.settle()
         self.good.outbox.notify()
