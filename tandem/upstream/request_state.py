@@ -267,7 +267,9 @@ class RequestState:
                 self.fail(InternalError("The frontend failed; see its log"))
                 return True
         self._rows.append(row)
-        self._touch()
+        if not self._touched:
+            self._touched = True
+            self._touched_list.append(self)
         return True
 
     def begin(self, sequence: int) -> None:
