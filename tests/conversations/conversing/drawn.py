@@ -139,9 +139,10 @@ class _Chat:
         message["content"] = message["content"][: self.draw.randint(0, 40)]
 
     def go_back(self) -> None:
-        """The conversation goes on from one of its earlier questions."""
+        """The conversation goes on from one of its earlier questions, where any is left."""
         places = [at for at, each in enumerate(self.messages) if each["role"] == "user"]
-        del self.messages[self.draw.choice(places) + 1 :]
+        if places:
+            del self.messages[self.draw.choice(places) + 1 :]
 
     def forget(self) -> None:
         """A question is left out with its answer, or what is there in their place."""
