@@ -202,8 +202,7 @@ class FrontendConfig:
     )
     read_memory_mb: int = setting(
         512,
-        "Memory that reading one body larger than 16 KiB may take, MiB; a body that takes more"
-        " is refused.",
+        "Memory that reading one body above 16 KiB may take, MiB; one that takes more is refused.",
         above=0,
     )
     read_processes: int = setting(

@@ -146,10 +146,12 @@ class _Chunks(Generic[Kept]):
 
 
 class SentChunks(_Chunks[None]):
-    """A stream's writer: what its reader keeps, of whom `most` chunks were promised."""
+    """A stream's writer: what its reader keeps, who promised `most` chunks. Whatever a reader
+    promises, a writer remembers no more names than a stream may have chunks.
+    """
 
     def __init__(self, most: int = 0) -> None:
-        super().__init__(most)
+        super().__init__(min(most, STREAM_BYTES // chunk_bytes()))
 
     def shorten(self, task: bytes, names: Names = ()) -> tuple[bytes, bytes]:
         """What a message that leaves now says of a task: the `known_prompt` of its prompt, and the

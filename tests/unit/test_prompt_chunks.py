@@ -177,6 +177,16 @@ def test_streams_share_the_room_of_their_process() -> None:
     assert Stream(room).reader.most == STREAM_BYTES // chunk_bytes()
 
 
+@pytest.mark.promise("S6-375")
+def test_a_writer_remembers_no_more_than_a_stream_may_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its reader promises; what the writer has forgotten travels again."""
+    monkeypatch.setattr(prompt_chunks, "STREAM_BYTES", 3 * chunk_bytes())
+    writer = SentChunks(2**32 - 1)
+    for start in range(5):
+        writer.shorten(task([start, *range(40)]))
+    assert len(writer._kept) == writer.most == 3
+
+
 def test_what_is_kept_is_told() -> None:
     room, registry = ChunkRoom(100 * chunk_bytes()), CollectorRegistry()
     registry.register(ChunkMetrics("worker", room, phase="decode"))
