@@ -98,6 +98,14 @@ def text_config(model_path: Path) -> dict[str, Any]:
     return {**config, **nested} if isinstance(nested, dict) else config
 
 
+def modelopt_config(model_path: Path) -> dict[str, Any] | None:
+    """`hf_quant_config.json`, in which NVIDIA ModelOpt says how it quantised the weights; None: the
+    model has none. `model_path` may name `config.json` itself.
+    """
+    path = (model_path.parent if model_path.is_file() else model_path) / "hf_quant_config.json"
+    return _json(path) if path.exists() else None
+
+
 def processor_facts(model_path: Path) -> dict[str, Any]:
     """The facts that logits processors are told: arguments of tandem.logits.model.Model."""
     return {

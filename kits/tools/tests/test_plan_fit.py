@@ -2,8 +2,10 @@
 
 tests/model_configs/ holds what the public configurations say, in the keys that describe a model's
 shape: https://huggingface.co/ and Qwen/Qwen3-8B, meta-llama/Llama-3.3-70B-Instruct,
-Qwen/Qwen3-235B-A22B, deepseek-ai/DeepSeek-V3, openai/gpt-oss-120b. The parameters below are those
-that the same pages and the models' reports give.
+Qwen/Qwen3-235B-A22B, deepseek-ai/DeepSeek-V3 and -V3.2, openai/gpt-oss-120b, MiniMaxAI/MiniMax-M2.5,
+moonshotai/Kimi-K2.5, zai-org/GLM-5.1, and of nvidia DeepSeek-V3.1-NVFP4, Qwen3-235B-A22B-NVFP4 and
+Llama-3.1-70B-Instruct-FP8. The parameters below are those that the same pages and the models'
+reports give.
 """
 
 from __future__ import annotations
@@ -16,11 +18,20 @@ import pytest
 
 from tandem.cli import main
 from tandem.engine import model_files
-from tandem_tools.fit import shape
+from tandem_tools.fit import quantisation, shape
 
 CONFIGS = Path(__file__).resolve().parents[3] / "tests" / "model_configs"
 QWEN, LLAMA, MOE = "Qwen3-8B", "Llama-3.3-70B-Instruct", "Qwen3-235B-A22B"
 DEEPSEEK, GPT_OSS = "DeepSeek-V3", "gpt-oss-120b"
+INDEXED, MINIMAX, KIMI, GLM = "DeepSeek-V3.2", "MiniMax-M2.5", "Kimi-K2.5", "GLM-5.1"
+DEEPSEEK_FP4, MOE_FP4 = "DeepSeek-V3.1-NVFP4", "Qwen3-235B-A22B-NVFP4"
+LLAMA_FP8 = "Llama-3.1-70B-Instruct-FP8"
+
+
+def read(path: Path) -> shape.Shape:
+    config = model_files.text_config(path)
+    quantised = quantisation.declared(config, model_files.modelopt_config(path))
+    return shape.read(config, quantised, shape.Serving())
 
 
 def both(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str, Any]:
@@ -46,11 +57,191 @@ def changed(tmp_path: Path, name: str, **fields: Any) -> str:
 @pytest.mark.promise("S5-302")
 @pytest.mark.parametrize(
     ("name", "billions"),
-    [(QWEN, 8.19), (LLAMA, 70.55), (MOE, 235.09), (DEEPSEEK, 671.03), (GPT_OSS, 116.83)],
+    [
+        *((QWEN, 8.19), (LLAMA, 70.55), (MOE, 235.09), (DEEPSEEK, 671.03), (GPT_OSS, 116.83)),
+        *((INDEXED, 671.9), (MINIMAX, 228.7), (GLM, 743.9), (KIMI, 1026.4)),
+    ],
 )
 def test_parameters_are_those_that_the_model_is_known_for(name: str, billions: float) -> None:
-    found = shape.read(model_files.text_config(CONFIGS / name))
+    found = read(CONFIGS / name)
     assert found.parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+ABSORBED = 61 * 512 * 128 * (128 + 128) * 2
+"""Bytes of what SGLang makes of DeepSeek-V3's `kv_b_proj` and keeps beside it."""
+
+
+@pytest.mark.promise("S5-666")
+@pytest.mark.parametrize(
+    ("name", "gigabytes"),
+    [
+        # Sums of the public index files, in which SGLang's own copies are not.
+        (QWEN, 16.3815),
+        (LLAMA, 141.107),
+        (GPT_OSS, 65.249),
+        # The files of these weigh so.
+        (LLAMA_FP8, 72.7),
+        (KIMI, 595.0),
+        # Four bits and a scale of eight for each 16, in all but the attention of its layers.
+        (MOE_FP4, 134.1),
+    ],
+)
+def test_weights_are_within_two_percent_of_the_public_files(
+    name: str, gigabytes: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = told(capsys, name, "--gpu", "h200")["weight_bytes"] / 1e9
+    absorbed = 61 * 512 * 64 * (128 + 128) * 2 / 1e9 if name == KIMI else 0
+    assert found - absorbed == pytest.approx(gigabytes, rel=0.02)
+
+
+@pytest.mark.promise("S5-666")
+def test_modules_that_a_quantisation_leaves_out_are_counted_as_they_are(tmp_path: Path) -> None:
+    """The files of DeepSeek-R1-NVFP4, whose `o_proj` is in half precision too, weigh 397 GB."""
+    whole = read(CONFIGS / DEEPSEEK_FP4).parts(shape.Division(1))[0].weights
+    config = json.loads((CONFIGS / DEEPSEEK_FP4 / "config.json").read_text())
+    beside = json.loads((CONFIGS / DEEPSEEK_FP4 / "hf_quant_config.json").read_text())
+    beside["quantization"]["exclude_modules"] += ["model.layers.*.self_attn.o_proj"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
+    for path in (tmp_path, tmp_path / "config.json"):
+        found = read(path).parts(shape.Division(1))[0].weights
+        assert (found - ABSORBED) / 1e9 == pytest.approx(397, rel=0.005)
+        assert found - whole == pytest.approx(61 * 128 * 128 * 7168 * (2 - 4.5 / 8))
+
+
+@pytest.mark.promise("S5-666")
+@pytest.mark.parametrize(
+    ("name", "left_out"),
+    [
+        ("model.layers.1.self_attn.q_proj", True),
+        ("model.layers.1.self_attn", True),
+        ("language_model.model.layers.1", True),
+        ("model.layers.1*", True),
+        ("*self_attn*", True),
+        (r"re:model\.layers\.1\.self.*", True),
+        ("re:.*self_attn", True),
+        ("self_attn", True),
+        ("model.layers.11", False),
+        ("model.layers.1.mlp", False),
+        ("model.layers.0*", False),
+        (r"re:layers\.1\.mlp", False),
+        ("attn", False),
+    ],
+)
+def test_modules_are_left_out_by_path_by_star_and_by_expression(name: str, left_out: bool) -> None:
+    found = quantisation.declared(excluding(name)).bytes_of("layers.1.self_attn.q_proj")
+    assert (found == 2) is left_out
+
+
+@pytest.mark.promise("S5-666")
+@pytest.mark.parametrize(
+    ("name", "flags", "of_token"),
+    [
+        (DEEPSEEK, (), (512 + 64) * 2 * 61),
+        # ModelOpt's checkpoints say that the cache is in eight bits, unless SGLang is told.
+        (DEEPSEEK_FP4, (), (512 + 64) * 61),
+        (DEEPSEEK_FP4, ("--kv-dtype", "bfloat16"), (512 + 64) * 2 * 61),
+        (LLAMA_FP8, (), 2 * 8 * 128 * 80),
+        (KIMI, (), (512 + 64) * 2 * 61),
+        # A key of 128 numbers in eight bits and its scale, beside the latent.
+        (INDEXED, ("--gpu", "h200"), ((512 + 64) * 2 + 128 + 4) * 61),
+        (INDEXED, ("--gpu", "h200", "--kv-dtype", "fp8_e4m3"), (512 + 16 + 128 + 128 + 4) * 61),
+        (INDEXED, ("--gpu", "b200"), (512 + 64 + 128 + 4) * 61),
+        (GLM, ("--gpu", "b300"), (512 + 64 + 128 + 4) * 78),
+        (GLM, ("--gpu", "rtx-pro-6000"), (512 + 16 + 128 + 128 + 4) * 78),
+        (INDEXED, ("--gpu", "150000", "--kv-dtype", "bfloat16"), ((512 + 64) * 2 + 132) * 61),
+    ],
+)
+def test_kv_of_a_token_is_of_the_type_that_sglang_takes(
+    name: str, flags: tuple[str, ...], of_token: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(capsys, name, *flags)["token_bytes"] == of_token
+
+
+SPREAD = (
+    *("--gpu", "h200", "--tp", "8", "--dp", "8", "--moe-a2a-backend", "deepep"),
+    *("--ep-num-redundant-experts", "32", "--moe-dense-tp-size", "1", "--enable-dp-lm-head"),
+)
+
+
+@pytest.mark.promise("S5-666")
+def test_deepseek_takes_what_sglang_logged_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """sgl-project/sglang#6017, on eight H200: "mem usage=105.59 GB", in GiB."""
+    found = told(capsys, DEEPSEEK, *SPREAD)["weight_bytes"]
+    assert found == pytest.approx(105.59 * 2**30, rel=0.005)
+
+
+@pytest.mark.promise("S5-666")
+def test_each_option_of_experts_and_groups_adds_what_it_copies(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    flags = ("--gpu", "h200", "--tp", "8", "--dp", "8", "--moe-a2a-backend", "deepep")
+    least = told(capsys, DEEPSEEK, *flags)["weight_bytes"]
+    expert, table = 3 * 7168 * 2048, 129_280 * 7168 * 2
+    for more, added in (
+        (("--ep-num-redundant-experts", "32"), 58 * 32 / 8 * expert),
+        (("--moe-dense-tp-size", "1"), 3 * 3 * 7168 * 18_432 * 7 / 8),
+        (("--enable-dp-lm-head",), table * 7 / 8),
+    ):
+        found = told(capsys, DEEPSEEK, *flags, *more)["weight_bytes"]
+        assert found - least == pytest.approx(added, rel=1e-3), more
+
+
+@pytest.mark.promise("S5-666")
+@pytest.mark.parametrize(
+    ("flags", "width", "hidden"),
+    [
+        (("--gpu", "h100", "--tp", "1"), 2880, 2880),
+        (("--gpu", "h100", "--tp", "2"), 1472, 2880),  # 1,440 in whole steps of 64
+        (("--gpu", "b200", "--tp", "2"), 1536, 2944),  # steps of 128
+        (("--gpu", "b200", "--tp", "2", "--moe-a2a-backend", "deepep"), 1440, 2880),
+    ],
+)
+def test_experts_in_four_bits_are_padded(
+    flags: tuple[str, ...], width: int, hidden: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = (116.83 - 114.66) * 2e9 / int(flags[3])
+    found = told(capsys, GPT_OSS, *flags)["weight_bytes"]
+    experts = 36 * 128 * 3 * width * hidden * 4.25 / 8
+    assert found == pytest.approx(experts + plain, rel=0.02)
+    assert abs(found - experts - plain) < 0.4e9
+
+
+@pytest.mark.promise("S5-666")
+def test_decode_says_what_deepep_takes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    few, many = (
+        both(capsys, DEEPSEEK, *SPREAD, "--max-sequences", str(number))["notes"]
+        for number in (128 * 8, 256 * 8)
+    )
+    assert few == []
+    assert "a group has 256 sequences: set SGLANG_DEEPEP_NUM_MAX_DISPATCH" in many[0]
+    assert both(capsys, KIMI)["notes"] == ["The model's part for pictures is not counted."]
+
+
+@pytest.mark.promise("S5-666")
+@pytest.mark.parametrize(
+    ("name", "flags", "named"),
+    [
+        (GLM, ("--gpu", "200000"), "depends on the GPU: set --kv-dtype"),
+        (GLM, ("--kv-dtype", "fp8_e5m2"), "in bfloat16 or fp8_e4m3, not fp8_e5m2"),
+        (DEEPSEEK, ("--ep-num-redundant-experts", "8"), "need a --moe-a2a-backend"),
+        (DEEPSEEK, (*SPREAD, "--ep-num-redundant-experts", "33"), "256 experts and 33 copies"),
+        (DEEPSEEK, ("--tp", "8", "--enable-dp-lm-head"), "needs groups of GPUs (--dp)"),
+    ],
+)
+def test_what_sglang_would_not_take_is_refused(
+    name: str, flags: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan-fit", str(CONFIGS / name), *flags]) == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("gpu", ["h100x", "4095", "4194305", "-5", "1e5", "９９９９９", "9" * 99])
+def test_a_gpu_is_a_name_or_a_number_of_mib(gpu: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan-fit", str(CONFIGS / QWEN), f"--gpu={gpu}"])
+    assert "is none of l4, a30" in capsys.readouterr().err
+    assert told(capsys, QWEN, "--gpu", "81559")["kv_bytes"] == told(capsys, QWEN)["kv_bytes"]
 
 
 @pytest.mark.promise("S5-302")
@@ -73,6 +264,11 @@ def test_kv_of_a_token_is_that_of_the_heads_that_a_gpu_holds(
     assert told(capsys, name, "--tp", str(tp))["token_bytes"] == of_rank
 
 
+def excluding(name: str) -> dict[str, Any]:
+    """A quantisation that leaves modules out."""
+    return {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": [name]}}
+
+
 LATENTS = 61 * (
     7168 * (1536 + 512 + 64)  # what makes them
     + 1536 * 128 * (128 + 64)  # queries
@@ -89,7 +285,7 @@ def test_groups_of_gpus_have_attention_and_a_cache_of_their_own(
     together = told(capsys, DEEPSEEK, "--tp", "16", "--gpu", "h200")
     apart = told(capsys, DEEPSEEK, "--tp", "16", "--dp", "16", "--gpu", "h200")
     made, embeddings = 61 * 7168 * (1536 + 512 + 64), 129_280 * 7168 * 2
-    more = (LATENTS - made + embeddings) * 15 / 16
+    more = (LATENTS - made + embeddings + ABSORBED) * 15 / 16
     assert apart["weight_bytes"] - together["weight_bytes"] == pytest.approx(more, rel=1e-3)
     assert apart["token_bytes"] == (512 + 64) * 2 * 61
     of_rank = int(apart["kv_bytes"] / apart["token_bytes"]) // 64
@@ -114,7 +310,7 @@ def test_gpus_of_a_group_share_its_heads(capsys: pytest.CaptureFixture[str]) -> 
 def test_parts_of_a_pipeline_have_the_layers_that_sglang_gives_them(
     parts: int, layers: list[int]
 ) -> None:
-    found = shape.read(model_files.text_config(CONFIGS / DEEPSEEK))
+    found = read(CONFIGS / DEEPSEEK)
     made = found.parts(shape.Division(1, parts=parts))
     assert [part.kv / ((512 + 64) * 2) for part in made] == layers
     whole = found.parts(shape.Division(1))
@@ -137,7 +333,7 @@ def test_the_fullest_part_of_a_pipeline_decides_what_all_hold(
 
 def test_the_last_part_has_a_copy_of_embeddings_that_are_its_head_too(tmp_path: Path) -> None:
     config = Path(changed(tmp_path, QWEN, tie_word_embeddings=True))
-    found = shape.read(model_files.text_config(config))
+    found = read(config)
     whole, *parts = (
         part.weights for number in (1, 2) for part in found.parts(shape.Division(1, parts=number))
     )
@@ -173,7 +369,8 @@ def test_kv_in_eight_bits_takes_half(capsys: pytest.CaptureFixture[str]) -> None
     [
         (QWEN, 1, 8.19 * 2),
         (LLAMA, 4, 70.55 * 2 / 4),
-        (DEEPSEEK, 1, 671.03 - 1.85 + 1.85 * 2 + 0.27),  # embeddings and routers in two bytes
+        # Embeddings and routers in two bytes, and what is made of `kv_b_proj`.
+        (DEEPSEEK, 1, 671.03 - 1.85 + 1.85 * 2 + 0.27 + ABSORBED / 1e9),
         (
             GPT_OSS,
             1,
@@ -231,12 +428,18 @@ def test_what_fits_is_counted_in_whole_pages_beside_what_decode_keeps_free(
     ("gpu", "prefill", "decode"),
     [
         ("l4", 0.700, 0.811),
+        ("a30", 0.719, 0.823),
         ("l40s", 0.850, 0.906),
         ("a100-40gb", 0.831, 0.894),
         ("a100", 0.841, 0.875),
         ("h100", 0.840, 0.874),
+        ("h20", 0.867, 0.895),
+        ("rtx-pro-6000", 0.867, 0.895),
         ("h200", 0.909, 0.929),
         ("b200", 0.862, 0.944),
+        ("gb200", 0.866, 0.946),
+        ("b300", 0.908, 0.963),
+        ("gb300", 0.911, 0.964),
     ],
 )
 def test_the_share_of_each_gpu_is_what_sglang_resolves_for_it(
@@ -366,13 +569,23 @@ def test_what_does_not_fit_says_how_many_gpus_it_takes(
             (),
             "all layers look at a window",
         ),
-        ({"quantization_config": "fp8"}, (), "describes no model"),
+        ({"quantization_config": "fp8"}, (), "describes no weights"),
         (
             {"quantization_config": {"quant_method": "fp8", "weight_block_size": [0, 0]}},
             (),
-            "no model",
+            "describes no weights",
         ),
         ({"quantization_config": {"quant_method": "hqq"}}, (), "'hqq' is none of awq"),
+        ({"quantization_config": {"quant_algo": "W4A8"}}, (), "quant_algo 'W4A8' is none of FP8"),
+        (
+            {"quantization_config": {"quant_method": "compressed-tensors", "config_groups": {}}},
+            (),
+            "several groups",
+        ),
+        ({"quantization_config": {"quant_method": "compressed-tensors"}}, (), "describes no"),
+        (excluding("re:(a+)+b"), (), "can be matched in bounded time"),
+        (excluding("re:a*b*c*d*e*"), (), "can be matched in bounded time"),
+        (excluding("re:("), (), "excludes no modules"),
         ({}, ("--tp", "3"), "3 GPUs cannot share 32 attention heads, 8 for KV, equally"),
         ({}, ("--tp", "4", "--dp", "3"), "3 groups cannot share 4 GPUs equally"),
         ({}, ("--tp", "2", "--dp", "4"), "4 groups cannot share 2 GPUs equally"),

@@ -1,4 +1,4 @@
-"""`tandem plan-fit`: whether a model fits on GPUs, from its config.json alone."""
+"""`tandem plan-fit`: whether a model fits on GPUs, from its configuration alone."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tandem.cli import options
 from tandem.cli.commands import Command
 from tandem.cli.console import Console
 from tandem.engine import model_files
-from tandem_tools.fit import memory, shape
+from tandem_tools.fit import gpus, memory, quantisation, shape
 from tandem_tools.fit.memory import Fit, WorkerPlan
-from tandem_tools.fit.shape import Division, Phase, Shape
+from tandem_tools.fit.shape import Division, Phase, Serving, Shape
 
 CONTEXT = 8192
 PAGE_SIZE = 64
@@ -31,7 +31,14 @@ _SIZES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", type=Path, metavar="MODEL", help="A model's folder, or its config.json.")
-    add("--gpu", choices=tuple(memory.GPU_MIB), default="h100", help="[%(default)s]")
+    add(
+        "--gpu",
+        type=gpus.of,
+        default="h100",
+        metavar="GPU",
+        help=f"{', '.join(gpu.name for gpu in gpus.KNOWN)}, or the MiB that nvidia-smi says."
+        " [%(default)s]",
+    )
     for name, what in _SIZES.items():
         add(
             f"--{name}", type=options.positive, default=1, metavar="N", help=f"{what} [%(default)s]"
@@ -60,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kv-dtype",
         choices=shape.KV_DTYPES,
         default="auto",
-        help="Type of the KV cache; auto is the type that the model computes in. [%(default)s]",
+        help="Type of the KV cache; auto is the type that SGLang takes for the model."
+        " [%(default)s]",
     )
     add(
         "--moe-a2a-backend",
@@ -68,6 +76,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="none",
         help="SGLang's option of this name: with any backend, each GPU holds all shared experts."
         " [%(default)s]",
+    )
+    add(
+        "--ep-num-redundant-experts",
+        type=options.positive,
+        metavar="N",
+        help="SGLang's option of this name: copies of experts in each layer. [none]",
+    )
+    add(
+        "--moe-dense-tp-size",
+        type=int,
+        choices=(1,),
+        help="SGLang's option of this name: 1 gives each GPU the layers without experts whole."
+        " [all GPUs share them]",
+    )
+    add(
+        "--enable-dp-lm-head",
+        action="store_true",
+        help="SGLang's option of this name: each group has the matrix of logits whole.",
     )
     for phase in _PHASES:
         add(
@@ -83,13 +109,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
     """Status 0; 1 where it does not fit. Raises ConfigError for what cannot be computed."""
-    model = shape.read(
-        model_files.text_config(arguments.model),
-        kv_dtype=arguments.kv_dtype,
-        moe_a2a_backend=arguments.moe_a2a_backend,
-    )
+    config = model_files.text_config(arguments.model)
+    quantised = quantisation.declared(config, model_files.modelopt_config(arguments.model))
+    serving = _serving(arguments)
+    model = shape.read(config, quantised, serving)
     context = arguments.context or min(CONTEXT, model.context_length)
-    workers = [_worker(arguments, phase, context) for phase in _PHASES]
+    workers = [_worker(arguments, phase, context, serving) for phase in _PHASES]
     fits = [memory.compute(model, worker) for worker in workers]
     refused = [worker for worker, fit in zip(workers, fits, strict=True) if not fit.fits]
     if arguments.json:
@@ -97,12 +122,27 @@ def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
         return 1 if refused else 0
     console.line(f"  {model.parameters / 1e9:,.2f} billion parameters")
     console.table(_rows(model, workers, fits), head=("", *_PHASES))
+    for note in _notes(model, workers):
+        console.line(f"  {note}")
     for worker in refused:
         console.failed(_refusal(model, worker))
     return 1 if refused else 0
 
 
-def _worker(arguments: argparse.Namespace, phase: Phase, context: int) -> WorkerPlan:
+def _serving(arguments: argparse.Namespace) -> Serving:
+    return Serving(
+        kv_cache_dtype=arguments.kv_dtype,
+        moe_a2a_backend=arguments.moe_a2a_backend,
+        ep_num_redundant_experts=arguments.ep_num_redundant_experts or 0,
+        moe_dense_tp_size=arguments.moe_dense_tp_size or 0,
+        enable_dp_lm_head=arguments.enable_dp_lm_head,
+        gpu_generation=arguments.gpu.generation,
+    )
+
+
+def _worker(
+    arguments: argparse.Namespace, phase: Phase, context: int, serving: Serving
+) -> WorkerPlan:
     sizes = [getattr(arguments, name) for name in _SIZES]
     if phase == "decode":
         of_decode = [getattr(arguments, f"decode_{name}") for name in _SIZES]
@@ -115,17 +155,35 @@ def _worker(arguments: argparse.Namespace, phase: Phase, context: int) -> Worker
         page_size=arguments.page_size,
         context=context,
         max_sequences=arguments.max_sequences,
-        moe_a2a_backend=arguments.moe_a2a_backend,
+        serving=serving,
     )
+
+
+def _notes(model: Shape, workers: Sequence[WorkerPlan]) -> list[str]:
+    """What the figures do not say."""
+    notes = []
+    if model.sees:
+        notes.append("The model's part for pictures is not counted.")
+    decode = workers[-1]
+    each = decode.max_sequences // decode.division.groups
+    if decode.serving.moe_a2a_backend == "deepep" and each > memory.DISPATCHED_TOKENS:
+        notes.append(
+            f"DeepEP sends at most {memory.DISPATCHED_TOKENS} tokens of a GPU in a step of decode,"
+            f" and a group has {each} sequences: set SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK"
+            f" (at most {memory.MOST_DISPATCHED_TOKENS}) or lower --max-sequences."
+        )
+    return notes
 
 
 def _told(model: Shape, workers: Sequence[WorkerPlan], fits: Sequence[Fit]) -> dict[str, object]:
     return {
         "parameters": model.parameters,
         "window": model.window,
+        "notes": _notes(model, workers),
         **{
             worker.phase: {
                 **dataclasses.asdict(worker),
+                "gpu": worker.gpu.name,
                 **dataclasses.asdict(fit),
                 "fits": fit.fits,
                 "fewest_gpus": memory.fewest_gpus(model, worker),
@@ -150,7 +208,7 @@ def _column(model: Shape, worker: WorkerPlan, fit: Fit) -> dict[str, str]:
     division, decodes = worker.division, worker.phase == "decode"
     length = f"{worker.context:,} tokens"
     return {
-        "GPUs": f"{division.gpus} x {worker.gpu} of {_gb(fit.gpu_bytes)}",
+        "GPUs": f"{division.gpus} x {worker.gpu.name} of {_gb(fit.gpu_bytes)}",
         "attention": f"in {division.groups} groups" if division.groups > 1 else "",
         "layers": f"in {division.parts} parts" if division.parts > 1 else "",
         "used": f"{fit.memory_share:.3f} of what is free",

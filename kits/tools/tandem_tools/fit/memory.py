@@ -8,18 +8,10 @@ from dataclasses import dataclass
 
 from tandem.errors import ConfigError
 from tandem_tools.fit import share
-from tandem_tools.fit.shape import Division, Phase, PipelinePart, Shape
+from tandem_tools.fit.gpus import Gpu
+from tandem_tools.fit.shape import Division, Phase, PipelinePart, Serving, Shape
 
-GPU_MIB = {
-    "l4": 23_034,
-    "l40s": 46_068,
-    "a100-40gb": 40_960,
-    "a100": 81_920,
-    "h100": 81_559,
-    "h200": 143_771,
-    "b200": 183_359,
-}
-"""MiB of memory that NVIDIA's driver reports (`nvidia-smi`, memory.total), by which SGLang goes."""
+
 FREE_SHARE = 0.98
 """What of it is free before weights are loaded, of which SGLang takes its share: the driver, CUDA
 and NCCL hold the rest. SGLang logs it ("Load weight begin. avail mem"): public logs of GPUs of 80
@@ -39,6 +31,10 @@ _FEW_SEQUENCES = 32
 """Up to so many, SGLang lets twice as many more be on their way to decode."""
 PINNED_SHARE = 0.2
 """Decode pins at least this share of its KV cache: SGLang's BACKUP_ONLY_HICACHE_RATIO."""
+DISPATCHED_TOKENS, MOST_DISPATCHED_TOKENS = 128, 1024
+"""Tokens of a GPU that DeepEP takes in a step of decode: the default and the largest value of
+SGLANG_DEEPEP_NUM_MAX_DISPATCH_TOKENS_PER_RANK.
+"""
 _BEYOND_CONTEXT = 3
 """Tokens more than the model's context for which SGLang makes room in a sequence."""
 
@@ -48,7 +44,7 @@ class WorkerPlan:
     """The hardware of a worker of one phase, and what it is asked to hold."""
 
     phase: Phase
-    gpu: str
+    gpu: Gpu
     division: Division
     memory_share: float = 0.0
     """How much of each GPU's free memory weights and KV cache may take together; 0: what SGLang
@@ -58,8 +54,7 @@ class WorkerPlan:
     """Tokens of each sequence."""
     max_sequences: int
     """Sequences that a decode worker may have, in all groups."""
-    moe_a2a_backend: str = "none"
-    """One of A2A_BACKENDS."""
+    serving: Serving = Serving()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,11 +105,11 @@ def compute(shape: Shape, worker: WorkerPlan) -> Fit:
             f"the model's context has {shape.context_length:,} tokens, fewer than --context"
             f" {worker.context}"
         )
-    if wrong := _indivisible(shape, worker.division):
+    if wrong := _indivisible(shape, worker.division) or _unspreadable(shape, worker):
         raise ConfigError(wrong)
     division, groups = worker.division, worker.division.groups
     parts = shape.parts(division)
-    gpu_bytes = GPU_MIB[worker.gpu] * MIB
+    gpu_bytes = worker.gpu.mib * MIB
     taken = worker.memory_share or _sglang_share(worker)
     # SGLang takes what is left on the fullest of all GPUs, and the fewest tokens that it is for.
     weights = max(part.weights for part in parts)
@@ -149,7 +144,8 @@ def fewest_gpus(shape: Shape, worker: WorkerPlan) -> int:
     while ranks <= shape.heads * worker.division.groups:
         division = dataclasses.replace(worker.division, tensor=ranks)
         tried = dataclasses.replace(worker, division=division)
-        if not _indivisible(shape, division) and compute(shape, tried).fits:
+        wrong = _indivisible(shape, division) or _unspreadable(shape, tried)
+        if not wrong and compute(shape, tried).fits:
             return division.gpus
         ranks *= 2
     return 0
@@ -158,10 +154,10 @@ def fewest_gpus(shape: Shape, worker: WorkerPlan) -> int:
 def _sglang_share(worker: WorkerPlan) -> float:
     return share.of_sglang(
         worker.phase,
-        GPU_MIB[worker.gpu],
+        worker.gpu.mib,
         worker.division,
         sequences=worker.max_sequences,
-        deepep=worker.moe_a2a_backend == "deepep",
+        deepep=worker.serving.moe_a2a_backend == "deepep",
     )
 
 
@@ -238,4 +234,19 @@ def _indivisible(shape: Shape, division: Division) -> str:
             f"{ranks} GPUs cannot share {shape.heads} attention heads, {shape.kv_heads} for KV, "
             "equally"
         )
+    return ""
+
+
+def _unspreadable(shape: Shape, worker: WorkerPlan) -> str:
+    """Why GPUs cannot each hold as many experts as the others, or have the matrix of logits whole
+    in each group; empty: they can.
+    """
+    serving, ranks = worker.serving, worker.division.tensor
+    copies = serving.ep_num_redundant_experts
+    if copies and serving.moe_a2a_backend == "none":
+        return "redundant experts need a --moe-a2a-backend, by which tokens come to them"
+    if serving.moe_a2a_backend != "none" and (shape.experts + copies) % ranks:
+        return f"{ranks} GPUs cannot share {shape.experts} experts and {copies} copies equally"
+    if serving.enable_dp_lm_head and worker.division.groups == 1:
+        return "--enable-dp-lm-head needs groups of GPUs (--dp)"
     return ""

@@ -8,31 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tandem.errors import ConfigError
+from tandem_tools.fit.quantisation import PLAIN_BYTES, Quantisation
 
 _DTYPES = ("", "bfloat16", "float16", "float32")
-_PLAIN_BYTES = 2
-"""SGLang computes in half precision, also where a model is stored in single or says nothing."""
 _KV_BYTES = {"fp8_e4m3": 1, "fp8_e5m2": 1, "bfloat16": 2}
 KV_DTYPES = ("auto", *_KV_BYTES)
 _MOST = 100_000_000
 """No number of a model is larger."""
 _MOST_LAYERS = 10_000
-_GROUP = 128
-"""Weights that share a scale, in AWQ and GPTQ unless they say so."""
+_INDEXED = ("deepseek_v32", "glm_moe_dsa")
+"""Models that choose by an index of their own which tokens they look at (DSA)."""
 _KNOWN = (
-    *("deepseek_v3", "glm4_moe", "gpt_oss", "kimi_k2", "llama", "mistral", "mixtral", "phi3"),
-    *("qwen2", "qwen3", "qwen3_moe"),
+    *("deepseek_v3", "deepseek_v32", "glm4_moe", "glm_moe_dsa", "gpt_oss", "kimi_k2", "llama"),
+    *("mimo", "minimax_m2", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe"),
 )
 """Kinds of models that have nothing but what is counted here."""
 A2A_BACKENDS = ("none", "deepep", "mooncake", "nixl", "mori", "flashinfer", "flashinfer_megamoe")
 """How tokens come to experts that lie on other ranks: SGLang's `moe_a2a_backend`, those with which
 each rank has the shared experts whole, in every model here that has any.
 """
-_GROUPED = ("deepseek_v3", "glm4_moe", "gpt_oss", "kimi_k2", "qwen3", "qwen3_moe")
+_GROUPED = (
+    *("deepseek_v3", "glm4_moe", "gpt_oss", "kimi_k2", "minimax_m2", "qwen3", "qwen3_moe"),
+    *_INDEXED,
+)
 """Models whose attention SGLang divides by `attn_tp_size`."""
+_EXPERTS = {
+    "minimax_m2": "block_sparse_moe.experts.0.w1",
+    "mixtral": "block_sparse_moe.experts.0.w1",
+}
+"""Where a model keeps its experts, if not in `mlp.experts`."""
+_INDEX_GROUP = 128
+"""Numbers that share a scale of four bytes: DSATokenToKVPool's quant_block_size."""
+_ALL = 1 << 30
+"""More ranks than there are."""
 
 Phase = Literal["prefill", "decode"]
 
@@ -58,6 +69,26 @@ class Division:
         return self.tensor // self.groups
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What SGLang is told of a model's memory, under the names of SGLang's options."""
+
+    kv_cache_dtype: str = "auto"
+    """One of KV_DTYPES."""
+    moe_a2a_backend: str = "none"
+    """One of A2A_BACKENDS."""
+    ep_num_redundant_experts: int = 0
+    """Copies of experts in each layer, for EPLB to place."""
+    moe_dense_tp_size: int = 0
+    """1: each GPU has the layers without experts whole. 0: all GPUs share them."""
+    enable_dp_lm_head: bool = False
+    """Each group of data-parallel ranks has the matrix that gives logits whole."""
+    gpu_generation: int = 9
+    """The first number of the GPU's compute capability: 9 of Hopper, 10 and 12 of Blackwell, 0 of a
+    GPU that is not known.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class SharedBytes:
     """A number of bytes, and by how many GPUs they can be shared."""
@@ -67,10 +98,16 @@ class SharedBytes:
     """Beyond these, ranks hold copies: KV heads, or 1 where nothing can be divided."""
     of_attention: bool = False
     """Each group of data-parallel ranks has them whole."""
+    width: int = 0
+    """What ranks share, where each takes whole steps of it; 0: they share the bytes equally."""
+    step: int = 1
 
     def of_gpu(self, division: Division) -> float:
         ranks = division.attention if self.of_attention else division.tensor
-        return self.bytes / min(ranks, self.most_ranks)
+        if not self.width:
+            return self.bytes / min(ranks, self.most_ranks)
+        steps = -(-self.width // (ranks * self.step))
+        return self.bytes * steps * self.step / self.width
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +151,10 @@ class Shape:
     window: int
     """Tokens that layers with a window look at; 0: there are none."""
     context_length: int
+    experts: int
+    """Experts of a layer that has any."""
+    sees: bool
+    """The model has a part for pictures, which is not counted."""
 
     def parts(self, division: Division) -> list[PipelinePart]:
         """The last parts have a layer more where layers do not divide: SGLang's `get_pp_indices`.
@@ -141,12 +182,8 @@ def _kv_of(layers: Sequence[Layer], division: Division, *, slides: bool) -> floa
     return sum(layer.kv.of_gpu(division) for layer in layers if layer.slides is slides)
 
 
-def read(
-    config: Mapping[str, Any], *, kv_dtype: str = "auto", moe_a2a_backend: str = "none"
-) -> Shape:
-    """`kv_dtype`: one of KV_DTYPES; `moe_a2a_backend`: one of A2A_BACKENDS. Raises ConfigError for
-    a model whose memory does not follow from what is known here.
-    """
+def read(config: Mapping[str, Any], quantised: Quantisation, serving: Serving) -> Shape:
+    """Raises ConfigError for a model whose memory does not follow from what is known here."""
     kind = config.get("model_type")
     if kind not in _KNOWN:
         raise ConfigError(
@@ -157,17 +194,34 @@ def read(
     if dtype not in _DTYPES:
         raise ConfigError(f"config.json: dtype {dtype!r} is none of {', '.join(_DTYPES)}")
     try:
-        return _Reader(config, kv_dtype, moe_a2a_backend).shape()
+        return _Reader(config, quantised, serving).shape()
     except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"config.json describes no model ({error})") from error
+
+
+class _Matrices(NamedTuple):
+    """Matrices of a layer that are shared alike."""
+
+    parameters: int
+    bytes: float
+    most_ranks: int = _ALL
+    of_attention: bool = False
+    width: int = 0
+    step: int = 1
+    """All but the first as of SharedBytes."""
+
+    def shared(self) -> SharedBytes:
+        return SharedBytes(*self[1:])
 
 
 class _Reader:
     """Reads the keys that Hugging Face configurations of decoders have in common."""
 
-    def __init__(self, config: Mapping[str, Any], kv_dtype: str, moe_a2a_backend: str) -> None:
-        self._config = config
-        self._shared_by = _ALL if moe_a2a_backend == "none" else 1
+    def __init__(
+        self, config: Mapping[str, Any], quantised: Quantisation, serving: Serving
+    ) -> None:
+        self._config, self._quantised, self._serving = config, quantised, serving
+        self._kind = config["model_type"]
         self._hidden = self._number("hidden_size", least=1)
         self._layers = self._number("num_hidden_layers", least=1, most=_MOST_LAYERS)
         self._heads = self._number("num_attention_heads", least=1)
@@ -175,33 +229,34 @@ class _Reader:
         kv_heads = self._number("num_key_value_heads", self._heads, least=1)
         self._kv_heads = 1 if self._latent else kv_heads
         self._head = self._number("head_dim", self._hidden // self._heads)
-        self._kv_bytes = _KV_BYTES.get(kv_dtype, _PLAIN_BYTES)
-        self._quantised = _Quantisation.of(config)
 
     def shape(self) -> Shape:
         table = self._number("vocab_size") * self._hidden
         tied = bool(self._config.get("tie_word_embeddings"))
         counted = [
-            [*self._attention(), *self._feed_forward(layer)] for layer in range(self._layers)
+            [*self._attention(layer), *self._feed_forward(layer)] for layer in range(self._layers)
         ]
         slides = self._slides()
         kv = SharedBytes(self._kv_of_layer(), self._kv_heads, of_attention=True)
+        grouped_head = self._serving.enable_dp_lm_head
         return Shape(
             parameters=(1 if tied else 2) * table
-            + sum(number for layer in counted for number, *_ in layer),
+            + sum(matrices.parameters for layer in counted for matrices in layer),
             heads=self._heads,
             kv_heads=self._kv_heads,
             latent=self._latent > 0,
-            grouped=self._config["model_type"] in _GROUPED,
-            embeddings=SharedBytes(table * _PLAIN_BYTES, _ALL, of_attention=True),
-            head=SharedBytes(table * _PLAIN_BYTES, _ALL),
+            grouped=self._kind in _GROUPED,
+            embeddings=SharedBytes(table * PLAIN_BYTES, _ALL, of_attention=True),
+            head=SharedBytes(table * PLAIN_BYTES, _ALL, of_attention=grouped_head),
             tied=tied,
             layers=tuple(
-                Layer(tuple(SharedBytes(n * size, *shared) for n, size, shared in layer), kv, slide)
+                Layer(tuple(matrices.shared() for matrices in layer), kv, slide)
                 for layer, slide in zip(counted, slides, strict=True)
             ),
             window=self._number("sliding_window") if any(slides) else 0,
             context_length=self._number("max_position_embeddings"),
+            experts=self._experts(),
+            sees="vision_config" in self._config,
         )
 
     def _slides(self) -> list[bool]:
@@ -218,39 +273,117 @@ class _Reader:
 
     def _kv_of_layer(self) -> int:
         """Bytes of a token: keys and values of each KV head, or one latent for all heads."""
+        if self._kind in _INDEXED:
+            return self._indexed_latent()
+        size = _KV_BYTES.get(self._serving.kv_cache_dtype, PLAIN_BYTES)
+        if self._serving.kv_cache_dtype == "auto" and self._quantised.fp8_kv:
+            size = _KV_BYTES["fp8_e4m3"]
         if self._latent:
-            return (self._latent + self._number("qk_rope_head_dim")) * self._kv_bytes
-        return 2 * self._kv_heads * self._head * self._kv_bytes
+            return (self._latent + self._number("qk_rope_head_dim")) * size
+        return 2 * self._kv_heads * self._head * size
 
-    def _attention(self) -> list[_Counted]:
-        size = self._quantised.attention
+    def _indexed_latent(self) -> int:
+        """Bytes of a latent and of its key in the index, as SGLang 0.5.21 lays them out
+        (`_dsa_kv_cache_dtype_default`, `calculate_mla_kv_cache_dim`).
+        """
+        rope, generation = self._number("qk_rope_head_dim"), self._serving.gpu_generation
+        dtype = self._serving.kv_cache_dtype
+        if dtype == "auto":
+            if not generation:
+                raise ConfigError(
+                    "which KV cache SGLang takes for this model depends on the GPU: set --kv-dtype"
+                    " to bfloat16 or fp8_e4m3"
+                )
+            dtype = "fp8_e4m3" if generation >= 10 else "bfloat16"
+        if dtype not in ("bfloat16", "fp8_e4m3"):
+            raise ConfigError(f"SGLang keeps this model's KV in bfloat16 or fp8_e4m3, not {dtype}")
+        if dtype == "bfloat16":
+            latent = 2 * (self._latent + rope)
+        elif generation == 10 or (generation > 10 and self._kind != "glm_moe_dsa"):
+            latent = self._latent + rope
+        else:
+            latent = self._latent + _scales(self._latent) + 2 * rope
+        key = self._number("index_head_dim")
+        return latent + key + _scales(key)
+
+    def _attention(self, layer: int) -> list[_Matrices]:
         if self._latent:
-            return [(n, size, (ranks, True)) for n, ranks in self._latent_matrices()]
+            return self._latent_attention(layer)
         # The second matrix of each is the one that leaves attention, and that of values.
         queries = 2 * self._hidden * self._heads * self._head
         keys = 2 * self._hidden * self._kv_heads * self._head
-        return [(queries, size, (_ALL, True)), (keys, size, (self._kv_heads, True))]
+        size = self._size(layer, "self_attn.q_proj")
+        return [
+            _Matrices(queries, queries * size, of_attention=True),
+            _Matrices(keys, keys * size, self._kv_heads, of_attention=True),
+        ]
 
-    def _latent_matrices(self) -> list[tuple[int, int]]:
+    def _latent_attention(self, layer: int) -> list[_Matrices]:
         """What makes the latents is copied to each rank, what reads them divided."""
         rope, nope = self._number("qk_rope_head_dim"), self._number("qk_nope_head_dim")
         value, query_latent = self._number("v_head_dim"), self._number("q_lora_rank", 0)
-        down = self._hidden * (self._latent + rope + query_latent)
-        queries = (query_latent or self._hidden) * self._heads * (nope + rope)
-        up = self._latent * self._heads * (nope + value)
-        return [(down, 1), (queries + up + self._heads * value * self._hidden, _ALL)]
+        down = {
+            "kv_a_proj_with_mqa": self._hidden * (self._latent + rope),
+            "q_a_proj": self._hidden * query_latent,
+        }
+        up = {
+            "q_b_proj" if query_latent else "q_proj": (
+                (query_latent or self._hidden) * self._heads * (nope + rope)
+            ),
+            "kv_b_proj": self._latent * self._heads * (nope + value),
+            "o_proj": self._heads * value * self._hidden,
+        }
+        if self._kind in _INDEXED:
+            keys, index_heads = self._number("index_head_dim"), self._number("index_n_heads")
+            down["indexer.wq_b"] = query_latent * index_heads * keys
+            down["indexer.wk"] = self._hidden * (keys + index_heads)
+        # SGLang keeps `kv_b_proj` beside the two matrices that it makes of it: w_kc and w_vc.
+        absorbed = _Matrices(0, up["kv_b_proj"] * PLAIN_BYTES, of_attention=True)
+        return [
+            self._sum(layer, down, most_ranks=1),
+            self._sum(layer, up, most_ranks=_ALL),
+            absorbed,
+        ]
 
-    def _feed_forward(self, layer: int) -> list[_Counted]:
+    def _sum(self, layer: int, parameters: Mapping[str, int], *, most_ranks: int) -> _Matrices:
+        taken = sum(
+            number * self._size(layer, f"self_attn.{name}") for name, number in parameters.items()
+        )
+        return _Matrices(sum(parameters.values()), taken, most_ranks, of_attention=True)
+
+    def _feed_forward(self, layer: int) -> list[_Matrices]:
         if not self._is_sparse(layer):
             dense = 3 * self._hidden * self._number("intermediate_size")
-            return [(dense, self._quantised.dense, (_ALL, False))]
+            size = self._size(layer, "mlp.gate_proj")
+            return [_Matrices(dense, dense * size, self._serving.moe_dense_tp_size or _ALL)]
         expert, experts = 3 * self._hidden * self._expert_width(), self._experts()
+        held = experts + self._serving.ep_num_redundant_experts
+        of_expert = expert * self._size(layer, _EXPERTS.get(self._kind, "mlp.experts.0.gate_proj"))
         shared = expert * self._number("n_shared_experts", 0)
+        shared += 3 * self._hidden * self._number("shared_intermediate_size", 0)
+        of_shared = shared * self._size(layer, "mlp.shared_experts.gate_proj")
+        spread = self._serving.moe_a2a_backend != "none"
+        router = experts * self._hidden
         return [
-            (shared, self._quantised.dense, (self._shared_by, False)),
-            (experts * expert, self._quantised.experts, (_ALL, False)),
-            (experts * self._hidden, _PLAIN_BYTES, (1, False)),  # the router
+            _Matrices(shared, of_shared, 1 if spread else _ALL),
+            self._padded(_Matrices(experts * expert, held * of_expert), spread=spread),
+            _Matrices(router, router * PLAIN_BYTES, 1),
         ]
+
+    def _padded(self, experts: _Matrices, *, spread: bool) -> _Matrices:
+        """Experts in four bits as SGLang 0.5.21 lays them out (`Mxfp4MoEMethod.create_weights`): a
+        rank's part of their width in whole steps, and on Blackwell so their inputs.
+        """
+        if not self._quantised.padded or spread:
+            return experts
+        step = 128 if self._serving.gpu_generation == 10 else 64
+        hidden = -(-self._hidden // step) * step if step == 128 else self._hidden
+        return experts._replace(
+            bytes=experts.bytes * hidden / self._hidden, width=self._expert_width(), step=step
+        )
+
+    def _size(self, layer: int, module: str) -> float:
+        return self._quantised.bytes_of(f"layers.{layer}.{module}")
 
     def _experts(self) -> int:
         keys = ("num_experts", "n_routed_experts", "num_local_experts")
@@ -279,40 +412,6 @@ class _Reader:
         return value
 
 
-_Counted = tuple[int, float, tuple[int, bool]]
-"""Parameters of a layer, bytes of each, and by whom they are shared: see SharedBytes."""
-_ALL = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class _Quantisation:
-    """Bytes of a weight, with its share of the scales."""
-
-    attention: float
-    dense: float
-    experts: float
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any]) -> _Quantisation:
-        """Raises ConfigError for a way that is not known here."""
-        given = config.get("quantization_config")
-        if not given:
-            return cls(_PLAIN_BYTES, _PLAIN_BYTES, _PLAIN_BYTES)
-        size = _quantised_bytes(given)
-        spared = str(given.get("modules_to_not_convert") or given.get("ignore") or ())
-        return cls(_PLAIN_BYTES if "attn" in spared else size, size, size)
-
-
-def _quantised_bytes(given: Mapping[str, Any]) -> float:
-    method = str(given.get("quant_method"))
-    if method == "fp8":
-        rows, columns = given.get("weight_block_size") or (_GROUP, _GROUP)
-        return 1 + 4 / (rows * columns)
-    if method == "mxfp4":
-        return (4 + 8 / 32) / 8
-    if method in ("awq", "gptq"):
-        bits = given.get("bits", 4)
-        return float(bits + (16 + bits) / (given.get("group_size") or _GROUP)) / 8
-    raise ConfigError(
-        f"config.json: quantization method {method!r} is none of awq, fp8, gptq, mxfp4"
-    )
+def _scales(numbers: int) -> int:
+    """Bytes of the scales of so many numbers in FP8."""
+    return numbers // _INDEX_GROUP * 4
