@@ -1561,6 +1561,19 @@ PROMISES: tuple[Promise, ...] = (
         "took and knew is told.",
         ours=True,
     ),
+    Promise(
+        "S5-666",
+        "Given a public configuration, of ModelOpt and compressed-tensors too, when plan-fit reads "
+        "the configuration, then weights and KV are within two percent of what the model's files "
+        "and SGLang's logs say, with what SGLang copies, or the model is refused by name.",
+        ours=True,
+    ),
+    Promise(
+        "S5-667",
+        "Given KV over libfabric, then the transport label names the wire where the provider "
+        "leaves no choice.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",

@@ -93,6 +93,25 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"kvTransfer": {"requireRdma": True, "rdma": RDMA, "ucx": {"tls": "rc,tcp"}}},
         "kvTransfer.ucx.tls allows TCP, which kvTransfer.requireRdma forbids",
     ),
+    "libfabric-of-a-simulated-worker": (
+        {"kvTransfer": {"libfabric": {"provider": "efa"}}},
+        "kvTransfer.libfabric.provider: a simulated worker hands KV over by UCX",
+    ),
+    "libfabric-with-mooncake": (
+        {**GPU, "kvTransfer": {"backend": "mooncake", "libfabric": {"provider": "efa"}}},
+        "kvTransfer.libfabric.provider is NIXL's: set kvTransfer.backend=nixl",
+    ),
+    "libfabric-with-ucx": (
+        {**GPU, "kvTransfer": {"ucx": {"tls": "rc"}, "libfabric": {"provider": "efa"}}},
+        "kvTransfer.ucx is not read with kvTransfer.libfabric.provider",
+    ),
+    "libfabric-over-tcp": (
+        {
+            **GPU,
+            "kvTransfer": {"requireRdma": True, "rdma": RDMA, "libfabric": {"provider": "tcp"}},
+        },
+        "kvTransfer.libfabric.provider is tcp, which kvTransfer.requireRdma forbids",
+    ),
     "hub-endpoint-of-gs": (
         {"model": {"uri": "gs://models/a", "hubEndpoint": "http://minio:9000"}},
         "gs:// has none of its own: leave it empty with gs://models/a",

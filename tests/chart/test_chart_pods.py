@@ -533,23 +533,40 @@ def test_each_phase_asks_for_its_own_accelerators_and_is_told_of_both() -> None:
     assert told == {"prefill": [4, 8], "decode": [4, 8], "worker": [4, None]}
 
 
+_FORCED = ("UCX_TLS", "MC_FORCE_HCA", "SGLANG_DISAGGREGATION_NIXL_BACKEND", "FI_PROVIDER")
+
+
 @pytest.mark.promise("S5-422")
-@pytest.mark.parametrize("by", ["nixl", "mooncake"])
-def test_what_hands_kv_over_is_told_both_phases_and_kept_from_tcp(by: str) -> None:
+@pytest.mark.parametrize(
+    ("by", "provider", "expected"),
+    [
+        ("nixl", "", ("^tcp", None, None, None)),
+        ("nixl", "efa", (None, None, "LIBFABRIC", "efa")),
+        ("nixl", "verbs", (None, None, "LIBFABRIC", "verbs")),
+        ("mooncake", "", (None, "1", None, None)),
+    ],
+)
+def test_what_hands_kv_over_is_told_both_phases_and_kept_from_tcp(
+    by: str, provider: str, expected: tuple[str | None, ...]
+) -> None:
     values = {
         "model": {"uri": "pvc://models/m"},
         "worker": {"enabled": True},
-        "kvTransfer": {"backend": by, "requireRdma": True, "rdma": {"enabled": True}},
+        "kvTransfer": {
+            "backend": by,
+            "requireRdma": True,
+            "rdma": {"enabled": True},
+            "libfabric": {"provider": provider},
+        },
     }
     told = {}
     for component, pod in pods.of_values(values).items():
         if component in ("prefill", "decode", "worker"):
             variables = {each["name"]: each.get("value") for each in pod.main["env"]}
-            forced = {name: variables.get(name) for name in ("UCX_TLS", "MC_FORCE_HCA")}
+            forced = {name: variables.get(name) for name in _FORCED}
+            assert (variables.get("FI_EFA_USE_DEVICE_RDMA") == "1") is (provider == "efa")
             told[component] = (pod.settings["engine_options"].get("transfer_backend"), forced)
-    forced = {"UCX_TLS": "^tcp", "MC_FORCE_HCA": None}
-    if by == "mooncake":
-        forced = {"UCX_TLS": None, "MC_FORCE_HCA": "1"}
+    forced = dict(zip(_FORCED, expected, strict=True))
     chosen = None if by == "nixl" else by
     assert told == {
         "prefill": (chosen, forced),

@@ -54,9 +54,14 @@ def plan(name: str) -> str:
         "--dp": engine.get("dataParallel"),
         "--max-sequences": values["decode"]["config"]["max_sequences"],
         "--moe-a2a-backend": given.get("moe_a2a_backend"),
+        "--ep-num-redundant-experts": given.get("ep_num_redundant_experts"),
+        "--moe-dense-tp-size": given.get("moe_dense_tp_size"),
+        "--enable-dp-lm-head": given.get("enable_dp_lm_head"),
         "--prefill-memory-share": prefill.get("mem_fraction_static"),
     }
-    return " ".join(f"{flag} {value}" for flag, value in flags.items() if value)
+    return " ".join(
+        flag if value is True else f"{flag} {value}" for flag, value in flags.items() if value
+    )
 
 
 def planned(

@@ -68,7 +68,9 @@ name: {{ include "tandem.component" . }}
 {{- $root := index . 0 }}
 {{- $transfer := $root.Values.kvTransfer }}
 {{- $byMooncake := eq $transfer.backend "mooncake" }}
-{{- $tls := default (ternary "^tcp" "" (and $transfer.requireRdma (not $byMooncake))) $transfer.ucx.tls -}}
+{{- $provider := $transfer.libfabric.provider }}
+{{- $byUcx := not (or $byMooncake $provider) }}
+{{- $tls := default (ternary "^tcp" "" (and $transfer.requireRdma $byUcx)) $transfer.ucx.tls -}}
 {{- with include "tandem.codePath" $root }}
 - {name: PYTHONPATH, value: {{ . | quote }}}
 {{- end }}
@@ -77,6 +79,13 @@ name: {{ include "tandem.component" . }}
 {{- end }}
 {{- if and $transfer.requireRdma $byMooncake }}
 - {name: MC_FORCE_HCA, value: "1"}
+{{- end }}
+{{- with $provider }}
+- {name: SGLANG_DISAGGREGATION_NIXL_BACKEND, value: LIBFABRIC}
+- {name: FI_PROVIDER, value: {{ . | quote }}}
+{{- if eq . "efa" }}
+- {name: FI_EFA_USE_DEVICE_RDMA, value: "1"}
+{{- end }}
 {{- end }}
 {{- with $transfer.ucx.netDevices }}
 - {name: UCX_NET_DEVICES, value: {{ . | quote }}}

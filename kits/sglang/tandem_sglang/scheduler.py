@@ -42,6 +42,7 @@ from sglang.srt.plugins import load_plugins
 from sglang.srt.utils.network import get_zmq_socket
 
 from tandem import orphans
+from tandem.config import environment
 from tandem.engine.ucx_log import UNKNOWN, ucx_log
 from tandem.logits import state
 from tandem.logits.model import Model
@@ -59,6 +60,7 @@ from tandem_sglang import (
     grammars,
     last_words,
     layouts,
+    libfabric,
     mooncake,
     peers,
     penalties,
@@ -285,6 +287,8 @@ class MeasuringStreamer(SchedulerOutputStreamer):
         backend = str(envs.SGLANG_DISAGGREGATION_NIXL_BACKEND.get())
         if writes and backend == "UCX":
             wire = ucx_log().transport()
+        elif writes and backend == "LIBFABRIC":
+            wire = libfabric.wire(environment().get("FI_PROVIDER", ""))
         return f"nixl/{backend.lower()}/{wire}"
 
     def _senders(self, manager: Any) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import json
 import math
+import os
 import struct
 import sys
 from array import array
@@ -233,6 +234,15 @@ def hand_overs_by_mooncake_are_measured() -> Any:
         time_stats=SimpleNamespace(prefill_transfer_queue_entry_time=2.0, completion_time=2.5),
     )
     return [streamer._sent(sent), streamer._transport(writes=False)]
+
+
+def hand_overs_by_libfabric_name_their_wire() -> Any:
+    """Of prefill and of decode, where libfabric has one provider alone."""
+    streamer = MeasuringStreamer.__new__(MeasuringStreamer)
+    streamer.additions = additions(ranks=1, peer_ranks=1)
+    chosen = envs.SGLANG_DISAGGREGATION_NIXL_BACKEND.override("LIBFABRIC")
+    with chosen, patch.dict(os.environ, FI_PROVIDER="efa"):
+        return [streamer._transport(writes=writes) for writes in (True, False)]
 
 
 def outputs_go_past_the_detokenizer() -> Any:
@@ -637,6 +647,7 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     cached_tokens_stay_those_of_prefill,
     pages_that_decode_asks_for_are_counted,
     hand_overs_by_mooncake_are_measured,
+    hand_overs_by_libfabric_name_their_wire,
     outputs_go_past_the_detokenizer,
     a_further_process_has_sockets_of_its_own,
     processor.TandemLogitProcessor.to_str,

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import sglang_sides
 
+from tandem_sglang import libfabric
+
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 
 
@@ -57,6 +59,27 @@ def test_hand_overs_by_mooncake_are_measured_in_both_phases(seen: dict[str, Any]
     sent, received = seen["hand_overs_by_mooncake_are_measured"]
     assert sent == [[10, 0.5, "mooncake/rdma/tcp"]]
     assert received == "mooncake/rdma/unknown"
+
+
+@pytest.mark.promise("S5-667")
+def test_hand_overs_by_libfabric_name_their_wire(seen: dict[str, Any]) -> None:
+    assert seen["hand_overs_by_libfabric_name_their_wire"] == [
+        "nixl/libfabric/rdma",
+        "nixl/libfabric/unknown",
+    ]
+
+
+@pytest.mark.promise("S5-667")
+@pytest.mark.parametrize(
+    ("providers", "wire"),
+    [
+        *(("efa", "rdma"), ("EFA", "rdma"), ("verbs;ofi_rxm", "rdma"), ("efa, verbs", "rdma")),
+        *(("tcp", "tcp"), ("tcp;ofi_rxm", "tcp"), ("sockets,tcp", "tcp"), ("shm", "shm")),
+        *(("", "unknown"), ("efa,tcp", "unknown"), ("^tcp", "unknown"), ("new", "unknown")),
+    ],
+)
+def test_a_wire_is_named_where_the_provider_leaves_no_choice(providers: str, wire: str) -> None:
+    assert libfabric.wire(providers) == wire
 
 
 def test_outputs_go_past_the_detokenizer(seen: dict[str, Any]) -> None:

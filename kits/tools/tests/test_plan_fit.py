@@ -2,10 +2,10 @@
 
 tests/model_configs/ holds what the public configurations say, in the keys that describe a model's
 shape: https://huggingface.co/ and Qwen/Qwen3-8B, meta-llama/Llama-3.3-70B-Instruct,
-Qwen/Qwen3-235B-A22B, deepseek-ai/DeepSeek-V3 and -V3.2, openai/gpt-oss-120b, MiniMaxAI/MiniMax-M2.5,
-moonshotai/Kimi-K2.5, zai-org/GLM-5.1, and of nvidia DeepSeek-V3.1-NVFP4, Qwen3-235B-A22B-NVFP4 and
-Llama-3.1-70B-Instruct-FP8. The parameters below are those that the same pages and the models'
-reports give.
+Qwen/Qwen3-235B-A22B, deepseek-ai/DeepSeek-V3 and -V3.2, openai/gpt-oss-120b,
+MiniMaxAI/MiniMax-M2.5, moonshotai/Kimi-K2.5, zai-org/GLM-5.1, and of nvidia DeepSeek-V3.1-NVFP4,
+Qwen3-235B-A22B-NVFP4 and Llama-3.1-70B-Instruct-FP8. The parameters below are those that the same
+pages and the models' reports give.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from tandem_tools.fit import share
 from tandem_tools.fit.gpus import Gpu
 from tandem_tools.fit.shape import Division, Phase, PipelinePart, Serving, Shape
 
-
 FREE_SHARE = 0.98
 """What of it is free before weights are loaded, of which SGLang takes its share: the driver, CUDA
 and NCCL hold the rest. SGLang logs it ("Load weight begin. avail mem"): public logs of GPUs of 80
@@ -39,6 +38,9 @@ _BEYOND_CONTEXT = 3
 """Tokens more than the model's context for which SGLang makes room in a sequence."""
 
 
+_PLAIN = Serving()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPlan:
     """The hardware of a worker of one phase, and what it is asked to hold."""
@@ -54,7 +56,7 @@ class WorkerPlan:
     """Tokens of each sequence."""
     max_sequences: int
     """Sequences that a decode worker may have, in all groups."""
-    serving: Serving = Serving()
+    serving: Serving = _PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ class Quantisation:
     size: float
     """Bytes of a weight that is quantised."""
     names: frozenset[str] = frozenset()
-    """Modules that are not quantised, and neither is what is below them: paths or parts of paths."""
+    """Paths, or parts of paths, of modules that are not quantised, nor what is below them."""
     patterns: tuple[re.Pattern[str], ...] = ()
     """Whole paths of further modules that are not quantised."""
     fp8_kv: bool = False
@@ -102,8 +102,8 @@ def _compressed_tensors(given: Mapping[str, Any]) -> float:
     groups = [*given["config_groups"].values()]
     if len(groups) != 1 or groups[0].get("targets") != ["Linear"]:
         raise ConfigError(
-            "config.json: compressed-tensors with several groups of weights, or with one that is not"
-            " all of them, is not known"
+            "config.json: compressed-tensors with several groups of weights, or with a group that"
+            " is not all of them, is not known"
         )
     weights = groups[0]["weights"]
     block = weights.get("block_structure") or ()
@@ -149,7 +149,9 @@ def _excluded(given: Iterable[str]) -> tuple[frozenset[str], tuple[re.Pattern[st
     """
     names = [str(name) for name in given]
     if len(names) > _MOST_EXCLUDED:
-        raise ConfigError(f"a model excludes at most {_MOST_EXCLUDED:,} modules, not {len(names):,}")
+        raise ConfigError(
+            f"a model excludes at most {_MOST_EXCLUDED:,} modules, not {len(names):,}"
+        )
     plain = {_below_prefix(name) for name in names if "*" not in name and name[:3] != "re:"}
     return frozenset(plain), tuple(
         re.compile(_expression(name)) for name in names if "*" in name or name[:3] == "re:"
