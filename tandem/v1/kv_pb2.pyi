@@ -149,11 +149,14 @@ class KvOffer(_message.Message):
     PAGES_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     PARKED_FIELD_NUMBER: _builtins.int
+    GENERATION_FIELD_NUMBER: _builtins.int
     room: _builtins.int
     lease_ms: _builtins.int
     """prefill may write into them for so long after it read this"""
     parked: _builtins.bool
     """prefill has the room's KV by now, or fails the offer at once"""
+    generation: _builtins.int
+    """of the pages: they have another each time they are given out; it comes back in the tag"""
     @_builtins.property
     def pages(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """page numbers in decode's memory, in the prompt's order"""
@@ -165,10 +168,11 @@ class KvOffer(_message.Message):
         pages: _abc.Iterable[_builtins.int] | None = ...,
         lease_ms: _builtins.int = ...,
         parked: _builtins.bool = ...,
+        generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease_ms", b"lease_ms", "pages", b"pages", "parked", b"parked", "room", b"room"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["generation", b"generation", "lease_ms", b"lease_ms", "pages", b"pages", "parked", b"parked", "room", b"room"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -176,14 +180,12 @@ Global___KvOffer: _TypeAlias = KvOffer  # noqa: Y015
 
 @_typing.final
 class KvLanded(_message.Message):
-    """All pages of the room lie in decode's memory."""
+    """All pages of the room lie in decode's memory: said when the write has settled, never before."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     ROOM_FIELD_NUMBER: _builtins.int
-    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     FIRST_TOKEN_FIELD_NUMBER: _builtins.int
-    CHECKSUM_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     FIRST_LOGPROB_FIELD_NUMBER: _builtins.int
@@ -191,12 +193,10 @@ class KvLanded(_message.Message):
     TOP_LOGPROB_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     TRANSPORT_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
     room: _builtins.int
-    prompt_tokens: _builtins.int
     first_token: _builtins.int
     """sampled by prefill"""
-    checksum: _builtins.int
-    """CRC-32 of the slots of all prompt tokens, in order"""
     bytes: _builtins.int
     """written"""
     seconds: _builtins.float
@@ -207,6 +207,8 @@ class KvLanded(_message.Message):
     """of the prompt, found in prefill's prefix cache"""
     transport: _builtins.str
     """what it was written over, such as "shm", "tcp" or "rdma"; "unknown" """
+    tag: _builtins.bytes
+    """whose KV that is, and where: eight numbers of 64 bits, tandem/engine/kv_tag.py"""
     @_builtins.property
     def top_token_id(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     @_builtins.property
@@ -215,9 +217,7 @@ class KvLanded(_message.Message):
         self,
         *,
         room: _builtins.int = ...,
-        prompt_tokens: _builtins.int = ...,
         first_token: _builtins.int = ...,
-        checksum: _builtins.int = ...,
         bytes: _builtins.int = ...,
         seconds: _builtins.float = ...,
         first_logprob: _builtins.float = ...,
@@ -225,10 +225,11 @@ class KvLanded(_message.Message):
         top_logprob: _abc.Iterable[_builtins.float] | None = ...,
         cached_tokens: _builtins.int = ...,
         transport: _builtins.str = ...,
+        tag: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "cached_tokens", b"cached_tokens", "checksum", b"checksum", "first_logprob", b"first_logprob", "first_token", b"first_token", "prompt_tokens", b"prompt_tokens", "room", b"room", "seconds", b"seconds", "top_logprob", b"top_logprob", "top_token_id", b"top_token_id", "transport", b"transport"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "cached_tokens", b"cached_tokens", "first_logprob", b"first_logprob", "first_token", b"first_token", "room", b"room", "seconds", b"seconds", "tag", b"tag", "top_logprob", b"top_logprob", "top_token_id", b"top_token_id", "transport", b"transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem import ids
-from tandem.engine import lora, model_files
+from tandem.engine import kv_tag, lora, model_files
 from tandem.engine.base import (
     EngineDescription,
     EngineFigures,
@@ -18,6 +18,7 @@ from tandem.engine.base import (
     Step,
     waiting,
 )
+from tandem.engine.kv_tag import KvCheck
 from tandem.engine.mailbox import Mailbox
 from tandem.errors import EngineError, InvalidRequestError, VoucherError
 from tandem.logits import state
@@ -37,7 +38,7 @@ from tandem_sim.prefix_cache import PrefixCache
 from tandem_sim.runners import Troubles
 from tandem_sim.scheduler import PHASES, Scheduler
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 ENGINE_VERSION = "1"
 _FAULT_PREFIX = "fault_"
 _MOST_TOKENS = 4 * 1024 * 1024  # of a pool whose size is not set
@@ -189,7 +190,9 @@ class SimEngine:
             token_bytes=options.kv_bytes_per_token,
             context_length=limits.context_length,
         )
-        model = SimModel(options, language, pool, PrefixCache(options.prefix_cache_tokens))
+        cache = PrefixCache(options.prefix_cache_tokens)
+        layout = kv_tag.number_of(self._fingerprint().SerializeToString(deterministic=True))
+        model = SimModel(options, language, pool, cache, layout=layout)
         page_bytes = options.page_size * options.kv_bytes_per_token
         parking = Parking(self._settings.parking, page_bytes=page_bytes)
         scheduler = Scheduler(
@@ -215,6 +218,7 @@ class SimEngine:
 
     def _fingerprint(self) -> common_pb2.Fingerprint:
         path, options = self._settings.model_path, self._options
+        checked = KvCheck.BYTES if self._role is Role.AGGREGATED else options.kv_check
         return common_pb2.Fingerprint(
             model=self._settings.model_name,
             revision=model_files.revision(path),
@@ -228,6 +232,7 @@ class SimEngine:
             tokenizer_sha256=model_files.tokenizer_sha256(path),
             protocol_version=PROTOCOL_VERSION,
             lora_sha256=lora.digest(self._settings.lora_adapters),
+            kv_beside="" if checked is KvCheck.BYTES else f"kv_check={checked}",
         )
 
     def _crashed(self, error: BaseException) -> None:

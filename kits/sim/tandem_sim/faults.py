@@ -18,6 +18,12 @@ class Fault(enum.StrEnum):
     DROP = "drop"
     WITHHOLD = "withhold"
     CORRUPT = "corrupt"
+    STALE = "stale"
+    REUSED = "reused"
+    LATE = "late"
+    DOUBLED = "doubled"
+    TENANT = "tenant"
+    ADAPTER = "adapter"
     DELAY = "delay"
     STALL = "stall"
     SLOW = "slow"
@@ -71,8 +77,20 @@ class Faults:
     drop: Selector = setting(_NEVER, "PREFILL computes, but never hands over.")
     withhold: Selector = setting(_NEVER, "PREFILL hands over without writing the last KV page.")
     corrupt: Selector = setting(_NEVER, "PREFILL damages one byte of KV after its checksum.")
+    stale: Selector = setting(_NEVER, "PREFILL hands over what its pages held before the prompt.")
+    reused: Selector = setting(
+        _NEVER, "PREFILL gives the prompt's pages to another prompt before they are handed over."
+    )
+    late: Selector = setting(
+        _NEVER, "PREFILL says that KV has landed, and writes it `fault_delay_ms` later."
+    )
+    doubled: Selector = setting(
+        _NEVER, "PREFILL writes and says all of a hand-over again, `fault_delay_ms` later."
+    )
+    tenant: Selector = setting(_NEVER, "PREFILL hands over the KV of another cache salt.")
+    adapter: Selector = setting(_NEVER, "PREFILL hands over the KV of another LoRA adapter.")
     delay: Selector = setting(_NEVER, "PREFILL hands over `fault_delay_ms` late.")
-    delay_ms: float = setting(200.0, "Delay of a late hand-over, ms.", at_least=0)
+    delay_ms: float = setting(200.0, "Delay of what comes late or again, ms.", at_least=0)
     stall: Selector = setting(
         _NEVER, "The engine computes nothing for `fault_stall_seconds` when the request's turn is."
     )

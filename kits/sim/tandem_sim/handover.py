@@ -94,18 +94,28 @@ class Handover:
         sequence: SimSequence,
         *,
         settle: Callable[[kv_pb2.KvLanded | TandemError], None],
+        intact: Callable[[], bool],
         on_write: Callable[[], None],
+        fault_seconds: float = 0.0,
     ) -> None:
-        """PREFILL: give the prompt's pages to whoever offers memory for the room."""
+        """PREFILL: give the prompt's pages to whoever offers memory for the room. `intact`: whether
+        nobody else has them. `fault_seconds`: how late they are written, or a second time, for
+        these faults.
+        """
+        faults = sequence.faults
         self.sender.export(
             Export(
                 landed=landed_of(sequence),
+                tag=sequence.tag,
+                intact=intact,
                 pages=sequence.pages[: sequence.prompt_pages],
                 wait_seconds=(
                     sequence.request.park_seconds or self._options.handover_timeout_seconds
                 ),
                 settle=settle,
-                withheld=int(Fault.WITHHOLD in sequence.faults),
+                withheld=int(Fault.WITHHOLD in faults),
+                late_seconds=fault_seconds if Fault.LATE in faults else 0.0,
+                again_seconds=fault_seconds if Fault.DOUBLED in faults else 0.0,
                 on_write=on_write,
             )
         )
@@ -125,6 +135,7 @@ class Handover:
             Expected(
                 room=request.room,
                 pages=sequence.pages[: sequence.prompt_pages],
+                generation=sequence.generation,
                 lease_seconds=self._options.handover_timeout_seconds,
                 settle=settle,
                 parked=request.parked,

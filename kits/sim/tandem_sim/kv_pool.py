@@ -8,6 +8,7 @@ bytes of the same tokens.
 from __future__ import annotations
 
 import hashlib
+import secrets
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -29,6 +30,8 @@ class KvPool:
         self.page_size = page_size
         self._token_bytes = token_bytes
         self._free = list(range(len(pages)))
+        self._generations = [0] * len(pages)
+        self._last = secrets.randbits(62)  # an engine that is started anew goes on with others
         self._powers = _powers(_BASE, context_length)
         self._inverse_powers = _powers(_INVERSE, context_length)
         words = token_bytes // 8
@@ -57,10 +60,22 @@ class KvPool:
         start = len(self._free) - count
         pages = self._free[start:]
         del self._free[start:]
+        self._last += 1
+        for page in pages:
+            self._generations[page] = self._last
         return pages
 
     def release(self, pages: Sequence[int]) -> None:
+        for page in pages:
+            self._generations[page] = 0
         self._free.extend(pages)
+
+    def generation(self, pages: Sequence[int]) -> int:
+        """The number of the one `allocate` that gave out all these pages, which nobody has released
+        since; 0: there is none.
+        """
+        first, *others = {self._generations[page] for page in pages} or {0}
+        return 0 if others else first
 
     def fill(self, pages: Sequence[int], token_ids: Sequence[int], lora_adapter: str = "") -> int:
         """Compute the slots of a prompt, with an adapter; returns their CRC-32."""
@@ -77,6 +92,14 @@ class KvPool:
     def clear(self, pages: Sequence[int]) -> None:
         """Forget what these pages held."""
         self._pages[pages] = 0
+
+    def contents(self, pages: Sequence[int]) -> Any:
+        """A copy of what these pages hold."""
+        return self._pages[pages]
+
+    def restore(self, pages: Sequence[int], contents: Any) -> None:
+        """Put back what `contents` copied of them."""
+        self._pages[pages] = contents
 
     def checksum(self, pages: Sequence[int], token_count: int) -> int:
         """CRC-32 of the slots of a prompt, as they lie in memory now."""

@@ -9,8 +9,11 @@ from typing import TypeAlias
 import numpy as np
 
 from tandem.engine.base import Delta, Ending, Logprobs
-from tandem.errors import KvCorruptError, KvTransferError, TandemError
+from tandem.engine import kv_tag
+from tandem.engine.kv_tag import KvCheck, KvTag
+from tandem.errors import KvTransferError, TandemError
 from tandem.v1 import common_pb2, kv_pb2
+from tandem_sim.faults import Fault
 from tandem_sim.kv_pool import KvPool
 from tandem_sim.language import MASK, MULTIPLIER, Language, advance, begin, natural_length
 from tandem_sim.options import SimOptions
@@ -25,14 +28,22 @@ class SimModel:
     """Computes at once; the runners beside it let the time pass."""
 
     def __init__(
-        self, options: SimOptions, language: Language, pool: KvPool, cache: PrefixCache
+        self,
+        options: SimOptions,
+        language: Language,
+        pool: KvPool,
+        cache: PrefixCache,
+        *,
+        layout: int = 0,
     ) -> None:
+        """`layout`: the tag's (tandem.engine.kv_tag)."""
         self.options = options
         self.pool = pool
         self.cache = cache
         self.cpu_seconds = 0.0
         """CPU spent in here: what a GPU would do in a real engine."""
         self._language = language
+        self._layout = layout
 
     def recall(self, sequence: Sequence) -> int:
         """Find the prompt in the prefix cache; returns how many tokens are left to compute. A
@@ -55,9 +66,12 @@ class SimModel:
         started = time.thread_time()
         try:
             tokens = sequence.request.context
-            sequence.checksum = self.pool.fill(
-                sequence.pages[: sequence.prompt_pages], tokens, sequence.request.lora_adapter
-            )
+            pages = sequence.pages[: sequence.prompt_pages]
+            before = self.pool.contents(pages) if Fault.STALE in sequence.faults else None
+            adapter, salt = _owner(sequence)
+            checksum = self.pool.fill(pages, tokens, adapter)
+            if self.options.kv_check is not KvCheck.OFF:
+                sequence.tag = self._tag(sequence, adapter, salt, checksum)
             self._begin(sequence)
             self._tap_context(sequence)
             token, logprobs = self._first(sequence)
@@ -65,6 +79,8 @@ class SimModel:
             sequence.state = advance(sequence.state, token)
             sequence.position += 1
             self.cache.use(sequence.blocks)
+            if before is not None:
+                self.pool.restore(pages, before)
         finally:
             self.cpu_seconds += time.thread_time() - started
 
@@ -99,21 +115,13 @@ class SimModel:
     def receive(self, sequence: Sequence, landed: kv_pb2.KvLanded) -> None:
         """Go on from KV that was written into the prompt's pages.
 
-        Raises KvCorruptError where it is not what prefill computed, and KvTransferError where it
-        cannot be.
+        Raises KvCorruptError where it is not the KV of this sequence, in the pages that were offered
+        for it, and KvTransferError where it cannot be.
         """
         started = time.thread_time()
         try:
-            length = len(sequence.request.context)
+            self._check(sequence, landed)
             sequence.cached_tokens = min(landed.cached_tokens, len(sequence.request.token_ids))
-            pages = sequence.pages[: sequence.prompt_pages]
-            if landed.prompt_tokens != length or (
-                self.pool.checksum(pages, length) != landed.checksum
-            ):
-                raise KvCorruptError(
-                    "the KV pages are not those that prefill computed",
-                    phase=common_pb2.PHASE_DECODE,
-                )
             if max((landed.first_token, *landed.top_token_id)) >= self._language.vocabulary:
                 raise KvTransferError(
                     "prefill's first token is outside the vocabulary",
@@ -174,6 +182,30 @@ class SimModel:
             return Ending.STOP
         return Ending.LENGTH if sequence.position >= sequence.limit else None
 
+    def _check(self, sequence: Sequence, landed: kv_pb2.KvLanded) -> None:
+        checked = self.options.kv_check
+        if checked is KvCheck.OFF:
+            return
+        pages, checksum = sequence.pages[: sequence.prompt_pages], 0
+        if checked is KvCheck.BYTES:
+            checksum = self.pool.checksum(pages, len(sequence.request.context))
+        request = sequence.request
+        expected = self._tag(sequence, request.lora_adapter, request.cache_salt, checksum)
+        generation = self.pool.generation(pages)
+        kv_tag.check(kv_tag.unpacked(landed.tag), expected._replace(pages=generation))
+
+    def _tag(self, sequence: Sequence, adapter: str, salt: str, checksum: int) -> KvTag:
+        """Of the sequence's KV, whatever pages it is in."""
+        request = sequence.request
+        return kv_tag.tag_of(
+            room=request.room,
+            tokens=request.context,
+            layout=self._layout,
+            adapter=adapter,
+            salt=salt,
+            contents=checksum if self.options.kv_check is KvCheck.BYTES else 0,
+        )
+
     def _begin(self, sequence: Sequence) -> None:
         sampling = sequence.request.sampling
         seeded = sampling.temperature > 0 and sampling.HasField("seed")
@@ -229,13 +261,21 @@ class SimModel:
         return self._language.word(sequence.state)
 
 
+def _owner(sequence: Sequence) -> tuple[str, str]:
+    """The adapter and the salt whose KV prefill makes: another's where a fault hits."""
+    request, faults = sequence.request, sequence.faults
+    adapter, salt = request.lora_adapter, request.cache_salt
+    return (
+        f"other than {adapter}" if Fault.ADAPTER in faults else adapter,
+        f"other than {salt}" if Fault.TENANT in faults else salt,
+    )
+
+
 def landed_of(sequence: Sequence) -> kv_pb2.KvLanded:
-    """What decode is told beside the pages: nothing that it could continue from."""
+    """What decode is told beside the pages and their tag: nothing that it could continue from."""
     landed = kv_pb2.KvLanded(
         room=sequence.request.room,
-        prompt_tokens=len(sequence.request.context),
         first_token=sequence.first_token,
-        checksum=sequence.checksum,
         cached_tokens=sequence.cached_tokens,
     )
     if sequence.first_logprobs is not None:

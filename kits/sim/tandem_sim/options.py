@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 from tandem import ranges
 from tandem.config import setting
+from tandem.engine.kv_tag import KvCheck
 from tandem.errors import ConfigError
 from tandem.settings_file import nearest
 
@@ -56,6 +58,11 @@ class SimOptions:
         "Time for which one phase waits for the other phase's part of a hand-over, s.",
         above=0,
     )
+    kv_check: KvCheck = setting(
+        KvCheck.BYTES,
+        "What decode compares of a hand-over: tag (whose KV has come, into which pages), bytes (that"
+        " and a checksum of the KV) or off. Both phases must agree.",
+    )
     kv_port: int = setting(
         0, "PREFILL: port of the hand-over stream. 0: any.", at_least=0, at_most=65535
     )
@@ -97,6 +104,10 @@ def _convert(kind: Any, name: str, value: Any) -> Any:
         raise ConfigError(f"the sim engine's {name} cannot be {value!r}")
     if kind is int and isinstance(value, float):
         raise ConfigError(f"the sim engine's {name} must be a whole number, not {value!r}")
+    if issubclass(kind, enum.StrEnum) and value not in list(kind):
+        raise ConfigError(
+            f"the sim engine's {name} must be one of {', '.join(kind)}, not {value!r}"
+        )
     try:
         return kind(value)
     except ValueError as error:

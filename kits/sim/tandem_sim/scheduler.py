@@ -109,6 +109,7 @@ class Scheduler:
             self._queue.popleft()
             self._admitted += 1
             sequence.pages = pages
+            sequence.generation = self._pool.generation(pages)
             if self._role is Role.DECODE:
                 self._expect(sequence)
             else:
@@ -123,6 +124,11 @@ class Scheduler:
         faults = sequence.faults
         if Fault.CORRUPT in faults:
             self._pool.damage(sequence.pages, 0)
+        if Fault.REUSED in faults:
+            self._pool.release(sequence.pages)
+            others = self._pool.allocate(len(sequence.pages))
+            assert others is not None, "they were released just now"
+            self._pool.clear(others)
         if Fault.DROP in faults:
             self._lose_patience(sequence, self._options.handover_timeout_seconds)
         elif Fault.DELAY in faults:
@@ -133,7 +139,7 @@ class Scheduler:
             self._export(sequence)
 
     def _export(self, sequence: Sequence) -> None:
-        settle = self._handed_over
+        settle, pages = self._handed_over, sequence.pages[: sequence.prompt_pages]
         if sequence.request.park_seconds:
             self._park(sequence)
             settle = self._taken
@@ -142,7 +148,9 @@ class Scheduler:
         self._handover.export(
             sequence,
             settle=lambda result: settle(sequence, result),
+            intact=lambda: self._pool.generation(pages) == sequence.generation,
             on_write=lambda: self._troubles.crash((sequence,), "transfer"),
+            fault_seconds=self._troubles.faults.delay_ms / 1000,
         )
 
     def _handed_over(self, sequence: Sequence, result: kv_pb2.KvLanded | TandemError) -> None:

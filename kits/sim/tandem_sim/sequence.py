@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass, field
 
 from tandem.engine.base import EngineRequest, Logprobs, PromptLogprobs
+from tandem.engine.kv_tag import KvTag
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
 from tandem_sim.faults import Fault
@@ -56,7 +57,10 @@ class Sequence:
     """What stands for its prompt in the prefix cache, once it was looked for there."""
     cached_tokens: int = 0
     """Prompt tokens that prefill's prefix cache had."""
-    checksum: int = 0
+    generation: int = 0
+    """KvPool's, of the prompt's pages since they are its own."""
+    tag: KvTag | None = None
+    """PREFILL: what goes with the prompt's KV."""
     given_up: TandemError | None = None
     """Why it ends, while a transfer must settle first."""
     deadline: asyncio.TimerHandle | None = None

@@ -73,6 +73,7 @@ class Running:
         park_seconds: float = 0.0,
         parked: bool = False,
         lora_adapter: str = "",
+        cache_salt: str = "",
         **sampling: Any,
     ) -> int:
         sampling.setdefault("max_tokens", 12)
@@ -89,6 +90,7 @@ class Running:
             park_seconds=park_seconds,
             parked=parked,
             lora_adapter=lora_adapter,
+            cache_salt=cache_salt,
         )
         self.engine.submit(request)
         return number

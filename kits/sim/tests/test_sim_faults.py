@@ -58,6 +58,7 @@ def test_a_malformed_selector_is_refused(text: str) -> None:
         {"page_size": 1.5},
         {"kv_bytes_per_token": 12},
         {"max_output_tokens": 1},
+        {"kv_check": "sometimes"},
         {"handover_timeout_seconds": 0},
         {"kv_port": 70000},
         {"step_ms": None},
@@ -71,7 +72,8 @@ def test_a_bad_option_is_refused_by_name(options: dict[str, Any]) -> None:
 def test_the_manual_lists_every_option() -> None:
     manual = (Path(__file__).resolve().parents[3] / "docs" / "sim-engine.md").read_text()
     for option in dataclasses.fields(SimOptions):
-        assert f"| `{option.name}` | {option.default:g} |" in manual
+        default = option.default if isinstance(option.default, str) else f"{option.default:g}"
+        assert f"| `{option.name}` | {default} |" in manual
     for fault in dataclasses.fields(Faults):
         assert f"`fault_{fault.name}`" in manual
 

@@ -35,8 +35,9 @@ async def test_each_adapter_says_its_own_and_a_pair_what_one_engine_says(
 
 
 @pytest.mark.promise("S5-410")
-async def test_an_adapter_that_one_phase_alone_applies_is_seen(pair: Any) -> None:
+async def test_an_adapter_that_one_phase_alone_applies_is_seen(start: Any, pairing: Any) -> None:
     """Else no test could see that it is lost on the way to either phase."""
+    pair = pairing(*[await start(role, kv_check="off") for role in (Role.PREFILL, Role.DECODE)])
     right = {name: await pair.tokens(lora_adapter=name) for name in NAMES}
     peer = pair.prefill.description.kv_endpoint
     for first in NAMES:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from math import isfinite
 
+from tandem.engine import kv_tag
 from tandem.errors import KvTransferError
 from tandem.v1 import kv_pb2
 
@@ -55,5 +56,7 @@ def check_landed(landed: kv_pb2.KvLanded) -> None:
         raise KvTransferError("a log-probability is out of range")
     if not (isfinite(landed.seconds) and landed.seconds >= 0):
         raise KvTransferError("the time of a hand-over is out of range")
+    if landed.tag and kv_tag.unpacked(landed.tag) is None:
+        raise KvTransferError("the tag of a hand-over cannot be read")
     if not _TRANSPORT.fullmatch(landed.transport):
         raise KvTransferError("a hand-over names no transport")

@@ -33,6 +33,8 @@ class Expected:
     pages: Sequence[int]
     lease_seconds: float
     settle: Callable[[kv_pb2.KvLanded | TandemError], None] | None
+    generation: int = 0
+    """Of the pages, see KvOffer."""
     parked: bool = False
     """Prefill has the KV by now, or never will."""
     given_up: TandemError | None = None
@@ -191,6 +193,7 @@ class ReceiverLink:
                 pages=expected.pages,
                 lease_ms=max(1, int(expected.lease_seconds * 1000)),
                 parked=expected.parked,
+                generation=expected.generation,
             )
         return offers
 

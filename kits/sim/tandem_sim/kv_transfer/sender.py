@@ -8,12 +8,14 @@ offer for parked KV comes second, or too late.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tandem.byte_budget import ByteBudget
-from tandem.errors import KvTransferError, TandemError, VoucherError
+from tandem.engine.kv_tag import KvTag
+from tandem.errors import KvCorruptError, KvTransferError, TandemError, VoucherError
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
 from tandem.wire.grpc import Server
 from tandem.wire.tls import PeerTls
@@ -34,14 +36,22 @@ class Export:
     """One room that is ready to be handed over."""
 
     landed: kv_pb2.KvLanded
-    """What decode is told with the pages; `bytes` and `seconds` are filled in here."""
+    """What decode is told with the pages; `bytes`, `seconds` and `tag` are filled in here."""
     pages: Sequence[int]
     wait_seconds: float
     """How long the pages wait for an offer."""
     settle: Callable[[kv_pb2.KvLanded | TandemError], None]
     """Called once, with `landed` or why not; then no transfer touches the pages."""
+    tag: KvTag | None = None
+    """Of the KV. The pages that it is written into are filled in here."""
+    intact: Callable[[], bool] | None = None
+    """Whether the pages are still those of the KV: asked when they have been written."""
     withheld: int = 0
     """How many of the last pages are not written, for a fault."""
+    late_seconds: float = 0.0
+    """How long after decode is told the pages are written, for a fault; 0: before."""
+    again_seconds: float = 0.0
+    """After how long they are written and told a second time, for a fault; 0: never."""
     on_write: Callable[[], None] | None = None
     """Called when the write was started, for a fault."""
 
@@ -221,7 +231,12 @@ class Sender:
                 ),
             )
             return
-        count = len(export.pages) - export.withheld
+        if export.tag is not None:
+            export.landed.tag = export.tag._replace(pages=offer.generation).packed()
+        if seconds := export.late_seconds or export.again_seconds:
+            again = self._misbehave(seconds, export, link, offer)
+            self._tasks.start(again, name="kv writes of a fault")
+        count = 0 if export.late_seconds else len(export.pages) - export.withheld
         source, target = export.pages[:count], offer.pages[:count]
         started = time.perf_counter()
         try:
@@ -252,6 +267,10 @@ class Sender:
                 return False
         except KvTransferError as failure:
             error = error or failure
+        if error is None and moving.export.intact is not None and not moving.export.intact():
+            error = KvCorruptError(
+                "prefill gave the pages away before they were handed over", phase=_PHASE
+            )
         moving.write.release()
         self._forget(moving)
         if error is None:
@@ -267,6 +286,21 @@ class Sender:
         room = moving.export.landed.room
         del self._moving[room]
         self._leases.settle(room)
+
+    async def _misbehave(
+        self, seconds: float, export: Export, link: SenderLink, offer: kv_pb2.KvOffer
+    ) -> None:
+        """Write a room's pages after all that, and say so again where the fault is to."""
+        await asyncio.sleep(seconds)
+        with contextlib.suppress(KvTransferError):  # decode may have gone
+            write = link.write(export.pages, offer.pages)
+            try:
+                while not write.settled():
+                    await asyncio.sleep(_POLL_SECONDS)
+            finally:
+                write.release()
+            if export.again_seconds:
+                link.land(export.landed)
 
     def _start_pump(self) -> None:
         if not self._pumping:

@@ -129,7 +129,6 @@ class OffersSubject:
         return len(self._sender) + len(self._sender._links)
 
     def _export(self, room: int) -> None:
-        landed = kv_pb2.KvLanded(room=room, prompt_tokens=3, first_token=5)
         self._sender.export(
             Export(
                 landed=landed,
@@ -242,9 +241,7 @@ def _answers() -> Sequence[bytes]:
     landed = [
         kv_pb2.KvLanded(
             room=n,
-            prompt_tokens=n,
             first_token=n,
-            checksum=n,
             bytes=n,
             seconds=0.1,
             first_logprob=-1.0,
