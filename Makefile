@@ -15,7 +15,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -29,6 +29,12 @@ up: $(LEVEL) ## start the same stack and leave it running; prints its address an
 
 down: lean ## stop what `make up` started
 	$(BIN)/tandem down
+
+wheels: lean ## build the wheels of all distributions into dist/
+	$(BIN)/uv build --wheel --all-packages --no-build-isolation --offline --python $(BIN)/python --out-dir dist
+
+install-test: lean ## install the wheels from the package index, and try them (ARGS="--python python3.13")
+	. scripts/uv_environment.sh && $(BIN)/python tests/e2e/installed.py $(ARGS)
 
 test: full ## run the tests, in three processes (JOBS=8; ARGS="-k name" is passed to pytest)
 	$(BIN)/python -m pytest -m "not long" --numprocesses $(JOBS) --no-loadscope-reorder --rerun-failed $(ARGS)

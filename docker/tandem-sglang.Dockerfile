@@ -38,9 +38,10 @@ COPY prefill_worker prefill_worker
 COPY decode_worker decode_worker
 COPY aggregated_worker aggregated_worker
 COPY kits kits
+COPY model model
 COPY tandem tandem
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /dist \
-        . ./kits/answers ./kits/executor ./kits/guardrails ./kits/loop_grpc ./kits/sglang ./kits/sim ./kits/tools \
+        . ./kits/answers ./kits/executor ./kits/guardrails ./kits/loop_grpc ./kits/sglang ./kits/sim ./kits/tiny ./kits/tools \
     && python -m pip --python /opt/venv/bin/python install --no-deps --no-compile --no-index /dist/*.whl \
     && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
 
@@ -68,7 +69,7 @@ COPY docker/lay_over.py /opt/tandem/lay_over.py
 # them, wherever the image keeps them.
 RUN python3 -m venv --without-pip /opt/venv \
     && python3 /opt/tandem/lay_over.py path /opt/venv/lib/python3.12/site-packages/sglang.pth \
-    && /opt/venv/bin/python /opt/tandem/lay_over.py check worker tracing hub sglang \
+    && /opt/venv/bin/python /opt/tandem/lay_over.py check tracing hub sglang \
     && groupadd --gid 10001 tandem \
     && useradd --no-log-init --no-create-home --uid 10001 --gid 10001 --home-dir /tmp --shell /usr/sbin/nologin tandem
 

@@ -33,11 +33,12 @@ COPY prefill_worker prefill_worker
 COPY decode_worker decode_worker
 COPY aggregated_worker aggregated_worker
 COPY kits kits
+COPY model model
 COPY tandem tandem
 # NIXL's kernels of expert parallelism, 91 MB, are for torch and GPUs. Byte code never looks at its source's time: it is
 # the same in every build, and a read-only root needs none written.
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /dist \
-        . ./kits/answers ./kits/executor ./kits/guardrails ./kits/loop_grpc ./kits/sglang ./kits/sim ./kits/tools \
+        . ./kits/answers ./kits/executor ./kits/guardrails ./kits/loop_grpc ./kits/sglang ./kits/sim ./kits/tiny ./kits/tools \
     && python -m pip --python /opt/venv/bin/python install --no-deps --no-compile --no-index /dist/*.whl \
     && rm -r /opt/venv/lib/python3.11/site-packages/nixl_ep_cu13 \
     && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
@@ -62,7 +63,8 @@ RUN groupadd --gid 10001 tandem \
     && useradd --no-log-init --no-create-home --uid 10001 --gid 10001 --home-dir /tmp --shell /usr/sbin/nologin tandem
 
 COPY --from=build /opt/venv /opt/venv
-COPY model/tandem-tiny /opt/tandem/model/tandem-tiny
+# Where the chart names the tiny model.
+RUN mkdir /opt/tandem && ln -s /opt/venv/lib/python3.11/site-packages/tandem_tiny /opt/tandem/model
 
 ENV PATH=/opt/venv/bin:${PATH} \
     HOME=/tmp \

@@ -25,7 +25,8 @@ main() {
     for release in "${OTHERS[@]}"; do write_differences "$release"; done
     for_image tandem --python-version 3.11 --override scripts/requirements/overrides-lean.txt --extra stack pyproject.toml
     # Beside what SGLang's image brings: docs/images.md.
-    for_image sglang --python-version 3.12 --extra tracing pyproject.toml - <<<$'dill\ngoogle-re2'
+    for_image sglang --python-version 3.12 --extra tracing --override scripts/requirements/overrides-image.txt \
+        pyproject.toml - <<<dill
     for_image build --python-version 3.11 - <<<hatchling
 }
 

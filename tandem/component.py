@@ -34,7 +34,8 @@ _INTERRUPTED = 130
 
 def run(module: str) -> int:
     """`main` of a module, with the arguments in `sys.argv`. Returns its exit status."""
-    main = importlib.import_module(module).main
+    with launching.importing():
+        main = importlib.import_module(module).main
     try:
         if _QUIET:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1593,6 +1593,36 @@ PROMISES: tuple[Promise, ...] = (
         "leaves no choice.",
         ours=True,
     ),
+    Promise(
+        "S5-700",
+        "Given a peer of a simulated engine whose description names a file that is not its KV "
+        "memory, of another size, or of a size that may change, when a hand-over begins, then the "
+        "file is never mapped, and the hand-over fails with what to install.",
+        ours=True,
+    ),
+    Promise(
+        "S5-701",
+        "Given the wheels of the checkout, then each distribution has one, every package in them "
+        "is typed and has a name of Tandem's, and the tiny model is in one.",
+        ours=True,
+    ),
+    Promise(
+        "S5-702",
+        "Given a program whose packages are not installed, when it is started, then one line "
+        "names the package and what installs it, and the exit status is 2.",
+        ours=True,
+    ),
+    Promise(
+        "S5-703",
+        "Given nothing but the wheels and what they require, outside the checkout, then up, chat, "
+        "a hook, an executor's engines and down work, without torch, NVIDIA's packages or SGLang.",
+        ours=True,
+    ),
+    Promise(
+        "S5-704",
+        "Given `tandem --help`, then all commands are listed and none is imported.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",

@@ -7,10 +7,23 @@ from typing import Any
 
 from tandem.cli import options
 from tandem.cli.client import ApiError, Client
+from tandem.cli.commands import Command
 from tandem.cli.console import Console
 from tandem.cli.up import SIMULATED
 
 Message = dict[str, str]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "message", nargs="?", help="A message to send; without one, a conversation is held."
+    )
+    parser.add_argument(
+        "--url", default=f"http://127.0.0.1:{options.DEFAULT_PORT}", help="[%(default)s]"
+    )
+    parser.add_argument("--model", default="", help="Model to ask. [the first one that is served]")
+    parser.add_argument("--max-tokens", type=int, default=256, help="[%(default)s]")
+    options.add_trust(parser)
 
 
 def chat(arguments: argparse.Namespace, console: Console) -> int:
@@ -71,3 +84,6 @@ def _converse(client: Client, model: str, max_tokens: int, console: Console) -> 
 
 def _user(text: str) -> Message:
     return {"role": "user", "content": text}
+
+
+COMMAND = Command(add_arguments, chat)

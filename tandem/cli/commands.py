@@ -1,20 +1,14 @@
-"""Commands that kits bring, found by their entry points.
-
-`tandem --help` lists these commands without a kit: a kit is imported once one of its commands is
-asked for.
-"""
+"""Commands of `tandem`, and where each is: in this package, or in a kit by its entry point."""
 
 from __future__ import annotations
 
 import argparse
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tandem.cli.console import Console
 from tandem.errors import StartError
-from tandem.usercode.loader import entry_points, load_entry_point
+from tandem.usercode.loader import entry_points, load_entry_point, load_object
 
 GROUP = "tandem.commands"
 
@@ -28,24 +22,12 @@ class Command:
     """Returns the exit status. Raises ApiError and StartError, which `tandem` shows."""
 
 
-def kit_command(name: str) -> Command:
-    """Raises StartError: no kit offers the command, several do, or the kit cannot be imported."""
-    if name not in entry_points(GROUP).names:
-        raise StartError(f"`tandem {name}` needs: pip install 'tandem-serving[tools]'")
-    with _quiet():
-        command: Command = load_entry_point(GROUP, name)
+def load(name: str, where: str) -> Command:
+    """The command that `where`, "module:NAME", holds, or without it the one that a kit offers by
+    its name. Raises StartError: no kit offers the command, several do, or its module cannot be
+    imported.
+    """
+    if not where and name not in entry_points(GROUP).names:
+        raise StartError(f"`tandem {name}` needs: pip install tandem-tools")
+    command: Command = load_object(where) if where else load_entry_point(GROUP, name)
     return command
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Ctrl-C ends this process at once meanwhile, as while tandem.component imports a program."""
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is not signal.default_int_handler:
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tandem.cli import options, reference
 from tandem.cli.client import ApiError, Client
+from tandem.cli.commands import Command
 from tandem.cli.console import Console
 from tandem.cli.journey import Journey, follow
 from tandem.cli.plan import StackOptions
@@ -33,9 +34,14 @@ class ClaimError(Exception):
     """Something that the demo shows does not hold."""
 
 
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    options.add_engine(parser)
+    options.add_run_dir(parser)
+
+
 def demo(arguments: argparse.Namespace, console: Console) -> int:
     stack_options = StackOptions(
-        engine=arguments.engine,
+        engine=options.engine(arguments.engine),
         model_path=options.model_path(arguments.model_path),
         hook_prefill=PREFILL_HOOK,
         hook_decode=DECODE_HOOK,
@@ -54,7 +60,7 @@ def demo(arguments: argparse.Namespace, console: Console) -> int:
         Stack(stack_options, run_dir=run_dir, parent=os.getpid()) as stack,
     ):
         bring_up(stack, console)
-        if arguments.engine == "sim":
+        if stack_options.engine == "sim":
             console.line(SIMULATED)
         for claim in Claims(stack, console).in_order():
             try:
@@ -163,3 +169,6 @@ class Claims:
 
 def _without_end(token_ids: list[int], ends: frozenset[int]) -> list[int]:
     return token_ids[:-1] if token_ids and token_ids[-1] in ends else token_ids
+
+
+COMMAND = Command(add_arguments, demo)

@@ -7,6 +7,7 @@ import sys
 
 import msgspec
 
+from tandem.cli.commands import Command
 from tandem.cli.console import Console
 from tandem.keys.file import parse
 from tandem.keys.ring import digest_of, new_key
@@ -62,3 +63,6 @@ def keys(arguments: argparse.Namespace, console: Console) -> int:
 
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+COMMAND = Command(add_arguments, keys)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import math
+from importlib.util import find_spec
 from pathlib import Path
 
-import tandem
 from tandem import config
 from tandem.cli.plan import StackOptions
 from tandem.errors import ConfigError
 
-MODEL = Path("model") / "tandem-tiny"
 RUN_DIR = Path(".run")
 DEFAULT_PORT = 8000
 MOST_PORT = 65_535
@@ -21,15 +20,14 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=("sim", "sglang"),
-        default="sglang",
-        help="Engine of the workers: real SGLang, or the simulation, which needs no torch. "
-        "[%(default)s]",
+        help="Engine of the workers: real SGLang, or the simulation, which needs no torch."
+        " [sglang where it is installed]",
     )
     parser.add_argument(
         "--model-path",
         type=Path,
         metavar="DIR",
-        help=f"Folder of the model. [{MODEL} of the checkout]",
+        help="Folder of the model. [the tiny model of the package tandem-tiny]",
     )
     parser.add_argument(
         "--engine-option",
@@ -118,7 +116,7 @@ def stack_options(arguments: argparse.Namespace) -> StackOptions:
         raise ConfigError("beside --aggregated give both --prefill and --decode, or neither")
     unsaid = 0 if arguments.aggregated else 1
     return StackOptions(
-        engine=arguments.engine,
+        engine=engine(arguments.engine),
         model_path=model_path(arguments.model_path),
         further_models=further_models(arguments),
         port=arguments.port,
@@ -155,14 +153,30 @@ def engine_options(pairs: list[str]) -> tuple[str, ...]:
     return tuple(pairs)
 
 
+def engine(given: str | None) -> str:
+    """The engine asked for, or else the real one where it is installed."""
+    return given or ("sglang" if find_spec("sglang") else "sim")
+
+
 def model_path(given: Path | None) -> Path:
-    """The folder asked for, or the model of the checkout. Raises ConfigError where it holds no
-    model.
+    """The folder asked for, or that of the tiny model. Raises ConfigError where the folder holds no
+    model, and where that package is not installed.
     """
-    path = Path(tandem.__file__).resolve().parent.parent / MODEL if given is None else given
+    path = _tiny() if given is None else given
     if not (path / "config.json").is_file():
         raise ConfigError(f"{path} holds no model (no config.json): name one with --model-path")
     return path.resolve()
+
+
+def _tiny() -> Path:
+    try:
+        from tandem_tiny import MODEL
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "no model is named, and the tiny one is not installed: name one with --model-path, or"
+            " pip install tandem-tiny"
+        ) from error
+    return MODEL
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:

@@ -16,6 +16,7 @@ from types import FrameType
 
 from tandem import config
 from tandem.cli import options, processes, run_state
+from tandem.cli.commands import Command
 from tandem.cli.console import Console
 from tandem.cli.plan import StackOptions
 from tandem.cli.run_state import RunState
@@ -29,6 +30,13 @@ OFFERED = (PLAYGROUND, "allow_reports")
 """Settings of the frontend that are on here, where nobody but the machine's user comes, unless the
 environment turns them off.
 """
+
+
+def add_up(parser: argparse.ArgumentParser) -> None:
+    options.add_stack(parser)
+    parser.add_argument(
+        "--detach", action="store_true", help="Leave the stack running; `tandem down` stops it."
+    )
 
 
 def up(arguments: argparse.Namespace, console: Console) -> int:
@@ -69,8 +77,8 @@ def _check_engine(name: str) -> None:
     """Raises StartError where no worker of the stack could start, before one is."""
     if name == "sglang" and find_spec("sglang") is None:
         raise StartError(
-            "SGLang is not installed: `make full` installs it in a checkout; --engine sim does"
-            " without"
+            "SGLang is not installed: pip install 'tandem-serving[sglang]' on a machine with a GPU,"
+            " `make full` in a checkout; --engine sim does without"
         )
 
 
@@ -188,3 +196,7 @@ def stopping_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+UP = Command(add_up, up)
+DOWN = Command(options.add_run_dir, down)

@@ -11,6 +11,7 @@ from functools import partial
 
 from tandem.cli import options, worker_counts
 from tandem.cli.client import ApiError
+from tandem.cli.commands import Command
 from tandem.cli.console import Console
 from tandem.cli.verification import CheckError, Verification
 from tandem.logits.spec import FORCED_SEQUENCE
@@ -93,3 +94,6 @@ def _holds(check: Check, console: Console) -> bool:
         console.failed(str(error))
         return False
     return True
+
+
+COMMAND = Command(add_arguments, verify)

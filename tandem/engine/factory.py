@@ -19,7 +19,10 @@ from tandem.usercode.loader import entry_points, load_entry_point
 
 GROUP = "tandem.engines"
 EngineName = Literal["sim", "sglang"]
-_EXTRAS: dict[EngineName, str] = {"sim": "worker", "sglang": "worker,sglang"}
+_BROUGHT_BY: dict[EngineName, str] = {
+    "sim": "tandem-sim",
+    "sglang": "'tandem-serving[sglang]'",
+}
 
 
 class NotInstalledError(StartError):
@@ -71,7 +74,7 @@ def _fitting(name: EngineName, settings: EngineSettings) -> EngineKit:
 
 
 def _kit(name: EngineName) -> EngineKit:
-    wanted = f"`make full` in a checkout, else pip install 'tandem-serving[{_EXTRAS[name]}]'"
+    wanted = f"`make full` in a checkout, else pip install {_BROUGHT_BY[name]}"
     if name not in entry_points(GROUP).names:
         raise NotInstalledError(f"engine {name!r} is not installed: {wanted}")
     try:

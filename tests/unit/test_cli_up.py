@@ -254,9 +254,9 @@ def test_sglang_that_is_not_installed_is_said_before_anything_is_started(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tandem.cli.up.find_spec", lambda name: None)
-    assert main(["up", "--port=0", f"--run-dir={tmp_path}"]) == 2
+    assert main(["up", "--engine=sglang", "--port=0", f"--run-dir={tmp_path}"]) == 2
     said = capsys.readouterr()
-    assert "`make full`" in said.err
+    assert "pip install 'tandem-serving[sglang]'" in said.err
     assert said.out == ""
 
 

@@ -16,7 +16,7 @@ from tandem import launching
 SECONDS = 60
 SCRIPTS = Path(sys.executable).parent
 IMPORTS = {
-    "tandem": ("tandem.launching", "tandem.cli.options"),
+    "tandem": ("tandem.launching", "argparse"),
     "tandem-frontend": ("tandem_frontend.lifecycle",),
     "tandem-router": ("tandem_router.server",),
     "tandem-prefill-worker": ("tandem_prefill_worker.rules",),
@@ -65,6 +65,7 @@ COMMANDS = {
         f"python -m {of_package(name)}": ([sys.executable, "-m", of_package(name)], IMPORTS[name])
         for name in IMPORTS
     },
+    "tandem up": ([str(SCRIPTS / "tandem"), "up"], ("tandem.errors", "tandem.cli.options")),
     "tandem bench": ([str(SCRIPTS / "tandem"), "bench"], ("tandem_tools.bench.aiperf",)),
     "python -m tandem.engine.reference": (
         [sys.executable, "-m", "tandem.engine.reference"],

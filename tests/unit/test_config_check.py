@@ -14,8 +14,7 @@ import tandem_decode_worker.__main__
 import tandem_frontend.__main__
 import tandem_prefill_worker.__main__
 import tandem_router.__main__
-from tandem import cli
-from tandem.cli import main
+from tandem.cli import config_command, main
 from tandem.process import would_start
 
 MAIN: dict[str, Callable[[], int]] = {
@@ -165,7 +164,7 @@ def test_code_that_ends_or_never_ends_its_process_does_not_pass_the_check(
     (tmp_path / "odd_hook.py").write_text(f"import os, time\n{body}\n")
     monkeypatch.chdir(tmp_path)
     if "sleep" in body:
-        monkeypatch.setattr(cli, "CHECK_SECONDS", 0.2)
+        monkeypatch.setattr(config_command, "CHECK_SECONDS", 0.2)
     flags = ["--engine=sim", f"--model-path={model_path}", "--hook=odd_hook:Hook"]
     assert main(["config", "check", "decode_worker", *flags]) == 2
     assert says in capfd.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import re
 import tomllib
@@ -20,12 +19,7 @@ _FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _SHELL = {"", "sh", "bash", "shell", "console"}
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COMMANDS = set(_PROJECT["scripts"])
-SUBCOMMANDS = {
-    name
-    for action in _parser()._actions
-    if isinstance(action, argparse._SubParsersAction)
-    for name in action.choices
-}
+SUBCOMMANDS = set(_parser()[1])
 TARGETS = set(
     re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 )

@@ -32,19 +32,21 @@ def test_kits_offer_the_engines_that_the_setting_names_and_no_others() -> None:
     assert product_packages.offered(factory.GROUP) == sorted(get_args(factory.EngineName))
 
 
-@pytest.mark.parametrize(("name", "extras"), [("sim", "[worker]"), ("sglang", "[worker,sglang]")])
+@pytest.mark.parametrize(
+    ("name", "brought_by"), [("sim", "tandem-sim"), ("sglang", "'tandem-serving[sglang]'")]
+)
 def test_an_engine_whose_kit_is_not_installed_says_what_brings_it(
     monkeypatch: pytest.MonkeyPatch,
     settings: EngineSettings,
     name: factory.EngineName,
-    extras: str,
+    brought_by: str,
 ) -> None:
     monkeypatch.setattr(factory, "GROUP", "tandem.no_such_group")
     with pytest.raises(factory.NotInstalledError) as refused:
         factory.create(name, Role.DECODE, settings)
     assert str(refused.value) == (
         f"engine '{name}' is not installed:"
-        f" `make full` in a checkout, else pip install 'tandem-serving{extras}'"
+        f" `make full` in a checkout, else pip install {brought_by}"
     )
 
 
@@ -57,7 +59,7 @@ def test_a_library_that_an_engine_lacks_is_named(
     with pytest.raises(factory.NotInstalledError) as refused:
         factory.plan_forms("sim", settings)
     assert "'tokenizers', which is not installed" in str(refused.value)
-    assert str(refused.value).endswith("pip install 'tandem-serving[worker]'")
+    assert str(refused.value).endswith("pip install tandem-sim")
 
 
 def test_a_kit_that_breaks_is_not_said_to_be_missing(

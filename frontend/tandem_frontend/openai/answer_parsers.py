@@ -183,7 +183,7 @@ def offered() -> Sequence[ModelFamilies]:
     if not names:
         raise ConfigError(
             "No installed package knows how models write reasoning and calls: pip install"
-            " 'tandem-serving[frontend]', or set model_family to none"
+            " tandem-answers, or set model_family to none"
         )
     return [load_entry_point(GROUP, name) for name in names]
 

@@ -94,8 +94,8 @@ def serving(
         from tandem_executor.local.stack import LocalStack
     except ModuleNotFoundError as error:
         raise StartError(
-            f"engines of one's own need {error.name!r}, which is not installed: "
-            "pip install 'tandem-serving[router,worker]'"
+            f"engines of one's own need {error.name!r}, which is not installed:"
+            " pip install tandem-serving"
         ) from error
     made: Serving = LocalStack(
         Path(where),

@@ -341,7 +341,7 @@ def _start_error(error: BaseException, printed: str) -> StartError:
     if isinstance(error, ModuleNotFoundError):
         message = (
             f"the sglang engine cannot be imported ({error}): "
-            "`make full` in a checkout, else install tandem-serving[worker,sglang], and"
+            "`make full` in a checkout, else install tandem-serving[sglang], and"
             " kits/sglang-cpu where there is no GPU"
         )
     else:

@@ -12,7 +12,7 @@ from tandem.engine.base import EngineSettings, Role
 from tandem.errors import TandemError
 from tandem.v1 import kv_pb2
 from tandem_sim.faults import Fault
-from tandem_sim.kv_transfer.nixl import Memory
+from tandem_sim.kv_transfer.memory import Memory, new_memory
 from tandem_sim.kv_transfer.receiver import Receiver
 from tandem_sim.kv_transfer.receiver_link import Expected
 from tandem_sim.kv_transfer.sender import Export, Sender
@@ -24,7 +24,8 @@ from tandem_sim.sequence import Sequence as SimSequence
 class Handover:
     """`pages` is the KV memory: uint8, shape (page_count, page_size * kv_bytes_per_token).
 
-    PREFILL has a `sender`, DECODE a `receiver`; AGGREGATED has neither, and no NIXL.
+    PREFILL has a `sender`, DECODE a `receiver`; AGGREGATED has neither, and no memory that
+    others reach.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Handover:
     ) -> None:
         """`settings`: for what the phases say to each other; the pages travel beside it.
 
-        Raises StartError where NIXL cannot run.
+        Raises StartError where the memory cannot be had.
         """
         self._options = options
         self._memory: Memory | None = None
@@ -50,7 +51,7 @@ class Handover:
             self.pages: Any = np.zeros((page_count, page_bytes), dtype=np.uint8)
             return
         name = f"tandem-{role.value}-{secrets.token_hex(8)}"
-        self._memory = Memory(name=name, page_count=page_count, page_bytes=page_bytes)
+        self._memory = new_memory(name=name, page_count=page_count, page_bytes=page_bytes)
         self.pages = self._memory.pages
         token_bytes = options.kv_bytes_per_token
         if role is Role.PREFILL:
@@ -70,6 +71,12 @@ class Handover:
                 on_crash=on_crash,
                 tls=settings.tls,
             )
+
+    @property
+    def library(self) -> str:
+        """What moves the pages, as the metrics name it."""
+        assert self._memory is not None, "only engines of a phase hand over"
+        return self._memory.library
 
     @property
     def sender(self) -> Sender:

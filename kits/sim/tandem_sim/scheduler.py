@@ -18,7 +18,6 @@ from tandem.v1 import common_pb2, kv_pb2
 from tandem_sim.faults import Fault
 from tandem_sim.handover import Handover
 from tandem_sim.kv_pool import KvPool
-from tandem_sim.kv_transfer.nixl import TRANSPORT
 from tandem_sim.kv_transfer.tasks import Tasks
 from tandem_sim.model import SimModel
 from tandem_sim.options import SimOptions
@@ -207,9 +206,8 @@ class Scheduler:
         self._begin_decode(sequence, self._measured(result))
 
     def _measured(self, landed: kv_pb2.KvLanded) -> KvTransfer:
-        return KvTransfer(
-            landed.bytes, landed.seconds, f"{TRANSPORT}/{landed.transport or UNKNOWN}"
-        )
+        transport = f"{self._handover.library}/{landed.transport or UNKNOWN}"
+        return KvTransfer(landed.bytes, landed.seconds, transport)
 
     def _begin_decode(self, sequence: Sequence, kv: KvTransfer | None) -> None:
         """The first token goes out at once, whatever the step's time."""

@@ -1,8 +1,9 @@
-"""The KV pool's contents and accounts, leases, and NIXL's memory."""
+"""The KV pool's contents and accounts, leases, and the memory that engines write to."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import zlib
 from functools import partial
@@ -15,8 +16,10 @@ from hypothesis import strategies as st
 from tandem.errors import KvTransferError, TandemError
 from tandem.v1 import kv_pb2
 from tandem_sim.kv_pool import KvPool
+from tandem_sim.kv_transfer import nixl
 from tandem_sim.kv_transfer.lease import Leases
-from tandem_sim.kv_transfer.nixl import Memory, Write
+from tandem_sim.kv_transfer.memory import Memory, new_memory
+from tandem_sim.kv_transfer.nixl import NixlWrite
 from tandem_sim.kv_transfer.sender import Export, Sender
 from tandem_sim.kv_transfer.sender_link import SenderLink
 
@@ -110,12 +113,22 @@ async def test_a_lease_ends_once_settled_or_expired() -> None:
     assert len(leases) == 0
 
 
-def new_memory(pages: int = 8) -> Memory:
-    return Memory(name=f"test-{secrets.token_hex(4)}", page_count=pages, page_bytes=256)
+@pytest.fixture(params=["nixl", "memfd"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which memory the engines of this test have."""
+    if request.param == "memfd":
+        monkeypatch.setattr(nixl, "installed", lambda: False)
+    kind: str = request.param
+    return kind
 
 
-async def test_pages_arrive_where_they_were_offered_and_nowhere_else() -> None:
-    source, target = new_memory(), new_memory(pages=5)
+def memory_of(pages: int = 8, *, name: str = "") -> Memory:
+    name = name or f"test-{secrets.token_hex(4)}"
+    return new_memory(name=name, page_count=pages, page_bytes=256)
+
+
+async def test_pages_arrive_where_they_were_offered_and_nowhere_else(kind: str) -> None:
+    source, target = memory_of(), memory_of(pages=5)
     source.pages[:] = np.arange(8, dtype=np.uint8)[:, None]
     peer = source.connect(target.describe(token_bytes=4))
     write = peer.write([6, 1], [0, 4])
@@ -131,8 +144,8 @@ async def test_pages_arrive_where_they_were_offered_and_nowhere_else() -> None:
     target.close()
 
 
-def test_writing_nothing_has_settled_at_once() -> None:
-    source, target = new_memory(), new_memory()
+def test_writing_nothing_has_settled_at_once(kind: str) -> None:
+    source, target = memory_of(), memory_of()
     peer = source.connect(target.describe(token_bytes=4))
     write = peer.write([], [])
     assert write.settled()
@@ -141,12 +154,57 @@ def test_writing_nothing_has_settled_at_once() -> None:
 
 
 @pytest.mark.parametrize("pages", [([0], [8]), ([8], [0])])
-def test_a_page_outside_the_memory_is_refused(pages: tuple[list[int], list[int]]) -> None:
-    source, target = new_memory(), new_memory()
+def test_a_page_outside_the_memory_is_refused(
+    kind: str, pages: tuple[list[int], list[int]]
+) -> None:
+    source, target = memory_of(), memory_of()
     peer = source.connect(target.describe(token_bytes=4))
     with pytest.raises(KvTransferError):
         peer.write(*pages)
     peer.close()
+
+
+@pytest.mark.promise("S5-700")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"agent_metadata": b"from NIXL"}, "takes KV over NIXL, which is not installed here"),
+        ({"agent_metadata": b"memfd 4194303 3"}, "cannot be reached"),
+        ({"agent_metadata": b"memfd %d 0" % os.getpid()}, "is not the KV memory of"),
+        ({"instance": "another"}, "is not the KV memory of another"),
+        ({"pages": 9}, "is not as it was described"),
+        ({"page_bytes": 128}, "is not as it was described"),
+    ],
+)
+def test_a_memory_that_is_not_the_described_one_is_never_mapped(
+    monkeypatch: pytest.MonkeyPatch, change: dict[str, object], message: str
+) -> None:
+    monkeypatch.setattr(nixl, "installed", lambda: False)
+    source, target = memory_of(), memory_of()
+    hello = target.describe(token_bytes=4)
+    for field, value in change.items():
+        setattr(hello, field, value)
+    with pytest.raises(KvTransferError, match=message):
+        source.connect(hello)
+
+
+def test_a_memory_whose_size_may_change_is_never_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nixl, "installed", lambda: False)
+    source, target = memory_of(), memory_of()
+    hello = target.describe(token_bytes=4)
+    file = os.memfd_create(hello.instance)
+    os.ftruncate(file, 8 * 256)
+    hello.agent_metadata = b"memfd %d %d" % (os.getpid(), file)
+    with pytest.raises(KvTransferError, match="is not as it was described"):
+        source.connect(hello)
+    os.close(file)
+
+
+def test_a_worker_with_nixl_says_which_one_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = memory_of()
+    monkeypatch.setattr(nixl, "installed", lambda: False)
+    with pytest.raises(KvTransferError, match=r"has no NIXL.*tandem-serving\[nixl\]"):
+        source.connect(memory_of().describe(token_bytes=4))
 
 
 class StuckAgent:
@@ -157,8 +215,8 @@ class StuckAgent:
         """Which of the writes, counted from 1, cannot be cancelled."""
         self.released: list[int] = []
 
-    def write(self, pages: list[int], remote_pages: list[int]) -> Write:
-        return Write(self, StuckHandle(self, pages[0]), "PROC", (RuntimeError,))
+    def write(self, pages: list[int], remote_pages: list[int]) -> NixlWrite:
+        return NixlWrite(self, StuckHandle(self, pages[0]), "PROC", (RuntimeError,))
 
     def check_xfer_state(self, handle: StuckHandle) -> str:
         return "PROC"
@@ -178,7 +236,7 @@ class StuckHandle:
 
 
 async def test_a_write_that_cannot_be_cancelled_holds_up_no_other_room() -> None:
-    memory = new_memory()
+    memory = memory_of()
     sender = Sender(memory, token_bytes=4, on_crash=lambda error: None)
     link, agent = SenderLink(sender), StuckAgent(stuck=1)
     link._peer = agent  # type: ignore[assignment]
@@ -200,7 +258,7 @@ async def test_a_write_that_cannot_be_cancelled_holds_up_no_other_room() -> None
 
 
 def test_metadata_that_is_none_is_refused() -> None:
-    source = new_memory()
+    source = memory_of()
     hello = source.describe(token_bytes=4)
     hello.agent_metadata = b"nonsense"
     with pytest.raises(KvTransferError):

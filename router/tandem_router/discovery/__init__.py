@@ -44,7 +44,7 @@ def make_discovery(config: RouterConfig) -> Discovery:
     except ImportError as error:
         raise StartError(
             "discovery: kubernetes needs a package that is not installed:"
-            " pip install 'tandem-serving[router]'"
+            " pip install 'tandem-serving[kubernetes]'"
         ) from error
     return kubernetes.from_config(config)
 

@@ -1,14 +1,15 @@
 """Registered memory and the WRITEs that move its pages to another process, over NIXL's UCX backend.
 
 The only importer of NIXL. Its progress thread spins a whole core, so it is off, and each side moves
-its own end along by asking: the writer in `Write.settled`, the target in `Memory.progress`. A
-target that is not progressed never sees a first connection, nor, over TCP, any byte. Everything
+its own end along by asking: the writer in `NixlWrite.settled`, the target in `NixlMemory.progress`.
+A target that is not progressed never sees a first connection, nor, over TCP, any byte. Everything
 here is called from one thread.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 from collections.abc import Sequence
 from types import ModuleType
@@ -23,17 +24,20 @@ from tandem.v1 import kv_pb2
 
 log = logging.getLogger(__name__)
 
-TRANSPORT = "nixl/ucx"
+MEMFD = b"memfd "
+"""How the metadata of memory begin that is not NIXL's (shared.py)."""
 _SEGMENT = "DRAM"
 _BUILDS = ("nixl_cu13", "nixl_cu12")  # one source; they differ in CUDA, which is not used here
 
 
-class Memory:
+class NixlMemory:
     """A pool of equal pages, registered with a NIXL agent of its own.
 
     `pages` is the memory itself: uint8, shape (page count, page_bytes). It is committed by the
     kernel page by page, on first use.
     """
+
+    library = "nixl/ucx"
 
     def __init__(self, *, name: str, page_count: int, page_bytes: int) -> None:
         """`name` must differ from every other agent's. Raises StartError where NIXL cannot run."""
@@ -66,18 +70,23 @@ class Memory:
             token_bytes=token_bytes,
         )
 
-    def connect(self, remote: kv_pb2.KvMemory) -> Peer:
+    def connect(self, remote: kv_pb2.KvMemory) -> NixlPeer:
         """Prepare writes to a described memory with pages of this size. It may take 30 ms.
 
         Raises KvTransferError.
         """
+        if remote.agent_metadata.startswith(MEMFD):
+            raise KvTransferError(
+                f"{remote.instance} has no NIXL, and this worker has:"
+                " pip install 'tandem-serving[nixl]' for both workers"
+            )
         try:
             name = self._agent.add_remote_agent(remote.agent_metadata).decode()
             strides = self._strides(remote.base_address, remote.pages)
             target = self._agent.prep_xfer_dlist(name, strides, _SEGMENT)
         except self._errors as error:
             raise KvTransferError(f"NIXL cannot reach {remote.instance}: {error}") from error
-        return Peer(self._agent, self._local, target, name, self._errors)
+        return NixlPeer(self._agent, self._local, target, name, self._errors)
 
     def transport(self) -> str:
         """What pages of it were written over so far: see UcxLog."""
@@ -103,7 +112,7 @@ class Memory:
         return np.array([row], dtype=np.uint64)
 
 
-class Peer:
+class NixlPeer:
     """Another process's memory, ready to be written to."""
 
     def __init__(
@@ -115,20 +124,20 @@ class Peer:
         self._name = name
         self._errors = errors
 
-    def write(self, pages: Sequence[int], remote_pages: Sequence[int]) -> Write:
+    def write(self, pages: Sequence[int], remote_pages: Sequence[int]) -> NixlWrite:
         """Start one transfer of whole pages: `pages[i]` becomes the peer's `remote_pages[i]`.
 
         Without pages it has settled at once. Raises KvTransferError.
         """
         if not pages:
-            return Write(self._agent, None, "DONE", self._errors)
+            return NixlWrite(self._agent, None, "DONE", self._errors)
         source = np.array(pages, dtype=np.int32)
         target = np.array(remote_pages, dtype=np.int32)
         try:
             handle = self._agent.make_prepped_xfer(
                 "WRITE", self._local, source, self._target, target
             )
-            return Write(self._agent, handle, self._agent.transfer(handle), self._errors)
+            return NixlWrite(self._agent, handle, self._agent.transfer(handle), self._errors)
         except self._errors as error:
             raise KvTransferError(f"NIXL could not write: {error}") from error
 
@@ -141,7 +150,7 @@ class Peer:
             raise KvTransferError(f"NIXL could not disconnect: {error}") from error
 
 
-class Write:
+class NixlWrite:
     """One transfer under way, and whether it has finished."""
 
     __slots__ = ("_agent", "_errors", "_handle", "_state")
@@ -183,6 +192,11 @@ class Write:
             log.warning("a hand-over's write could not be cancelled", extra={"reason": str(error)})
 
 
+def installed() -> bool:
+    """Whether a build of NIXL is on this machine."""
+    return any(importlib.util.find_spec(build) is not None for build in _BUILDS)
+
+
 def _load() -> tuple[ModuleType, tuple[type[Exception], ...]]:
     """NIXL's Python interface and its exceptions, which have no base of their own."""
     # UCX warns on standard error about each interface it does not use.
@@ -199,4 +213,4 @@ def _load() -> tuple[ModuleType, tuple[type[Exception], ...]]:
         bindings = vars(importlib.import_module(f"{build}._bindings")).values()
         errors = [e for e in bindings if isinstance(e, type) and issubclass(e, Exception)]
         return api, (*errors, RuntimeError, KeyError)  # KeyError: no UCX backend in this build
-    raise StartError("NIXL is not installed: install tandem-serving[worker]")
+    raise StartError("NIXL is not installed: pip install 'tandem-serving[nixl]'")

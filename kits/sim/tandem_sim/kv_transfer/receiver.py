@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from tandem.errors import KvTransferError, TandemError
 from tandem.wire.tls import PeerTls
 from tandem_sim.kv_transfer.lease import MARGIN_SECONDS, Leases
-from tandem_sim.kv_transfer.nixl import Memory
+from tandem_sim.kv_transfer.memory import Memory
 from tandem_sim.kv_transfer.receiver_link import Expected, ReceiverLink
 from tandem_sim.kv_transfer.tasks import Tasks
 

@@ -22,7 +22,7 @@ from tandem.wire.tls import PeerTls
 from tandem_loop_grpc.connections import ConnectionLimits
 from tandem_sim.kv_transfer import checks
 from tandem_sim.kv_transfer.lease import Leases, Remembered
-from tandem_sim.kv_transfer.nixl import Memory, Write
+from tandem_sim.kv_transfer.memory import Memory, Write
 from tandem_sim.kv_transfer.sender_link import SenderLink, Servicer
 from tandem_sim.kv_transfer.tasks import Tasks
 

@@ -14,7 +14,7 @@ from tandem.errors import KvTransferError, TandemError
 from tandem.v1 import kv_pb2, kv_pb2_grpc
 from tandem.wire.outbox import Outbox
 from tandem_sim.kv_transfer import checks
-from tandem_sim.kv_transfer.nixl import Memory, Peer, Write
+from tandem_sim.kv_transfer.memory import Memory, Peer, Write
 
 log = logging.getLogger(__name__)
 _HELLO_SECONDS = 10.0

@@ -117,9 +117,7 @@ def _simulated(values: dict[str, str]) -> Times:
     try:
         from tandem_sim import options as sim_options
     except ModuleNotFoundError as error:
-        raise ConfigError(
-            "times of the sim engine need: pip install 'tandem-serving[worker]'"
-        ) from error
+        raise ConfigError("times of the sim engine need: pip install tandem-sim") from error
     return times.of_sim(sim_options.parse(sim_options.SimOptions, values))
 
 
