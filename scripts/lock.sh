@@ -20,3 +20,5 @@ for_image tandem --python-version 3.11 --override scripts/requirements/overrides
 # Beside what SGLang's image brings: docs/images.md.
 for_image sglang --python-version 3.12 --extra tracing pyproject.toml - <<<$'dill\ngoogle-re2'
 for_image build --python-version 3.11 - <<<hatchling
+# What names the parts of a release: .github/workflows/release.yml.
+compile --generate-hashes --python-version 3.11 --output-file scripts/requirements/sbom.txt - <<<cyclonedx-bom
