@@ -15,7 +15,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -119,6 +119,9 @@ model: full ## train model/tandem-tiny again (docs/model.md says how long it tak
 
 lock: lean ## resolve pyproject.toml into constraints.txt again (ARGS=--upgrade for newer versions)
 	scripts/lock.sh $(ARGS)
+
+engine-next: lean ## see that the newest SGLang there is serves, in an environment of its own (SGLANG=0.5.22)
+	scripts/engine_next.sh $(SGLANG)
 
 lean: ## set up .venv without torch
 	@scripts/set_up.sh lean

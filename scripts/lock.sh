@@ -1,24 +1,79 @@
 #!/usr/bin/env bash
-# Resolve every name in pyproject.toml and write the exact versions to constraints.txt, and what of them the images
-# install, with hashes, to docker/.
-# Run it through `make lock`, which has uv installed first; add `--upgrade` to move to the newest versions.
+# Resolve every name in pyproject.toml and write the exact versions: to constraints.txt, with SGLang's
+# release below; to scripts/requirements/sglang-RELEASE.txt what another release needs instead; and what
+# of them the images install, with hashes, to docker/.
+#
+#   scripts/lock.sh [--upgrade]        all of it (`make lock`)
+#   scripts/lock.sh next RELEASE FILE  one whole lock for an SGLang, or for the `newest` on the index
+#
+# uv has to be installed first, as `make lock` has it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/uv_environment.sh
 
-# Of what lies in this repository no version is written.
-mapfile -t OURS < <(sed -n 's/^name = "\(tandem-.*\)"$/--no-emit-package=\1/p' pyproject.toml kits/*/pyproject.toml)
+SGLANG=0.5.21
+OTHERS=(0.5.22 0.5.23)
 
-compile() { .venv/bin/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" "${OURS[@]}" "$@"; }
+main() {
+    if [ "${1:-}" = next ]; then
+        resolve_next "$2" "$3"
+        return
+    fi
+    resolve "$SGLANG" constraints.txt "$@"
+    echo "constraints.txt: $(grep -c == constraints.txt) packages"
+    local release
+    for release in "${OTHERS[@]}"; do write_differences "$release"; done
+    for_image tandem --python-version 3.11 --override scripts/requirements/overrides-lean.txt --extra stack pyproject.toml
+    # Beside what SGLang's image brings: docs/images.md.
+    for_image sglang --python-version 3.12 --extra tracing pyproject.toml - <<<$'dill\ngoogle-re2'
+    for_image build --python-version 3.11 - <<<hatchling
+    # What names the parts of a release: .github/workflows/release.yml.
+    compile --generate-hashes --python-version 3.11 --output-file scripts/requirements/sbom.txt - <<<cyclonedx-bom
+}
+
+# RELEASE FILE ...: what FILE has already stays as far as it can. SGLang's release is an override, because
+# the bound of tandem-sglang knows none that came after it.
+resolve() {
+    compile "${@:3}" --python-version 3.11 --extra stack --extra sglang --extra dev \
+        --override scripts/requirements/overrides-full.txt --override <(echo "sglang==$1") \
+        pyproject.toml --output-file "$2"
+}
+
+newest() { .venv/bin/uv pip compile --quiet --no-deps --no-header --no-annotate - <<<sglang | sed 's/.*==//'; }
+
+write_differences() {
+    local whole
+    whole="$(mktemp --suffix=.txt)"
+    cp constraints.txt "$whole"
+    resolve "$1" "$whole"
+    {
+        echo "# What SGLang $1 needs instead of what constraints.txt has: \`make lock\` writes it."
+        comm -13 <(sort constraints.txt) <(sort "$whole")
+    } >"scripts/requirements/sglang-$1.txt"
+    rm "$whole"
+}
+
+resolve_next() {
+    local release="$1"
+    if [ "$release" = newest ]; then release="$(newest)"; fi
+    local known="scripts/requirements/sglang-$release.txt"
+    mkdir -p "$(dirname "$2")"
+    if [ -e "$known" ]; then
+        awk -F== 'NR == FNR { print; instead[$1] = 1; next } !($1 in instead)' "$known" constraints.txt >"$2"
+    else
+        cp constraints.txt "$2"
+        resolve "$release" "$2"
+    fi
+    grep '^sglang==' "$2"
+}
+
+compile() {
+    # Of what lies in this repository no version is written.
+    local ours
+    mapfile -t ours < <(sed -n 's/^name = "\(tandem-.*\)"$/--no-emit-package=\1/p' pyproject.toml kits/*/pyproject.toml)
+    .venv/bin/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" "${ours[@]}" "$@"
+}
+
 for_image() { compile --generate-hashes --constraint constraints.txt --output-file "docker/requirements-$1.txt" "${@:2}"; }
 
-compile "$@" --python-version 3.11 --extra stack --extra sglang --extra dev \
-    --override scripts/requirements/overrides-full.txt pyproject.toml --output-file constraints.txt
-echo "constraints.txt: $(grep -c == constraints.txt) packages"
-
-for_image tandem --python-version 3.11 --override scripts/requirements/overrides-lean.txt --extra stack pyproject.toml
-# Beside what SGLang's image brings: docs/images.md.
-for_image sglang --python-version 3.12 --extra tracing pyproject.toml - <<<$'dill\ngoogle-re2'
-for_image build --python-version 3.11 - <<<hatchling
-# What names the parts of a release: .github/workflows/release.yml.
-compile --generate-hashes --python-version 3.11 --output-file scripts/requirements/sbom.txt - <<<cyclonedx-bom
+main "$@"

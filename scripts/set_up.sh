@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Make .venv and install one of two levels into it; do nothing when nothing changed since.
+# Make .venv and install one of two levels into it; do nothing when nothing changed since. Another folder
+# and another lock can be named: scripts/engine_next.sh does.
 #
 #   scripts/set_up.sh lean   components, sim engine and development tools; no SGLang, no torch
 #   scripts/set_up.sh full   the same and SGLang for machines without a GPU
@@ -9,7 +10,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 LEVEL="${1:?level: lean or full}"
-VENV=.venv
+VENV="${2:-.venv}"
+CONSTRAINTS="${3:-constraints.txt}"
 
 main() {
     case "$LEVEL" in lean | full) ;; *) fail "unknown level '$LEVEL': lean or full" ;; esac
@@ -26,7 +28,7 @@ main() {
 # What decides the content of .venv: its inputs, where they lie (editable installs hold paths), and the interpreter.
 inputs_key() {
     {
-        cat pyproject.toml constraints.txt scripts/requirements/*.txt kits/*/pyproject.toml scripts/set_up.sh
+        cat pyproject.toml "$CONSTRAINTS" scripts/requirements/*.txt kits/*/pyproject.toml scripts/set_up.sh
         pwd -P
         readlink -f "$VENV/bin/python" || true
     } | sha256sum | cut -d' ' -f1
@@ -70,7 +72,7 @@ find_python() {
 # uv resolves overrides, which pip cannot, and is several times faster.
 install_uv() {
     local pinned
-    pinned="$(grep '^uv==' constraints.txt)"
+    pinned="$(grep '^uv==' "$CONSTRAINTS")"
     [ "$("$VENV/bin/uv" --version 2>/dev/null | cut -d' ' -f2)" = "${pinned#uv==}" ] && return
     echo "==> Installing ${pinned}"
     local pip=("$VENV/bin/python" -m pip)
@@ -84,19 +86,21 @@ install_lean() {
 }
 
 install_full() {
-    echo "==> Installing SGLang 0.5.21 for machines without a GPU: about 3 GB to download the first time, 5.5 GB on disk"
+    local sglang
+    sglang="$(grep '^sglang==' "$CONSTRAINTS")"
+    echo "==> Installing $sglang for machines without a GPU: about 3 GB to download the first time, 6 GB on disk"
     local free_kib
     free_kib="$(df --output=avail -k . | tail -1)"
     if [ "$free_kib" -lt $((7 * 1024 * 1024)) ] && ! compgen -G "$VENV/lib/python3*/site-packages/torch" >/dev/null; then
         fail "less than 7 GB are free in $(pwd). Free some space, or use what needs no SGLang: make demo ENGINE=sim"
     fi
-    uv_install --override scripts/requirements/overrides-full.txt \
+    uv_install --override scripts/requirements/overrides-full.txt --override <(echo "$sglang") \
         --editable '.[stack,sglang,dev]' --editable kits/sglang-cpu
 }
 
 uv_install() {
     "$VENV/bin/uv" pip install --python "$VENV/bin/python" \
-        --constraint constraints.txt --build-constraint constraints.txt "$@" ||
+        --constraint "$CONSTRAINTS" --build-constraint "$CONSTRAINTS" "$@" ||
         fail "the installation failed; the reason is above. Behind a proxy or a private index, set PIP_INDEX_URL" \
             "and PIP_CERT (or their UV_ forms) and run the same command again: what was downloaded is kept."
 }

@@ -931,6 +931,25 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-680",
+        "Given a request of SGLang's that cannot be read as it was in another release, when "
+        "processors edit the rows of a step, then that request ends alone, with what was raised.",
+        ours=True,
+    ),
+    Promise(
+        "S5-681",
+        "Given releases of SGLang that say otherwise how many groups share the accelerators, and "
+        "who starts their schedulers, then a worker has the groups that it is set to, and gives "
+        "requests out until their schedulers have ended.",
+        ours=True,
+    ),
+    Promise(
+        "S5-682",
+        "Given an argument of SGLang that Tandem does not know, then it is refused by name, or "
+        "with unlisted_server_args passed on with a warning, where the installed SGLang has it.",
+        ours=True,
+    ),
+    Promise(
         "S5-449",
         "Given speculative decoding, whose verification leaves min_p out, then a request with "
         "min_p is refused by name.",

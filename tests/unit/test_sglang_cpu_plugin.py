@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
 # The idle agent is made as SGLang makes it. Whether a thread of its process wants to run is looked
 # at, and not what CPU time it gets: that depends on what else the machine does.
 LOOK = """
-import inspect, json, os, sys, time
+import inspect, json, os, sys, threading, time
 from collections import Counter
 from types import SimpleNamespace
 import torch
@@ -65,6 +65,19 @@ def padding():
         return backend.get_cpu_graph_seq_len_fill_value()
     except AttributeError:
         return "unknown"
+
+def polls():
+    # How often NIXL is asked in a poll of decode, where SGLang reads no answers, and where it does.
+    asked = []
+    agent = SimpleNamespace(get_new_notifs=lambda: asked.append(1))
+    for reads in ({}, {"update_transfer_status": None}):
+        receiver = SimpleNamespace(
+            conclude_state=4, _lifecycle_lock=threading.Lock(),
+            _poll=lambda: 4, kv_mgr=SimpleNamespace(agent=agent, **reads),
+        )
+        asked.append(0)
+        conn.NixlKVReceiver.poll(receiver)
+    return asked
 
 def pinned():
     # What LoRA's modules get where they ask for pinned memory, once there is a manager.
@@ -112,6 +125,7 @@ def look():
         "asked": [[each.enable_pthread, each.enable_listen] for each in asked],
         "prepared": [prepared(False, 1), prepared(False, 2), prepared(True, 1)],
         "pinned": pinned(),
+        "polls": polls(),
         "padding": padding(),
         "gpu": torch.cuda.is_available(),
     }
@@ -217,6 +231,13 @@ def test_the_plugin_pins_no_memory_for_lora(shimmed: dict[str, Any]) -> None:
     assert shimmed["pinned"] == [[1, 2], [0, 0], [1, 1]]
 
 
+def test_the_plugin_has_each_poll_of_decode_ask_nixl_where_sglang_does_not(
+    stock: dict[str, Any], shimmed: dict[str, Any]
+) -> None:
+    assert stock["polls"] == [0, 0]
+    assert shimmed["polls"] == [0, 1, 0]
+
+
 def test_the_plugin_changes_nothing_where_the_engine_is_not_a_cpu_engine(
     stock: dict[str, Any],
 ) -> None:
@@ -224,6 +245,7 @@ def test_the_plugin_changes_nothing_where_the_engine_is_not_a_cpu_engine(
     assert stock["after"]["thread"] is True
     assert stock["after"]["prepared"] == stock["prepared"]
     assert stock["after"]["pinned"] == stock["pinned"]
+    assert stock["after"]["polls"] == [0, 0]
     assert stock["after"]["padding"] == stock["padding"]
 
 

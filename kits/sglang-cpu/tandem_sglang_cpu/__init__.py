@@ -14,6 +14,7 @@ from typing import Any
 KV_MEMORY_KINDS = "sglang.srt.disaggregation.nixl.conn._normalize_kv_mem_kinds"
 UNEQUAL_RANKS = "sglang.srt.disaggregation.nixl.conn.NixlKVManager._prepare_payload_xfer"
 NIXL_AGENT_CONFIG = "nixl._api.nixl_agent_config.__init__"
+NIXL_RECEIVER = "sglang.srt.disaggregation.nixl.conn.NixlKVReceiver.poll"
 ATTENTION = "sglang.srt.layers.attention.torch_native_backend.TorchNativeAttnBackend.__init__"
 LORA_MANAGER = "sglang.srt.lora.lora_manager.LoRAManager.__init__"
 REAL_KERNELS = "sglang-kernel"
@@ -39,6 +40,7 @@ def register() -> None:
     HookRegistry.register(UNEQUAL_RANKS, between_unequal_ranks, HookType.AROUND)
     # A hook on a class may only replace it, hence on its __init__.
     HookRegistry.register(NIXL_AGENT_CONFIG, without_progress_thread, HookType.AROUND)
+    HookRegistry.register(NIXL_RECEIVER, with_progress, HookType.AROUND)
     HookRegistry.register(ATTENTION, with_padding_length, HookType.AROUND)
     HookRegistry.register(LORA_MANAGER, without_pinned_memory, HookType.AROUND)
 
@@ -80,13 +82,24 @@ def without_progress_thread(
 ) -> None:
     """NIXL's progress thread polls without a pause: one busy core in each idle worker.
 
-    SGLang asks NIXL for the state of every transfer it started, and asking makes progress too.
+    SGLang asks NIXL for the state of every transfer it started, and asking makes progress too; for
+    decode, `with_progress` asks.
     """
     if args:
         args = (False, *args[1:])
     else:
         kwargs["enable_prog_thread"] = False
     original(config, *args, **kwargs)
+
+
+def with_progress(original: Callable[..., Any], receiver: Any, *args: Any, **kwargs: Any) -> Any:
+    """From 0.5.23 decode asks NIXL nothing: prefill itself tells when it has written. Without the
+    progress thread nothing would arrive, so each poll of a hand-over asks, and drops the answer.
+    Until 0.5.23 is the oldest: where SGLang reads the answers itself, it is left to.
+    """
+    if not hasattr(receiver.kv_mgr, "update_transfer_status"):
+        receiver.kv_mgr.agent.get_new_notifs()
+    return original(receiver, *args, **kwargs)
 
 
 def with_padding_length(

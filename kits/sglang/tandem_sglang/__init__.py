@@ -1,4 +1,4 @@
-"""SGLang 0.5.21 as an engine: the only importer of sglang and torch.
+"""SGLang as an engine: the only importer of sglang and torch.
 
 Nothing of SGLang is imported before an engine starts, so that its environment can be set first and
 a worker with another engine does not need it.

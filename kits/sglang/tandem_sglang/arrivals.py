@@ -19,8 +19,12 @@ _WRITTEN = "_tandem_written"
 
 
 def await_all_ranks() -> None:
-    """Call it before the scheduler starts."""
-    original = NixlKVManager._handle_aux_notification
+    """Call it before the scheduler starts. Until 0.5.23 is the oldest: there each rank of prefill
+    says itself when it has written all.
+    """
+    original = getattr(NixlKVManager, "_handle_aux_notification", None)
+    if original is None:
+        return
 
     @functools.wraps(original)
     def handle(self: Any, room: int, components: Sequence[str]) -> None:

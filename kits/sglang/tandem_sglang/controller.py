@@ -44,9 +44,9 @@ def _serve(controller: Any, further: Sequence[TokenAddresses]) -> None:
     inbox = controller.recv_from_tokenizer
     connect(inbox, further)
     poller.register(inbox, zmq.POLLIN)
-    schedulers = {process.sentinel: process for process in controller.scheduler_procs}
-    for sentinel in schedulers:
-        poller.register(sentinel, zmq.POLLIN)
+    schedulers = _schedulers(controller)
+    for end in schedulers:
+        poller.register(end, zmq.POLLIN)
     while schedulers:
         controller.soft_watchdog.feed()
         for ready, _ in poller.poll(_FEED_MILLISECONDS):
@@ -54,10 +54,22 @@ def _serve(controller: Any, further: Sequence[TokenAddresses]) -> None:
                 _forward(controller)
                 continue
             poller.unregister(ready)
-            ended = schedulers.pop(ready)
+            if (ended := schedulers.pop(ready)) is None:
+                continue
             ended.join()
             if ended.exitcode:
                 raise ChildProcessError(f"scheduler {ended.pid} ended with {ended.exitcode}")
+
+
+def _schedulers(controller: Any) -> dict[int, Any]:
+    """The schedulers' processes, by the file that can be read at their end. None: it is a child of
+    the worker, who sees how it ends; its pipe closes. Until 0.5.22 is the oldest: the attribute may
+    be missing.
+    """
+    prelaunched = getattr(controller, "prelaunched_schedulers", None)
+    if prelaunched:
+        return {pipe.fileno(): None for _, pipe in prelaunched.values()}
+    return {process.sentinel: process for process in controller.scheduler_procs}
 
 
 def _forward(controller: Any) -> None:

@@ -14,7 +14,7 @@ from tandem.engine.lora import LoraAdapter
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import StartError
 from tandem.v1 import common_pb2, worker_pb2
-from tandem_sglang import server_arguments
+from tandem_sglang import argument_rules
 from tandem_sglang.launch import Launched
 from tandem_sglang.validation import EngineBounds
 
@@ -83,7 +83,7 @@ def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:
         unseeded=_unseeded(launched.arguments, seeded),
         scores_prompts=not any(launched.arguments[name] for name in _SKIPPING),
         drafts=bool(launched.arguments["speculative_algorithm"]),
-        nameless=server_arguments.nameless(launched.arguments),
+        nameless=argument_rules.nameless(launched.arguments),
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from tandem import settled
 from tandem.errors import StartError
-from tandem_sglang import kept, mooncake
+from tandem_sglang import kept, mooncake, releases
 from tandem_sglang.additions import Additions
 from tandem_sglang.last_words import UNKNOWN, LastWords, Told
 
@@ -190,11 +190,17 @@ class EngineThread:
             ShutdownReq,
         )
         from sglang.srt.plugins import load_plugins
+        from sglang.srt.server_args import ServerArgs
         from sglang.version import __version__
 
         from tandem_sglang import controller, cpu
         from tandem_sglang.processor import TandemLogitProcessor
 
+        known = frozenset(ServerArgs.__struct_fields__)
+        given = releases.named_for(self._arguments, known)
+        if unlisted := releases.check_known(given, known, __version__):
+            told = {"arguments": ", ".join(unlisted), "sglang": __version__}
+            log.warning("arguments that Tandem does not know are passed on to SGLang", extra=told)
         load_plugins()
         if self._additions.on_cpu:
             cpu.verify()
@@ -209,7 +215,7 @@ class EngineThread:
         atexit.register(self._kill_children)  # else an exit without `stop` would wait for them
         if self._stop.is_set():
             raise StartError("stopped while starting")
-        engine = self._engine_class(upstream.Engine, additions)(**self._arguments)
+        engine = self._engine_class(upstream.Engine, additions)(**given)
         engine.loop.close()  # made for SGLang's synchronous calls, which nobody makes here
         atexit.unregister(engine.shutdown)  # which keeps the engine
         started = engine._scheduler_init_result
@@ -224,7 +230,7 @@ class EngineThread:
             new_request=GenerateReqInput,
             processor=TandemLogitProcessor.to_str(),
             version=__version__,
-            arguments=engine.server_args.resolved_dict(),
+            arguments=releases.resolved(engine.server_args),
             capacity=started.scheduler_infos[0]["max_total_num_tokens"],
             freeze_request=FreezeGCReq,
             shutdown_request=ShutdownReq,
@@ -273,7 +279,7 @@ class EngineThread:
         """Raises StartError where SGLang made of our arguments what this engine cannot run with."""
         from tandem_sglang import unequal
 
-        kept.check(self._kept, server_args.resolved_dict())
+        kept.check(self._kept, releases.resolved(server_args))
         if self._unequal:
             unequal.check(server_args)
 

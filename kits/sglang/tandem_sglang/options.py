@@ -12,7 +12,7 @@ from typing import Any, Literal
 from tandem import ranges
 from tandem.errors import ConfigError
 from tandem.ranges import Range, ranged
-from tandem_sglang import server_arguments
+from tandem_sglang import argument_rules
 
 _WITHOUT_PREFIXES = ("disable_radix_cache", "enable_hisparse")
 _DRAFTS_WITH_PREFIXES = "DSPARK"
@@ -92,6 +92,9 @@ class Options:
     server_args: str = ""
     """JSON object of further SGLang ServerArgs, e.g. {"quantization": "fp8"}. One that has no
     effect in a worker, or that Tandem sets, is refused by name."""
+    unlisted_server_args: bool = False
+    """Pass on what no table of Tandem's has, where the SGLang that is installed has it, with a
+    warning; false: it is refused by name."""
 
     @property
     def extra(self) -> Mapping[str, Any]:
@@ -102,7 +105,7 @@ class Options:
             raise ConfigError(f"engine option server_args is no JSON: {error}") from error
         if not isinstance(extra, dict):
             raise ConfigError("engine option server_args must be a JSON object")
-        server_arguments.check(extra)
+        argument_rules.check(extra, unlisted=self.unlisted_server_args)
         return extra
 
 

@@ -37,6 +37,6 @@ class TandemLogitProcessor(CustomLogitProcessor):
         if verdicts is not None:
             failures.note(
                 verdicts.codes,
-                lambda codes, _: replace(verdicts, codes=codes).tell(failures.end),
+                lambda codes, step: replace(verdicts, codes=codes).tell(failures.end, step),
             )
         return logits

@@ -7,6 +7,7 @@ ends (S3-090, S3-093).
 
 from __future__ import annotations
 
+import functools
 import json
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy
 
-from tandem.errors import ProcessorError, RequestError, TandemError
+from tandem.errors import TandemError
 from tandem.logits.arrays import indices, like
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
@@ -23,6 +24,7 @@ from tandem.logits.registry import Registry
 from tandem.logits.rows import blank, edit_rows, error_of
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.logits.state import RequestLogits
+from tandem_sglang.reading import read
 from tandem_sglang.requests import BIAS_KEY, MADE_KEY, SPEC_KEY, decode_bias
 
 _REQUEST = "__req__"
@@ -33,19 +35,33 @@ _STATE = "_tandem_logits"
 class Verdicts:
     """How a step's rows ended, to be read when its tokens are: then nobody waits for a GPU."""
 
-    requests: Sequence[Any]
+    params: Sequence[Mapping[str, Any]]
+    """What `RowEditor.edit` was given of each row."""
     states: Sequence[RequestLogits]
     codes: Any
     """(rows,), see `edit_rows`."""
 
-    def tell(self, fail: Callable[[Any, TandemError], None]) -> None:
-        """Calls `fail` for a request that must end with an error instead of its token."""
-        for request, state, code in zip(
-            self.requests, self.states, self.codes.tolist(), strict=True
-        ):
-            error = error_of(state, code)
-            if error is not None and not request.finished():
-                fail(request, error)
+    def tell(self, fail: Callable[[Any, TandemError], None], step: Sequence[Any] = ()) -> None:
+        """Calls `fail` for a request that must end with an error instead of its token. `step`: the
+        requests of the whole step, where one is found that its row does not name.
+        """
+        for params, state, code in zip(self.params, self.states, self.codes.tolist(), strict=True):
+            if (error := error_of(state, code)) is not None:
+                end = functools.partial(_end, params, step, error, fail)
+                read(end, lambda _: None)
+
+
+def _end(
+    params: Mapping[str, Any],
+    step: Sequence[Any],
+    error: TandemError,
+    fail: Callable[[Any, TandemError], None],
+) -> None:
+    request = params.get(_REQUEST)
+    if request is None:
+        request = next(each for each in step if each.sampling_params.custom_params is params)
+    if not read(lambda: bool(request.finished()), lambda _: False):
+        fail(request, error)
 
 
 class RowEditor:
@@ -66,18 +82,17 @@ class RowEditor:
         is SGLang's request. None: no row can have failed. Never raises.
         """
         places: list[int] = []
-        requests: list[Any] = []
+        taken: list[Mapping[str, Any]] = []
         histories: list[TokenHistory] = []
         states: list[RequestLogits] = []
         for place, given in enumerate(params):
-            request = given[_REQUEST]
-            history = history_of(request)
-            if history is None:
+            row = read(functools.partial(self._row, given), _unreadable)
+            if row is None:
                 continue
             places.append(place)
-            states.append(getattr(request, _STATE, None) or self._made(request, given))
-            requests.append(given[_REQUEST])
-            histories.append(history)
+            histories.append(row[0])
+            states.append(row[1])
+            taken.append(given)
         if not states:
             return None
         if len(places) == len(logits):
@@ -87,7 +102,7 @@ class RowEditor:
             rows = logits[sampled]
             codes = self._edited(states, histories, rows)
             logits[sampled] = rows
-        return None if codes is None else Verdicts(requests, states, codes)
+        return None if codes is None else Verdicts(taken, states, codes)
 
     def _edited(
         self, states: Sequence[RequestLogits], histories: Sequence[TokenHistory], rows: Any
@@ -101,23 +116,42 @@ class RowEditor:
             blank(rows, codes)
         return codes
 
+    def _row(self, params: Any) -> tuple[TokenHistory, RequestLogits] | None:
+        """None: what is sampled of the row becomes no token."""
+        request = params[_REQUEST]
+        history = history_of(request)
+        if history is None:
+            return None
+        made = getattr(request, _STATE, None)
+        if made is None:
+            made = read(functools.partial(self._made, request, params), _failed)
+            # SGLang's own reference makes a cycle of the request, which then lives until the
+            # garbage collector comes by, and its state with it. Until 0.5.23 is the oldest, whose
+            # reference is a proxy.
+            if type(request) is not weakref.ProxyType:
+                params[_REQUEST] = weakref.proxy(request)
+            setattr(request, _STATE, made)
+        return history, made
+
     def _made(self, request: Any, params: Any) -> RequestLogits:
-        try:
-            made = RequestLogits.create(
-                self._registry,
-                decode_spec(params[SPEC_KEY]),
-                self._model,
-                engine_grammar=getattr(request, "grammar", None) is not None,
-                bias=decode_bias(params.get(BIAS_KEY)),
-            )
-        except (RequestError, ProcessorError) as error:
-            made = RequestLogits(())
-            made.error = ProcessorError(error.message)
-        # SGLang's own reference makes a cycle of the request, which then lives until the garbage
-        # collector comes by, and its state with it.
-        params[_REQUEST] = weakref.proxy(request)
-        setattr(request, _STATE, made)
-        return made
+        return RequestLogits.create(
+            self._registry,
+            decode_spec(params[SPEC_KEY]),
+            self._model,
+            engine_grammar=getattr(request, "grammar", None) is not None,
+            bias=decode_bias(params.get(BIAS_KEY)),
+        )
+
+
+def _failed(error: TandemError) -> RequestLogits:
+    """The processors of a request that ends with the error."""
+    made = RequestLogits(())
+    made.error = error
+    return made
+
+
+def _unreadable(error: TandemError) -> tuple[TokenHistory, RequestLogits]:
+    return TokenHistory.without_tokens(prompt_length=0, position=0), _failed(error)
 
 
 def forget(request: Any) -> None:

@@ -48,7 +48,8 @@ def _filter_for_drawn_rows(info: Any, params: list[Any]) -> None:
 
 def _forward(original: Any, multinomial: drawing.Multinomial) -> Any:
     """SGLang's Sampler.forward, which draws otherwise. Log-probabilities are what it says under
-    SGLANG_RETURN_ORIGINAL_LOGPROB: the logits' own, before the temperature.
+    SGLANG_RETURN_ORIGINAL_LOGPROB: the logits' own, before the temperature. `others`: for
+    watermarks, which SGLang refuses beside a hand-over.
     """
 
     def forward(
@@ -59,10 +60,11 @@ def _forward(original: Any, multinomial: drawing.Multinomial) -> Any:
         top_logprobs_nums: Any,
         token_ids_logprobs: Any,
         positions: Any,
+        **others: Any,
     ) -> Any:
         asked = (return_logprob, top_logprobs_nums, token_ids_logprobs)
         if sampling_info.sampling_seed is None:  # of no request: SGLang warms itself up
-            return original(self, logits_output, sampling_info, *asked, positions)
+            return original(self, logits_output, sampling_info, *asked, positions, **others)
         logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
         token_ids = drawing.draw(logits, sampling_info, positions, multinomial)
         if return_logprob:

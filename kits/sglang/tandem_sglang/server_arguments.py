@@ -1,19 +1,16 @@
 """What becomes of each argument of SGLang's server that an operator writes into `server_args`.
 
-All arguments that the pinned SGLang has are here, in one of four tables, so that none is ignored
-without a word: a test holds the tables to SGLang's own list, and docs/engines/sglang.md is written
-from them (scripts/generate_sglang_page.py).
+All arguments that the releases have which Tandem runs with are here, in one of four tables, so that
+none is ignored without a word: a test holds the tables to SGLang's own list, and
+docs/engines/sglang.md is written from them (scripts/generate_sglang_page.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from tandem.errors import ConfigError
-
-VERSION = "0.5.21"
-"""The release of SGLang that this table of arguments describes."""
+RELEASES = ("0.5.21", "0.5.22", "0.5.23")
+"""The releases of SGLang whose arguments these tables have, the oldest first."""
 ONE_LINE_JSON = "constrained_json_disable_any_whitespace"
 
 
@@ -27,6 +24,7 @@ def _table(named: Mapping[str, str]) -> Mapping[str, tuple[str, ...]]:
 
 OWNED: Mapping[str, str] = {
     "attention_backend": "engine option attention_backend",
+    "attn_dp_size": "engine options data_parallel and decode_data_parallel",
     "batch_notify_size": "setting max_sequences",
     "chunked_prefill_size": "engine option chunked_prefill_size",
     "context_length": "engine option context_length",
@@ -68,7 +66,8 @@ REFUSED = _table(
         "a worker starts none of SGLang's HTTP and gRPC servers": """
         admin_api_key api_key asr_max_buffer_seconds asr_max_concurrent_sessions
         checkpoint_engine_wait_weights_before_ready debug_tensor_dump_input_file
-        delete_ckpt_after_loading enable_http2 enable_response_store enable_ssl_refresh
+        delete_ckpt_after_loading enable_http2 enable_http_worker_reuseport enable_response_store
+        enable_ssl_refresh
         engine_info_bootstrap_port fastapi_root_path grpc_mode grpc_port grpc_response_timeout_secs
         grpc_worker_threads http2_initial_connection_window_size http2_max_concurrent_streams
         log_level_http port remote_instance_weight_loader_start_seed_via_transfer_engine sidecar
@@ -110,9 +109,10 @@ REFUSED = _table(
         schedule_low_priority_values_first
         """,
         "a request asks for tokens alone": """
-        enable_mis enable_return_hidden_states enable_return_indexer_topk
-        enable_return_routed_experts is_embedding prefill_only_disable_kv_cache
-        return_hidden_states_mode sampling_mask_max_tokens
+        enable_mis enable_return_aux_hidden_states enable_return_hidden_states
+        enable_return_indexer_topk enable_return_routed_experts is_embedding
+        prefill_only_disable_kv_cache return_aux_hidden_state_layer_ids return_hidden_states_mode
+        sampling_mask_max_tokens
         """,
         "seeds are those of engine option seeded_sampling": """
         enable_deterministic_inference rl_on_policy_target
@@ -131,7 +131,8 @@ REFUSED = _table(
         """,
         "ranks and bytes of a hand-over are counted without context parallelism": """
         attn_cp_size cp_strategy dcp_comm_backend dcp_replicate_q_proj dcp_size
-        enable_cp_decode_attn_tp enable_dsa_cache_layer_split enable_prefill_cp
+        enable_cp_decode_attn_tp enable_cp_tp_group_sharing enable_dsa_cache_layer_split
+        enable_kv_cache_sharding enable_prefill_cp
         """,
         "draft and target run in one engine": """
         decoupled_spec_bind_endpoint decoupled_spec_connect_endpoints decoupled_spec_rank
@@ -162,8 +163,13 @@ REFUSED = _table(
         """,
         "it is for devices other than cpu and cuda": """
         c128_page_size disable_aiter_allreduce_fusion_in_decode
-        disable_aiter_allreduce_fusion_in_prefill enable_aiter_allreduce_fusion fuseep_mode
-        mlx_enable_sampling
+        disable_aiter_allreduce_fusion_in_prefill enable_aiter_allreduce_fusion
+        enable_amd_monokernel enable_dsa_fused_indexer fuseep_mode mlx_enable_sampling
+        """,
+        "SGLang refuses watermarks beside a hand-over, and beside logits processors": """
+        enable_watermark watermark_config watermark_context_window watermark_default_enabled
+        watermark_enforce_all watermark_key watermark_key_b watermark_max_probability
+        watermark_mixing_probability
         """,
         "it is for the grammar backend outlines, which is not offered": """
         disable_outlines_disk_cache
@@ -178,7 +184,7 @@ REFUSED = _table(
         """,
         "SGLang sets it itself": """
         _radix_eviction_policy_explicitly_set _speculative_draft_quantization_explicitly_set
-        _swa_full_tokens_ratio_explicitly_set uses_mamba_radix_cache
+        _swa_full_tokens_ratio_explicitly_set aux_hidden_state_capture uses_mamba_radix_cache
         """,
     }
 )
@@ -194,12 +200,12 @@ REFUSED_VALUES: Mapping[str, tuple[tuple[str, str], ...]] = {
 """The table of reasons for single values of arguments that take several values."""
 
 _DRAFTS = "Speculative decoding"
-_LORA = "LoRA adapters"
-_MOONCAKE = "Hand-over by Mooncake"
-_LOGS = "Logs of the schedulers, with log_level info or debug"
-_RECORDS = "Records of experts, with enable_eplb or expert_balancedness_report_mode"
-_SPACES = "Forms, with grammar_backend xgrammar and constrained_json_disable_any_whitespace false"
-_LORA_ON_CPUS = "tests with LoRA adapters, on CPUs, where Tandem sets it unless you do"
+LORA = "LoRA adapters"
+MOONCAKE = "Hand-over by Mooncake"
+LOGS = "Logs of the schedulers, with log_level info or debug"
+RECORDS = "Records of experts, with enable_eplb or expert_balancedness_report_mode"
+SPACES = "Forms, with grammar_backend xgrammar and constrained_json_disable_any_whitespace false"
+LORA_ON_CPUS = "tests with LoRA adapters, on CPUs, where Tandem sets it unless you do"
 
 WORKS = _table(
     {
@@ -208,7 +214,7 @@ WORKS = _table(
         constrained_json_disable_any_whitespace disable_cuda_graph disable_custom_all_reduce
         disaggregation_decode_retraction_backup kv_events_config sleep_on_idle
         """,
-        _LORA_ON_CPUS: "lora_backend lora_strict_loading max_loras_per_batch",
+        LORA_ON_CPUS: "lora_backend lora_strict_loading max_loras_per_batch",
         "one H100, by hand": "load_format",
     }
 )
@@ -217,7 +223,7 @@ WORKS = _table(
 PASSED = _table(
     {
         "Serving": "stream_interval tokenizer_backend tokenizer_mode",
-        _SPACES: "constrained_json_max_whitespace_cnt",
+        SPACES: "constrained_json_max_whitespace_cnt",
         "Model and weights": """
         decrypted_config_file decrypted_draft_config_file json_model_override_args kv_cache_dtype
         model_checksum model_config_parser model_impl model_loader_extra_config modelexpress_config
@@ -237,9 +243,9 @@ PASSED = _table(
         "Scheduling": """
         disable_chunked_prefix_cache disable_hybrid_swa_memory enable_mixed_chunk
         mamba_full_memory_ratio max_mamba_cache_size max_prefill_tokens max_queued_requests
-        min_free_slots_delay prefill_decode_interval prefill_max_requests retraction_policy
-        schedule_conservativeness schedule_policy scheduler_recv_interval swa_full_tokens_ratio
-        swa_prefix_tails
+        min_free_slots_delay prefill_decode_interval prefill_decode_interval_min_bs
+        prefill_max_requests retraction_policy schedule_conservativeness schedule_policy
+        scheduler_recv_interval swa_full_tokens_ratio swa_prefix_tails
         """,
         "Caches": """
         disable_radix_cache enable_flexkv enable_hierarchical_cache enable_hisparse
@@ -250,17 +256,17 @@ PASSED = _table(
         hicache_storage_prefetch_policy hicache_storage_prefetch_retry_max_attempts
         hicache_storage_prefetch_retry_poll_interval hicache_write_policy hisparse_config
         lmcache_config_file radix_cache_backend radix_eviction_policy radix_eviction_policy_config
-        unified_cache_external_linker_backend
+        unified_cache_external_linker_backend unified_cache_external_linker_config
         """,
         "Parallelism": """
         disable_attn_tp_gather dist_timeout enable_attn_tp_input_scattered enable_dense_mlp_attn_tp
         enable_dp_attention_local_control_broadcast enable_dp_lm_head enable_dynamic_chunking
         enable_layernorm_sp enable_p2p_check enable_prefill_delayer enable_shared_experts_attn_tp
-        enable_tp_lm_head_all_to_all
-        ep_size gated_launch_port moe_dense_tp_size moe_dp_size nccl_port pp_async_batch_depth
-        pp_max_micro_batch_size prefill_delayer_max_delay_ms prefill_delayer_max_delay_passes
-        prefill_delayer_queue_min_ratio prefill_delayer_token_usage_low_watermark
-        shared_experts_tp_size speculative_skip_dp_mlp_sync
+        enable_tp_lm_head_all_to_all ep_size gated_launch_port moe_dense_tp_size moe_dp_size
+        nccl_port pp_async_batch_depth pp_max_micro_batch_size prefill_delayer_max_delay_ms
+        prefill_delayer_max_delay_passes prefill_delayer_queue_min_ratio
+        prefill_delayer_token_usage_low_watermark shared_experts_tp_size
+        speculative_skip_dp_mlp_sync
         """,
         "Devices": """
         base_gpu_id gc_threshold gpu_id_step numa_node soft_watchdog_timeout watchdog_timeout
@@ -271,15 +277,15 @@ PASSED = _table(
         forward_pass_metrics_worker_id kv_canary kv_canary_real_data kv_canary_sweep_interval
         load_publish_endpoint load_snapshot_publish_interval msprobe_dump_config
         """,
-        _LOGS: "enable_request_time_stats_logging expert_balancedness_report_mode",
+        LOGS: "enable_request_time_stats_logging expert_balancedness_report_mode",
         "Attention and other kernels": """
         bf16_gemm_backend decode_attention_backend disable_flashinfer_autotune dsa_decode_backend
-        dsa_paged_mqa_logits_backend dsa_prefill_backend dsa_topk_backend dsv4_attn_backend
-        dsv4_prefill_backend enable_deepseek_v4_fp4_indexer enable_fused_qk_norm_rope
-        enable_lean_attention flashinfer_autotune_skip_ops flashinfer_mla_disable_ragged
-        fp4_gemm_runner_backend fp8_gemm_runner_backend prefill_attention_backend
-        prefill_kv_cache_dequant_dtype triton_attention_num_kv_splits
-        triton_attention_split_tile_size
+        dsa_paged_mqa_logits_backend dsa_prefill_backend dsa_topk_backend dsa_triton_union
+        dsv4_attn_backend dsv4_prefill_backend enable_deepseek_v4_fp4_indexer
+        enable_fused_qk_norm_rope enable_lean_attention enable_nvidia_megakernel
+        flashinfer_autotune_skip_ops flashinfer_mla_disable_ragged fp4_gemm_runner_backend
+        fp8_gemm_runner_backend prefill_attention_backend prefill_kv_cache_dequant_dtype
+        qsa_indexer_dtype triton_attention_num_kv_splits triton_attention_split_tile_size
         """,
         "State-space models": """
         enable_int8_mamba_checkpoint enable_linear_replayssm enable_linear_replayssm_spec
@@ -302,7 +308,7 @@ PASSED = _table(
         enable_symm_mem enable_torch_symm_mem enforce_disable_flashinfer_allreduce_fusion
         flashinfer_allreduce_fusion_backend pre_warm_nccl
         """,
-        _LORA: """
+        LORA: """
         enable_lora_overlap_loading experts_shared_outer_loras lora_drain_wait_threshold
         lora_eviction_policy lora_target_modules lora_use_virtual_experts
         max_loaded_loras max_lora_chunk_size max_lora_rank
@@ -311,15 +317,15 @@ PASSED = _table(
         deepep_config deepep_dispatcher_output_dtype deepep_mode deepep_v2_mode
         disable_flashinfer_cutlass_moe_fp4_allgather disable_shared_experts_fusion
         elastic_ep_backend enable_elastic_expert_backup enable_eplb enable_fused_moe_sum_all_reduce
-        enable_w4a4_mxfp4_megamoe enable_waterfill enforce_shared_experts_fusion
-        ep_dispatch_algorithm ep_num_redundant_experts eplb_algorithm
+        enable_megamoe_for_layernorm_sp enable_w4a4_mxfp4_megamoe enable_waterfill
+        enforce_shared_experts_fusion ep_dispatch_algorithm ep_num_redundant_experts eplb_algorithm
         eplb_min_rebalancing_utilization_threshold eplb_rebalance_layers_per_chunk
         eplb_rebalance_num_iterations flashinfer_a2a_dispatch_type flashinfer_mxfp4_moe_precision
         init_expert_location kt_cpuinfer kt_max_deferred_experts_per_token kt_method
         kt_num_gpu_experts kt_threadpool_count kt_weight_path moe_a2a_backend moe_runner_backend
         mooncake_ib_device
         """,
-        _RECORDS: "expert_distribution_recorder_buffer_size expert_distribution_recorder_mode",
+        RECORDS: "expert_distribution_recorder_buffer_size expert_distribution_recorder_mode",
         _DRAFTS: """
         enable_multi_layer_eagle speculative_accept_threshold_acc
         speculative_accept_threshold_single speculative_adaptive speculative_adaptive_config
@@ -331,27 +337,30 @@ PASSED = _table(
         speculative_draft_sink_size speculative_draft_window_size speculative_dsa_topk_backend
         speculative_dspark_align_verify_tokens_to_graph_tier speculative_dspark_block_size
         speculative_dspark_confidence_sts_path speculative_dspark_sps_table_path
-        speculative_eagle_topk speculative_moe_a2a_backend speculative_moe_runner_backend
+        speculative_eagle_topk speculative_enable_w4a4_mxfp4_megamoe
+        speculative_moe_a2a_backend speculative_moe_runner_backend
         speculative_ngram_capacity speculative_ngram_external_corpus_max_tokens
         speculative_ngram_external_corpus_path speculative_ngram_external_sam_budget
         speculative_ngram_match_type speculative_ngram_max_bfs_breadth
         speculative_ngram_max_trie_depth speculative_ngram_min_bfs_breadth
         speculative_num_draft_tokens speculative_num_steps speculative_token_map
-        speculative_use_rejection_sampling
+        speculative_use_block_verification speculative_use_rejection_sampling
         """,
         "Overlap of batches": """
         enable_single_batch_overlap enable_two_batch_overlap tbo_token_distribution_threshold
         """,
         "Weights in the host's memory": """
         cpu_offload_gb offload_group_size offload_mode offload_num_in_group offload_prefetch_step
-        ple_offload_backend ple_offload_dir ple_offload_embedding
+        enable_paged_experts paged_experts_num_resident ple_offload_backend ple_offload_dir
+        ple_offload_embedding
         """,
         "Hand-over": """
+        disaggregation_decode_allocation_policy
         disaggregation_decode_enable_offload_kvcache disaggregation_decode_extra_slots
         disaggregation_decode_polling_interval disaggregation_enable_kv_checksum language_model_only
         num_reserved_decode_tokens optimistic_prefill_attempts
         """,
-        _MOONCAKE: "disaggregation_decode_host_receive_threshold disaggregation_ib_device",
+        MOONCAKE: "disaggregation_decode_host_receive_threshold disaggregation_ib_device",
     }
 )
 """Arguments that reach SGLang unchanged and that we did not run, by subject."""
@@ -372,7 +381,11 @@ COMPANIONS: Mapping[tuple[str, ...], tuple[str, ...]] = {
         hicache_write_policy
         """
     ),
-    ("enable_unified_cache_external_linker",): _names("unified_cache_external_linker_backend"),
+    ("enable_unified_cache_external_linker",): _names(
+        "unified_cache_external_linker_backend unified_cache_external_linker_config"
+    ),
+    ("prefill_decode_interval",): _names("prefill_decode_interval_min_bs"),
+    ("enable_paged_experts",): _names("paged_experts_num_resident"),
     ("enable_flexkv",): _names("flexkv_config_file"),
     ("enable_hisparse",): _names("hisparse_config"),
     ("enable_lmcache",): _names("lmcache_config_file"),
@@ -417,72 +430,3 @@ NAMELESS = _names("enable_flexkv radix_cache_backend")
 by the key whose prompt it was. SGLang's own, HiCache's, LMCache's and the external linker's name it
 by both (`mem_cache/utils.py`); of a registered backend nobody can say.
 """
-
-
-def check(given: Mapping[str, Any]) -> None:
-    """Raises ConfigError naming each argument that may not be given, and why."""
-    objections = [why for name in sorted(given) if (why := _objection(name, given[name]))]
-    if objections:
-        raise ConfigError(f"engine option server_args must not hold {'; '.join(objections)}")
-
-
-def check_idle(given: Mapping[str, Any], *, adapters: bool, mooncake: bool) -> None:
-    """Raises ConfigError for what has no effect without something else that is not there: LoRA
-    adapters, a hand-over by Mooncake, or another argument.
-    """
-    if not adapters:
-        names = [*PASSED[_LORA], *WORKS[_LORA_ON_CPUS]]
-        _check_idle(given, names, "the setting lora_adapters is empty")
-    if not mooncake:
-        _check_idle(given, PASSED[_MOONCAKE], "the engine option transfer_backend is not mooncake")
-    if given.get("log_level") not in ("info", "debug"):
-        _check_idle(given, PASSED[_LOGS], "log_level, there too, is neither info nor debug")
-    reported = given.get("expert_balancedness_report_mode", "off") != "off"
-    if not (given.get("enable_eplb") or reported):
-        needed = "neither enable_eplb nor expert_balancedness_report_mode is there"
-        _check_idle(given, PASSED[_RECORDS], needed)
-    if given.get("grammar_backend") != "xgrammar" or given.get(ONE_LINE_JSON, True):
-        needed = f"it needs the grammar_backend xgrammar, and {ONE_LINE_JSON} false"
-        _check_idle(given, PASSED[_SPACES], needed)
-    for companions, lonely in COMPANIONS.items():
-        if not any(given.get(each) for each in companions):
-            _check_idle(given, lonely, f"it needs {' or '.join(companions)} beside it")
-
-
-def nameless(given: Mapping[str, Any]) -> str:
-    """The argument by which KV is known by its tokens alone; empty: none is given."""
-    return next((name for name in NAMELESS if given.get(name)), "")
-
-
-def check_adapters(given: Mapping[str, Any]) -> None:
-    """Raises ConfigError for what gives the KV of one LoRA adapter to another."""
-    if name := nameless(given):
-        raise ConfigError(
-            f"engine option server_args must not hold {name} beside the setting lora_adapters: it"
-            " knows KV by its tokens alone, so that KV of one adapter would be taken for another's"
-        )
-
-
-def _check_idle(given: Iterable[str], names: Iterable[str], why: str) -> None:
-    if idle := sorted({*given} & {*names}):
-        raise ConfigError(f"engine option server_args must not hold {', '.join(idle)}: {why}")
-
-
-def _objection(name: str, value: Any) -> str:
-    """Why `name` may not be given, or not so; empty: it may."""
-    if name in OWNED:
-        return f"{name}: it is set by {OWNED[name]}"
-    if name in _REASONS:
-        return f"{name}: {_REASONS[name]}"
-    if isinstance(value, str) and (name, value.lower()) in _VALUES:
-        return f"{name} {value}: {_VALUES[name, value.lower()]}"
-    return "" if name in _GIVEN else f"{name}: SGLang {VERSION} has no such argument"
-
-
-_REASONS = {name: reason for reason, names in REFUSED.items() for name in names}
-_VALUES = {
-    (name, value.lower()): reason
-    for reason, values in REFUSED_VALUES.items()
-    for name, value in values
-}
-_GIVEN = {name for table in (WORKS, PASSED) for names in table.values() for name in names}

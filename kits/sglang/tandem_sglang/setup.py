@@ -14,6 +14,7 @@ from tandem.errors import ConfigError
 from tandem.free_ports import FreePorts
 from tandem.logits.model import Model
 from tandem_sglang import (
+    argument_rules,
     arguments,
     describe,
     kept,
@@ -21,7 +22,6 @@ from tandem_sglang import (
     parallel,
     processors,
     requests,
-    server_arguments,
     warm_up,
 )
 from tandem_sglang import options as engine_options
@@ -44,7 +44,7 @@ class Setup:
         self._role = role
         self._settings = settings
         self._options = engine_options.parse(settings.options)
-        server_arguments.check_idle(
+        argument_rules.check_idle(
             self._options.extra,
             adapters=bool(settings.lora_adapters),
             mooncake=self._options.transfer_backend == mooncake.NAME,
@@ -102,7 +102,7 @@ class Setup:
         """
         if not self._settings.lora_adapters:
             return
-        server_arguments.check_adapters(self._options.extra)
+        argument_rules.check_adapters(self._options.extra)
         if self.parallel.data == 1:
             return
         if self._device == "cpu":

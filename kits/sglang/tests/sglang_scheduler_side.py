@@ -6,9 +6,11 @@ from __future__ import annotations
 import gc
 import json
 import math
+import multiprocessing
 import os
 import struct
 import sys
+import threading
 from array import array
 from collections.abc import Callable
 from tempfile import TemporaryDirectory
@@ -55,6 +57,7 @@ from tandem.logits.spec import LogitsProcessorEntry
 from tandem.v1 import common_pb2
 from tandem_sglang import (
     arguments,
+    controller,
     cpu,
     decode_cache,
     delayed_sampling,
@@ -603,6 +606,28 @@ def scored_at_once() -> Any:
     return made.logprobs_chunk_size if made.enable_logprobs_chunk else "all"
 
 
+def schedulers_that_the_worker_started_are_seen_to_end() -> list[bool]:
+    """Whether the controller serves while its scheduler is there, and after: since 0.5.22 the
+    worker starts them, and the controller has the end of a pipe of each.
+    """
+    reader, writer = multiprocessing.Pipe()
+    inbox = zmq.Context.instance().socket(zmq.PULL)
+    served = SimpleNamespace(
+        recv_from_tokenizer=inbox,
+        scheduler_procs=[],
+        prelaunched_schedulers={(0, 0): (1, reader)},
+        soft_watchdog=SimpleNamespace(feed=lambda: None),
+    )
+    serving = threading.Thread(target=controller._serve, args=(served, ()), daemon=True)
+    serving.start()
+    serving.join(0.2)
+    before = serving.is_alive()
+    writer.close()
+    serving.join(10)
+    inbox.close(linger=0)
+    return [before, serving.is_alive()]
+
+
 def missing_plugin() -> Any:
     try:
         cpu.verify()
@@ -641,6 +666,7 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     messages_of_decode_engines,
     messages_of_decode_engines_by_mooncake,
     messages_of_prefill_engines,
+    schedulers_that_the_worker_started_are_seen_to_end,
     missing_plugin,
     shares_are_counted_as_often_as_ranks_write_them,
     hand_overs_have_less_time_once_kv_has_moved,

@@ -17,7 +17,7 @@ from tandem.engine.lora import LoraAdapter
 from tandem.errors import ConfigError, StartError
 from tandem.logits.registry import Registry
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, unpacked
-from tandem_sglang import arguments, cache_events, options, server_arguments, warm_up
+from tandem_sglang import argument_rules, arguments, cache_events, options, warm_up
 from tandem_sglang.cache_events import CacheEvents
 from tandem_sglang.engine import SglangEngine
 from tandem_sglang.ports import Ports
@@ -155,7 +155,7 @@ def test_what_is_about_adapters_is_refused_where_there_are_none(model_path: Path
     assert engine(TWO)
     with pytest.raises(ConfigError, match="lora_backend, max_lora_rank: the setting lora_adapters"):
         engine(())
-    server_arguments.check_idle({"watchdog_timeout": 9}, adapters=False, mooncake=False)
+    argument_rules.check_idle({"watchdog_timeout": 9}, adapters=False, mooncake=False)
 
 
 # --- the prefix cache ----------------------------------------------------------------------------

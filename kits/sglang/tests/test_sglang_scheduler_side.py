@@ -364,3 +364,10 @@ def test_a_hand_over_has_come_when_all_ranks_have_written_all(seen: dict[str, An
 
 def test_a_missing_cpu_plugin_is_reported_with_its_mend(seen: dict[str, Any]) -> None:
     assert "pip install ./kits/sglang-cpu" in seen["missing_plugin"]
+
+
+@pytest.mark.promise("S5-681")
+def test_a_controller_serves_until_the_schedulers_that_the_worker_started_are_gone(
+    seen: dict[str, Any],
+) -> None:
+    assert seen["schedulers_that_the_worker_started_are_seen_to_end"] == [True, False]
