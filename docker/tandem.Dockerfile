@@ -26,7 +26,7 @@ RUN --mount=type=secret,id=pip,target=/etc/pip.conf \
     && python -m pip --python /opt/venv/bin/python install --no-deps --no-compile --only-binary :all: --require-hashes \
         --requirement docker/requirements-tandem.txt
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE NOTICE ./
 COPY frontend frontend
 COPY router router
 COPY prefill_worker prefill_worker

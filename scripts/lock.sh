@@ -28,6 +28,8 @@ main() {
     for_image sglang --python-version 3.12 --extra tracing --override scripts/requirements/overrides-image.txt \
         pyproject.toml - <<<dill
     for_image build --python-version 3.11 - <<<hatchling
+    # What names the parts of a release: .github/workflows/release.yml.
+    compile --generate-hashes --python-version 3.11 --output-file scripts/requirements/sbom.txt - <<<cyclonedx-bom
 }
 
 # RELEASE FILE ...: what FILE has already stays as far as it can. SGLang's release is an override, because
