@@ -43,6 +43,7 @@ NAMES: Final = frozenset(
         "form_memory_mb",
         "form_processes",
         "form_timeout_seconds",
+        "gateway_metrics",
         "grpc_max_connection_age_seconds",
         "grpc_max_connection_idle_seconds",
         "grpc_max_connections",

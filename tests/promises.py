@@ -1623,6 +1623,12 @@ PROMISES: tuple[Promise, ...] = (
         "Given `tandem --help`, then all commands are listed and none is imported.",
         ours=True,
     ),
+    Promise(
+        "S5-668",
+        "Given a worker that is told so, then its waiting and running requests and the share of "
+        "its KV cache have the names of vLLM or SGLang too.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",

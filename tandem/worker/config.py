@@ -59,6 +59,11 @@ class WorkerConfig:
         "Address of /metrics, /live and /ready, plain HTTP; empty: 127.0.0.1:7101 for prefill,"
         " 127.0.0.1:7201 for decode, 127.0.0.1:7301 for an aggregated worker.",
     )
+    gateway_metrics: Literal["", "vllm", "sglang"] = setting(
+        "",
+        "Also give the worker's load under the names of vLLM or SGLang, for gateways, scalers and"
+        " dashboards that read these; empty: under Tandem's alone. See docs/monitoring.md.",
+    )
     advertise_host: str = setting(
         "",
         "This machine's name or address as the other workers reach it, for the KV hand-over; empty:"

@@ -38,6 +38,7 @@ from tandem.worker.drain import drain
 from tandem.worker.endpoint import Endpoint, Shared
 from tandem.worker.follower import Follower
 from tandem.worker.forms import FormedEngine
+from tandem.worker.gateway_metrics import GatewayCollector
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
 from tandem.worker.metrics import WorkerCollector
@@ -455,6 +456,13 @@ class Worker:
             load=from_loop(loop, self._shell.load),
             figures=from_loop(loop, self._engine.figures),
         )
+        if dialect := self._config.gateway_metrics:
+            yield GatewayCollector(
+                dialect,
+                fingerprint=self._description.fingerprint,
+                adapters=len(self._config.lora_adapters),
+                load=from_loop(loop, self._shell.load),
+            )
 
 
 async def _until(drained: Callable[[], Awaitable[Any]]) -> None:
