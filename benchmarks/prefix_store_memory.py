@@ -54,8 +54,8 @@ class Sessions:
         while tokens > 0:
             size = min(tokens, draw.randint(*SEGMENT_TOKENS))
             begin = draw.randrange(len(_BYTES) // 2)
-            ids, blocks = 4 * size, size // 64 * 8
-            sent.append(Segment(bytes(_BYTES[begin:][:ids]), bytes(_BYTES[begin:][:blocks])))
+            sizes = 4 * size, size // 64 * 8, size // 1024 * 16  # token ids, blocks, chunks
+            sent.append(Segment(*(bytes(_BYTES[begin:][:each]) for each in sizes)))
             tokens -= size
         read = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=list[Segment])
         self._lengths[session] += len(read)

@@ -1560,6 +1560,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-710",
+        "Given a prompt that begins as an earlier one of its tenant, then its frontend has the "
+        "names by which its beginning travels from the store, as they are for the whole prompt.",
+        ours=True,
+    ),
+    Promise(
         "S5-665",
         "Given random conversations with changed turns, tools, thoughts and halves of special "
         "tokens, then each prompt has the same tokens and blocks with the store of earlier prompts "

@@ -147,7 +147,9 @@ class Dispatcher:
         else:
             stream = self._choice.of(streams, state.submission, len(firsts) * state.n)
             seconds = max(0.0, state.deadline - self._clock())
-            stream.submit([state.to_submit(first, seconds=seconds) for first in firsts])
+            submits = [state.to_submit(first, seconds=seconds) for first in firsts]
+            prompts = state.submission.prompts
+            stream.submit(submits, [prompts[state.firsts.index(each)].chunks for each in firsts])
             state.dispatch.submitted_at = self._clock()
 
     def submit_again(

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice, repeat
+from typing import NamedTuple
 
 from tandem.byte_budget import ByteBudget
 from tandem.message_limits import fill_message
 from tandem.upstream.router_view import RouterView
 from tandem.v1 import router_pb2
 from tandem.wire.outbox import Outbox
-from tandem.wire.prompt_chunks import SentChunks
+from tandem.wire.prompt_chunks import SentChunks, unpacked
 from tandem.wire.silence import Silence
 
 _MESSAGE_BYTES = 1024 * 1024
@@ -22,6 +23,16 @@ _MESSAGE_BYTES = 1024 * 1024
 _MOST_ITEMS = 256
 """Submits, or cancels, in one message."""
 _UNSEEN = RouterView()
+
+
+class _Unsent(NamedTuple):
+    """A submit that has not left."""
+
+    submit: router_pb2.Submit
+    chunks: bytes
+    """The joined names of its prompt's chunks; empty: they are not known."""
+    since: float
+    """Since when it waits."""
 
 
 class RouterStream:
@@ -45,8 +56,7 @@ class RouterStream:
         """Watches whether the router says anything; None: the router promised no heartbeats."""
         self.over = asyncio.Event()
         """Set when the stream takes nothing new: the router drains, or the stream has ended."""
-        self._submits: dict[int, tuple[router_pb2.Submit, float]] = {}
-        """Submits that have not left, and since when each waits."""
+        self._submits: dict[int, _Unsent] = {}
         self._clock = clock
         self._unsent = budget.allotment()
         self.chunks = SentChunks()
@@ -65,13 +75,17 @@ class RouterStream:
         """What its router said last of a model."""
         return self.views.get(model, _UNSEEN)
 
-    def submit(self, submits: Sequence[router_pb2.Submit]) -> None:
-        """Send without waiting. Raises QueueFullError, and sends nothing, while too much waits."""
+    def submit(
+        self, submits: Sequence[router_pb2.Submit], chunks: Iterable[bytes] = repeat(b"")
+    ) -> None:
+        """Send without waiting. `chunks`: the joined names of each prompt's chunks, or nothing
+        where they are not known. Raises QueueFullError, and sends nothing, while too much waits.
+        """
         self._unsent.admit(sum(len(submit.task) for submit in submits))
         now = self._clock()
-        for submit in submits:
+        for submit, names in zip(submits, chunks, strict=False):
             self.open.add(submit.first_sequence)
-            self._submits[submit.first_sequence] = submit, now
+            self._submits[submit.first_sequence] = _Unsent(submit, names, now)
         self.outbox.notify()
 
     def release(self, first_sequences: Sequence[int], *, cancel: bool) -> None:
@@ -83,7 +97,7 @@ class RouterStream:
                 continue
             self.open.remove(first)
             if waiting := self._submits.pop(first, None):
-                self._unsent.give_back(len(waiting[0].task))
+                self._unsent.give_back(len(waiting.submit.task))
             elif cancel:
                 self._cancels.append(first)
                 self.outbox.notify()
@@ -125,23 +139,24 @@ class RouterStream:
             on_empty, self._on_empty = self._on_empty, None
             on_empty()
 
-    def _timed(self, first_sequence: int) -> router_pb2.Submit:
-        """Take a submit off what waits, and its wait off the submit's time."""
-        submit, since = self._submits.pop(first_sequence)
+    def _leave(self, first_sequence: int) -> router_pb2.Submit:
+        """Take a submit off what waits, its wait off the submit's time, and off its prompt what the
+        router keeps.
+        """
+        submit, chunks, since = self._submits.pop(first_sequence)
         waited_ms = round((self._clock() - since) * 1000)
         submit.timeout_ms = max(1, submit.timeout_ms - waited_ms)
+        submit.known_prompt, submit.task = self.chunks.shorten(submit.task, unpacked(chunks))
         return submit
 
     def _take(self) -> router_pb2.FrontendMessage | None:
         cancels, self._cancels = self._cancels[:_MOST_ITEMS], self._cancels[_MOST_ITEMS:]
-        sizes = (len(submit.task) for submit, _ in self._submits.values())
+        sizes = (len(waiting.submit.task) for waiting in self._submits.values())
         count, size = fill_message(sizes, _MESSAGE_BYTES, _MOST_ITEMS)
-        submits = [self._timed(first) for first in list(islice(self._submits, count))]
+        submits = [self._leave(first) for first in list(islice(self._submits, count))]
         self._unsent.give_back(size)
         if self._submits or self._cancels:
             self.outbox.notify()
-        for submit in submits:
-            submit.known_prompt, submit.task = self.chunks.shorten(submit.task)
         complaints, self._complaints = self._complaints, {}
         if not submits and not cancels and not complaints:
             return None

@@ -17,7 +17,7 @@ from tandem.little_endian import TOKEN_ID_BYTES, to_bytes
 from tandem.logits.spec import PARAM
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.v1 import common_pb2, router_pb2
-from tandem.wire import frames
+from tandem.wire import frames, prompt_chunks
 
 _TOKEN_IDS: Final = frames.head(common_pb2.Task, "prompt_token_ids")
 _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
@@ -38,6 +38,8 @@ class Prompt(Struct, kw_only=True):
 
     blocks: bytes = b""
     """What stands for its blocks: see tandem/prefix_blocks.py."""
+    chunks: bytes = b""
+    """The names of its chunks, joined: see tandem/wire/prompt_chunks.py."""
 
     @staticmethod
     def of(
@@ -50,33 +52,40 @@ class Prompt(Struct, kw_only=True):
         shows_ids: bool = False,
     ) -> Prompt:
         """A prompt of these tokens, which caches know by that salt and adapter."""
+        packed, key = to_bytes(array("I", token_ids)), prompt_chunks.key_of(cache_salt)
         return Prompt.of_packed(
-            to_bytes(array("I", token_ids)),
+            [packed],
             max_tokens=max_tokens,
             echo=echo,
             shown_ids=msgspec.json.encode(list(token_ids)) if shows_ids else b"",
             blocks=prefix_blocks.packed(token_ids, cache_salt, lora_adapter),
+            chunks=b"".join(prompt_chunks.names_of(memoryview(packed), key)),
         )
 
     @staticmethod
     def of_packed(
-        token_ids: bytes,
+        token_ids: Sequence[bytes],
         *,
         blocks: bytes,
+        chunks: bytes,
         max_tokens: int,
         echo: str | None = None,
         shown_ids: bytes = b"",
     ) -> Prompt:
-        """A prompt whose token ids, four bytes each, and numbers of blocks are packed already."""
+        """A prompt whose token ids, four bytes each and in parts, numbers of blocks and names of
+        chunks are packed already.
+        """
         sampling = common_pb2.Task(sampling=common_pb2.SamplingParams(max_tokens=max_tokens))
-        ids = _TOKEN_IDS + frames.write_varint(len(token_ids)) + token_ids
+        size = sum(map(len, token_ids))
+        head = _TOKEN_IDS + frames.write_varint(size)
         return Prompt(
-            tokens=len(token_ids) // TOKEN_ID_BYTES,
+            tokens=size // TOKEN_ID_BYTES,
             max_tokens=max_tokens,
-            task=ids + sampling.SerializeToString(),
+            task=b"".join((head, *token_ids, sampling.SerializeToString())),
             echo=echo,
             shown_ids=shown_ids,
             blocks=blocks,
+            chunks=chunks,
         )
 
 
@@ -127,7 +136,7 @@ class Submission(Struct, frozen=True, kw_only=True):
     @property
     def held_bytes(self) -> int:
         """Bytes that the prompts take while the request is open."""
-        prompts = sum(len(prompt.task) + len(prompt.blocks) for prompt in self.prompts)
+        prompts = sum(len(p.task) + len(p.blocks) + len(p.chunks) for p in self.prompts)
         return prompts + self.shown_again
 
     @property

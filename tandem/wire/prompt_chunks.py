@@ -38,7 +38,7 @@ CHUNKS_HELP: Final = (
 )
 STREAM_BYTES: Final = 64 * 2**20
 """The most that is kept for one stream: 16 million tokens, more than the KV caches behind it."""
-_NAME_BYTES: Final = 16
+NAME_BYTES: Final = 16
 _PROMPT: Final = common_pb2.Task.PROMPT_TOKEN_IDS_FIELD_NUMBER
 _SALT: Final = common_pb2.Task.CACHE_SALT_FIELD_NUMBER
 _TOKEN_IDS: Final = head(common_pb2.Task, "prompt_token_ids")
@@ -255,11 +255,23 @@ def names_of(token_ids: memoryview, key: bytes = b"", before: bytes = b"") -> Na
     """
     size, names = chunk_bytes(), []
     for start in range(0, len(token_ids) - size + 1, size):
-        digest = blake2b(before, digest_size=_NAME_BYTES, key=key)
+        digest = blake2b(before, digest_size=NAME_BYTES, key=key)
         digest.update(token_ids[start : start + size])
         before = digest.digest()
         names.append(before)
     return tuple(names)
+
+
+def key_of(cache_salt: str | bytes) -> bytes:
+    """What the names of a prompt's chunks are hashed with, by the salt that caches know it by."""
+    if isinstance(cache_salt, str):
+        cache_salt = cache_salt.encode(errors="surrogatepass")
+    return blake2b(cache_salt).digest() if cache_salt else b""
+
+
+def unpacked(names: bytes) -> Names:
+    """The names that were joined."""
+    return tuple([names[at : at + NAME_BYTES] for at in range(0, len(names), NAME_BYTES)])
 
 
 def _prompt(task: bytes) -> _Place | None:
@@ -276,7 +288,7 @@ def _prompt(task: bytes) -> _Place | None:
         return None
     if not start or not task[:start].endswith(_head(end - start)):
         return None
-    return _Place(start, end, blake2b(salt).digest() if salt else b"")
+    return _Place(start, end, key_of(salt))
 
 
 def _head(size: int) -> bytes:

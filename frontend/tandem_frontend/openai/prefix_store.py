@@ -25,7 +25,7 @@ from tandem_frontend.openai.prefixes import Known, ReadText, Segment
 log = logging.getLogger(__name__)
 
 SEGMENT_BYTES: Final = 400
-"""Memory of a segment beside its token ids and blocks, with its name."""
+"""Memory of a segment beside its token ids, blocks and chunks, with its name."""
 MOST_TENANTS: Final = 1024
 CHECK_EVERY: Final = 256
 _AT_ONCE: Final = 16
@@ -148,8 +148,9 @@ class Lookup:
         if not differs:
             self._store.keep(self._tenant, found.names, segments[:-1])
         return Prompt.of_packed(
-            b"".join([segment.token_ids for segment in segments]),
+            [segment.token_ids for segment in segments],
             blocks=b"".join([segment.blocks for segment in segments])[: MAX_BLOCKS * NUMBER_BYTES],
+            chunks=b"".join([segment.chunks for segment in segments]),
             max_tokens=prompt.max_tokens,
             echo=prompt.echo,
         )
@@ -192,4 +193,4 @@ class _Kept:
 
 
 def _size(segment: Segment) -> int:
-    return SEGMENT_BYTES + len(segment.token_ids) + len(segment.blocks)
+    return SEGMENT_BYTES + len(segment.token_ids) + len(segment.blocks) + len(segment.chunks)

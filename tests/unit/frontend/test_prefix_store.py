@@ -16,6 +16,8 @@ from tandem import prefix_blocks
 from tandem.little_endian import to_bytes
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
+from tandem.wire import prompt_chunks
+from tandem.wire.prompt_chunks import NAME_BYTES
 from tandem_frontend.metrics import PrefixMetrics
 from tandem_frontend.openai import prefix_store, prefixes
 from tandem_frontend.openai.asked import Asked
@@ -39,7 +41,7 @@ class Store(PrefixStore):
 
 
 def segment(token_id: int = 0) -> Segment:
-    return Segment(to_bytes(array("I", [token_id] * 100)), b"")
+    return Segment(to_bytes(array("I", [token_id] * 100)), b"", b"")
 
 
 def names(conversation: str, count: int) -> list[bytes]:
@@ -126,7 +128,7 @@ def text(draw: random.Random, messages: int, words: int = 400) -> str:
     )
 
 
-@pytest.mark.promise("S5-646")
+@pytest.mark.promise("S5-646", "S5-710")
 def test_prompts_are_the_same_with_the_store_and_without(tokenizer: Tokenizer) -> None:
     draw = random.Random(3)
     reading = Reading(tokenizer, Store(60))
@@ -144,6 +146,25 @@ def test_prompts_are_the_same_with_the_store_and_without(tokenizer: Tokenizer) -
         assert reading.read(prompt, tenant, salt, adapter) == whole
         if len(prompt) > 30_000:
             earlier = [text(draw, 1)]
+
+
+@pytest.mark.promise("S5-710")
+def test_the_chunks_of_what_is_known_are_not_named_again(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = []
+
+    def names_of(token_ids: memoryview, *before: bytes) -> prompt_chunks.Names:
+        found = prompt_chunks.names_of(token_ids, *before)
+        named.extend(found)
+        return found
+
+    reading, first = Reading(tokenizer, Store()), text(random.Random(5), 20)
+    known = len(reading.read(first).chunks)
+    monkeypatch.setattr(prefixes, "names_of", names_of)
+    prompt = reading.read(first + text(random.Random(6), 8))
+    assert 0 < len(named) < known // NAME_BYTES
+    assert prompt.chunks.endswith(b"".join(named))
 
 
 @pytest.mark.promise("S5-646")
@@ -330,7 +351,7 @@ def test_10_000_sessions_take_no_more_memory_than_the_store_may() -> None:
         for session in range(10_000):
             tenant = str(session % 50)
             ids = [b"\1" * 4 * draw.randint(1, 200) for _ in range(segments)]
-            prompt = [Segment(bytes(each), b"\2" * (len(each) // 32)) for each in ids]
+            prompt = [Segment(bytes(e), b"\2" * (len(e) // 32), b"\3" * 16) for e in ids]
             store.keep(tenant, names(f"c{session}-", segments), prompt)
             if session % 500 == 499:
                 del ids, prompt

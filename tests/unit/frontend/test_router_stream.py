@@ -7,7 +7,10 @@ import pytest
 from tandem.byte_budget import ByteBudget
 from tandem.errors import QueueFullError
 from tandem.upstream.router_stream import RouterStream
-from tandem.v1 import router_pb2
+from tandem.upstream.submission import Prompt
+from tandem.v1 import common_pb2, router_pb2
+from tandem.wire import prompt_chunks
+from tandem.wire.prompt_chunks import SentChunks
 
 
 def submit(first: int, size: int = 0) -> router_pb2.Submit:
@@ -54,6 +57,29 @@ async def test_what_waits_to_leave_has_so_much_less_time_at_its_router() -> None
     # None at all would be no deadline: what is overdue has a moment, and its router ends it.
     assert [each.timeout_ms for each in sent.submit] == [6_000, 8_500, 1]
     await messages.aclose()
+
+
+@pytest.mark.promise("S5-710")
+async def test_a_prompt_with_names_leaves_as_without_and_they_are_not_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prompts = [Prompt.of(range(n), max_tokens=1, cache_salt="s") for n in (3000, 5000, 5000)]
+    common = common_pb2.Task(cache_salt="s").SerializeToString()
+    sent = []
+    for named in (False, True):
+        stream = RouterStream(ByteBudget())
+        stream.chunks = SentChunks(100)
+        messages = stream.outbox.messages()
+        if named:
+            monkeypatch.setattr(prompt_chunks, "names_of", None)
+        for number, prompt in enumerate(prompts):
+            whole = router_pb2.Submit(first_sequence=number, task=common + prompt.task)
+            stream.submit([whole], [prompt.chunks] if named else [b""])
+            sent += (await anext(messages)).submit
+        await messages.aclose()
+    assert sent[:3] == sent[3:]
+    known = [each.known_prompt for each in sent[:3]]
+    assert known == [b"", *(prompts[place].chunks[-16:] for place in (0, 1))]
 
 
 async def test_large_prompts_leave_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
