@@ -32,7 +32,6 @@ import machine
 import torch
 from processor_kinds import KINDS, TOKENIZER, Request, request
 from sglang.srt.layers.sampler import apply_custom_logit_processor
-from sglang.srt.managers.tp_worker import TpModelWorker
 
 from tandem.logits import Model, TokenHistory, state
 from tandem.logits.registry import Registry
@@ -162,19 +161,14 @@ def microseconds(
 
 def inactive() -> float:
     """Seconds that Tandem adds to a step whose batch has no processor: the question whether one
-    reads tokens, round SGLang's forward pass, and whether there is any state to forget.
+    reads tokens, and whether there is any state to forget.
     """
     batch = SimpleNamespace(
         sampling_info=SimpleNamespace(has_custom_logit_processor=False), reqs=[None] * BATCH
     )
 
-    def forward(_worker: object, _batch: object) -> None: ...
-
-    TpModelWorker.forward_batch_generation = forward
-    bare = _per_call(lambda: TpModelWorker.forward_batch_generation(None, batch))
-    delayed_sampling.delay_where_history_is_read()
-    wrapped = _per_call(lambda: TpModelWorker.forward_batch_generation(None, batch))
-    return wrapped - bare + _per_call(state.alive)
+    delayed = delayed_sampling.DelayedSampling()
+    return _per_call(lambda: delayed.decide(batch)) + _per_call(state.alive)
 
 
 def _per_call(function: Callable[[], object], count: int = 200_000) -> float:

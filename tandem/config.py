@@ -15,6 +15,7 @@ from it. This module is the only reader of os.environ.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import re
@@ -246,6 +247,23 @@ def export(variables: Mapping[str, str], *, inherited: str = "") -> None:
         if inherited and re.fullmatch(inherited, os.environ.get(name, "")):
             os.environ[name] = value
         os.environ.setdefault(name, value)
+
+
+@contextlib.contextmanager
+def exported(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables that a library reads from the environment, until this ends: then they are as
+    they were.
+    """
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _check_variables(model: type[Any], environ: Mapping[str, str]) -> None:

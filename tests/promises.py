@@ -950,6 +950,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-683",
+        "Given an engine started by default, then eight names of SGLang's modules and classes mean "
+        "something else, counted by running; each option that needs more is listed with its own.",
+        ours=True,
+    ),
+    Promise(
         "S5-449",
         "Given speculative decoding, whose verification leaves min_p out, then a request with "
         "min_p is refused by name.",

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import logits_probe
 from grammar_forms import AT
-from sglang.srt.constrained.llguidance_backend import GuidanceBackend, GuidanceGrammar
+from sglang.srt.constrained.llguidance_backend import GuidanceGrammar
 
-from tandem_sglang import grammars
+from tandem_sglang.guidance import BoundedBackend
 
 _TITLE = re.compile(r"fault (\w+) (\w+) (-?\d+)")
 _TAKEN = "_taken_in_test"
@@ -95,13 +96,11 @@ def _dispatch(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _install() -> None:
     """Beneath what watches grammars."""
-    fill, accept = (
-        getattr(GuidanceGrammar, name).__wrapped__ for name in ("fill_vocab_mask", "accept_token")
-    )
-    GuidanceGrammar.fill_vocab_mask = grammars.watched_fill(_fill(fill))
-    GuidanceGrammar.accept_token = grammars.watched_accept(_accept(accept))
-    GuidanceBackend.dispatch_json = _dispatch(GuidanceBackend.dispatch_json)
+    GuidanceGrammar.fill_vocab_mask = _fill(GuidanceGrammar.fill_vocab_mask)
+    GuidanceGrammar.accept_token = _accept(GuidanceGrammar.accept_token)
+    BoundedBackend.dispatch_json = _dispatch(BoundedBackend.dispatch_json)
 
 
-if hasattr(GuidanceGrammar.fill_vocab_mask, "__wrapped__"):  # in a scheduler
+_upstream = sys.modules.get("sglang.srt.managers.scheduler")
+if _upstream is not None and _upstream.Scheduler.__module__.startswith("tandem_sglang"):
     _install()

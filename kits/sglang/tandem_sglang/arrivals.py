@@ -9,29 +9,22 @@ prefill keeps the sequence, and a core busy, until decode asks about another one
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
-
-from sglang.srt.disaggregation.nixl.conn import NixlKVManager
 
 _WRITTEN = "_tandem_written"
 
 
-def await_all_ranks() -> None:
-    """Call it before the scheduler starts. Until 0.5.23 is the oldest: there each rank of prefill
-    says itself when it has written all.
+class AwaitsAllRanks:
+    """For SGLang's NixlKVManager. Until 0.5.23 is the oldest, which asks nobody to handle
+    notifications: there each rank of prefill says itself when it has written all.
     """
-    original = getattr(NixlKVManager, "_handle_aux_notification", None)
-    if original is None:
-        return
 
-    @functools.wraps(original)
-    def handle(self: Any, room: int, components: Sequence[str]) -> None:
-        original(self, room, components)
+    transfer_statuses: Any
+
+    def _handle_aux_notification(self, room: int, components: Sequence[str]) -> None:
+        super()._handle_aux_notification(room, components)  # type: ignore[misc]
         status = self.transfer_statuses[room]
         written = getattr(status, _WRITTEN, 0) + 1
         setattr(status, _WRITTEN, written)
         status.received_aux = written >= status.num_pp_ranks_expected
-
-    NixlKVManager._handle_aux_notification = handle

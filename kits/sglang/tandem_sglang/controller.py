@@ -18,10 +18,20 @@ from sglang.srt.managers.data_parallel_controller import (
 from sglang.srt.managers.io_struct import sock_recv
 
 from tandem_sglang import last_words
+from tandem_sglang.additions import Additions
 from tandem_sglang.token_sockets import TokenAddresses, connect
 
 _FEED_MILLISECONDS = 1000
 """SGLang's own watchdog of this loop wants to hear of it, where an operator has switched it on."""
+
+
+def put_in_place(engine: Any, additions: Additions) -> None:
+    """Have SGLang's module `engine` start this process in place of its own. Call it before an
+    engine starts.
+    """
+    engine.run_data_parallel_controller_process = functools.partial(
+        run, additions.further, additions.errors
+    )
 
 
 def run(

@@ -4,10 +4,7 @@ cache has the beginning of it.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
-
-from sglang.srt.disaggregation.decode import DecodePreallocQueue, DecodeTransferQueue
 
 _PAGES = "_tandem_pages"
 
@@ -18,24 +15,23 @@ def pages_of(req: Any) -> int:
     return pages
 
 
-def observe() -> None:
-    """Count those pages. And keep what prefill said it had cached of a prompt: SGLang would count
-    what decode has besides, which prefill computed all the same.
+def observe(preallocating: Any, transferring: Any) -> None:
+    """Count those pages, in SGLang's DecodePreallocQueue. And keep what prefill said it had cached
+    of a prompt, in its DecodeTransferQueue: SGLang would count what decode has besides, which
+    prefill computed all the same.
     """
-    choose = DecodePreallocQueue._transfer_page_indices
-    commit = DecodeTransferQueue._commit_transfer_to_req
+    choose = preallocating._transfer_page_indices
+    commit = transferring._commit_transfer_to_req
 
-    @functools.wraps(choose)
-    def counted(self: Any, decode_req: Any, *args: Any) -> Any:
-        pages = choose(self, decode_req, *args)
+    def counted(decode_req: Any, *args: Any) -> Any:
+        pages = choose(decode_req, *args)
         setattr(decode_req.req, _PAGES, len(pages))
         return pages
 
-    @functools.wraps(commit)
-    def committed(self: Any, decode_req: Any) -> None:
-        commit(self, decode_req)
+    def committed(decode_req: Any) -> None:
+        commit(decode_req)
         req = decode_req.req
         req.already_computed = len(req.origin_input_ids)  # nothing beyond is added
 
-    DecodePreallocQueue._transfer_page_indices = counted
-    DecodeTransferQueue._commit_transfer_to_req = committed
+    preallocating._transfer_page_indices = counted
+    transferring._commit_transfer_to_req = committed

@@ -9,29 +9,26 @@ batch by batch, so a batch without such a processor is run as ever.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from sglang.srt.environ import envs
-from sglang.srt.managers.tp_worker import TpModelWorker
 
 from tandem_sglang.requests import HISTORY_KEY
 
 
-def delay_where_history_is_read() -> None:
-    """Let sampling wait in this process. If SGLANG_ENABLE_DELAY_SAMPLE is on, it stays on."""
-    always = bool(envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
-    original = TpModelWorker.forward_batch_generation
-    now = always
+class DelayedSampling:
+    """SGLang's switch of it, which its worker reads with each batch."""
 
-    @functools.wraps(original)
-    def forward(self: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal now
-        now = always or reads_history(batch)
-        return original(self, batch, *args, **kwargs)
+    def __init__(self) -> None:
+        """If SGLANG_ENABLE_DELAY_SAMPLE is on, it stays on."""
+        self._always = self._now = bool(envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
 
-    envs.SGLANG_ENABLE_DELAY_SAMPLE.get = lambda: now
-    TpModelWorker.forward_batch_generation = forward
+    def decide(self, batch: Any) -> None:
+        """Whether the sampling of this batch, which runs next, waits."""
+        wanted = self._always or reads_history(batch)
+        if wanted != self._now:
+            envs.SGLANG_ENABLE_DELAY_SAMPLE.set(wanted)
+            self._now = wanted
 
 
 def reads_history(batch: Any) -> bool:

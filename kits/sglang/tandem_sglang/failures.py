@@ -1,21 +1,17 @@
 """Runs in SGLang's scheduler process: ends requests that a step has failed for, where the tokens of
 that step are taken in, and nothing of it is shown.
 
-Which ones failed is read with the step's tokens, after the same copy, and never before: a host that
+Which ones failed is read once the step's tokens have been copied, and never before: a host that
 asks a GPU earlier waits for the whole step, and overlap scheduling is lost.
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
-from sglang.srt.managers.scheduler import Scheduler
-from sglang.srt.managers.utils import GenerationBatchResult
-from sglang.srt.utils.common import async_d2h
 
 from tandem.errors import TandemError
 from tandem_sglang.chunks import ERROR_TYPES
@@ -31,7 +27,7 @@ class Noted:
     """What a step may have failed for."""
 
     codes: Any
-    """A tensor, beside the step's logits or on its way to the host."""
+    """A tensor, beside the step's logits."""
     tell: Tell
 
 
@@ -51,31 +47,9 @@ def end(request: Any, error: TandemError) -> None:
     request.to_finish = FINISH_ABORT(error.message, _SERVER_ERROR, ERROR_TYPES[type(error)])
 
 
-def read_with_results() -> None:
-    """Call it before the scheduler starts."""
-    run = Scheduler.run_batch
-    copy = GenerationBatchResult.copy_to_cpu
-    take_in = Scheduler.process_batch_result
-
-    @functools.wraps(run)
-    def run_batch(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = run(self, *args, **kwargs)
-        keep(result, _taken())  # without overlap nothing was copied
-        return result
-
-    @functools.wraps(copy)
-    def copy_to_cpu(self: Any, *args: Any, **kwargs: Any) -> None:
-        keep(self, [Noted(async_d2h(each.codes), each.tell) for each in _taken()])
-        copy(self, *args, **kwargs)  # and then records the event that is awaited below
-
-    @functools.wraps(take_in)
-    def process_batch_result(self: Any, batch: Any, result: Any) -> None:
-        _tell(batch, result)
-        take_in(self, batch, result)
-
-    Scheduler.run_batch = run_batch
-    GenerationBatchResult.copy_to_cpu = copy_to_cpu
-    Scheduler.process_batch_result = process_batch_result
+def keep_noted(result: Any) -> None:
+    """Keep what was noted since with the result of the step that has been sampled."""
+    keep(result, _taken())
 
 
 def keep(result: Any, noted: Sequence[Noted]) -> None:
@@ -93,7 +67,8 @@ def kept(result: Any) -> Sequence[Noted]:
     return vars(result).pop(_NOTED, ())  # type: ignore[no-any-return]
 
 
-def _tell(batch: Any, result: Any) -> None:
+def tell(batch: Any, result: Any) -> None:
+    """End what was noted for a result, before the tokens of its batch are taken in."""
     noted = kept(result)
     if noted and result.copy_done is not None:
         result.copy_done.synchronize()

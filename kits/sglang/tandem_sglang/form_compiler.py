@@ -121,13 +121,11 @@ def _none(*_: Any) -> None:
 def _llguidance(
     tokenizer_path: str, vocabulary: int, eos: list[int], any_whitespace: bool, _: int | None
 ) -> Any:
-    from sglang.srt.constrained.llguidance_backend import GuidanceBackend
     from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
-    from tandem_sglang.guidance import bound_steps
+    from tandem_sglang.guidance import BoundedBackend
 
-    bound_steps()
-    return GuidanceBackend(
+    return BoundedBackend(
         tokenizer=get_tokenizer(tokenizer_path),
         any_whitespace=any_whitespace,
         n_vocab=vocabulary,

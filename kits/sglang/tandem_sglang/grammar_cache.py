@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections import OrderedDict
 from typing import Any
-
-from sglang.srt.constrained import base_grammar_backend, xgrammar_backend
 
 _ENTRY_BYTES = 64 * 1024
 """Taken of a grammar that does not say how large it is."""
@@ -41,25 +38,6 @@ class GrammarCache(OrderedDict[Any, Any]):
     def clear(self) -> None:
         super().clear()
         self._bytes = 0
-
-
-def bound(max_bytes: int) -> None:
-    """What SGLang and xgrammar keep comes to `max_bytes` at most, half of it each: the one finds
-    the form of a later request, the other lets sequences that come together share a compilation.
-    Call it before the scheduler starts.
-    """
-    half = max_bytes // 2
-    made = base_grammar_backend.BaseGrammarBackend.__init__
-
-    @functools.wraps(made)
-    def make(backend: Any) -> None:
-        made(backend)
-        backend.cache = GrammarCache(half)
-
-    base_grammar_backend.BaseGrammarBackend.__init__ = make
-    xgrammar_backend.GrammarCompiler = functools.partial(
-        xgrammar_backend.GrammarCompiler, cache_limit_bytes=half
-    )
 
 
 def _size(grammar: Any) -> int:

@@ -9,11 +9,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
-from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, InvalidGrammarObject
+from sglang.srt.constrained.base_grammar_backend import InvalidGrammarObject
 from sglang.srt.constrained.grammar_manager import GrammarManager
 from torch import distributed
 
@@ -26,28 +25,30 @@ _HERE = "the answer's form, which passed its check, could not be compiled"
 _ELSEWHERE = f"{_HERE} on another rank of its engine"
 
 
-def watch() -> None:
-    """Call it before the scheduler starts."""
-    process = GrammarManager.process_req_with_grammar
-    ready = GrammarManager.get_ready_grammar_requests
-    compiled: dict[Any, Any] = {}
+class KeptAlike:
+    """For a backend of SGLang's: what was compiled is kept once all ranks have it."""
 
-    def set_cache(self: Any, key: Any, value: Any) -> None:
+    compiled: dict[Any, Any]
+
+    def set_cache(self, key: Any, value: Any) -> None:
         if not isinstance(value, InvalidGrammarObject):
-            compiled[key] = value
+            self.compiled[key] = value
 
-    @functools.wraps(process)
-    def process_req_with_grammar(self: Any, req: Any) -> bool:
-        waits: bool = process(self, req)
+
+class OwnGrammarManager(GrammarManager):
+    """Tandem's GrammarManager."""
+
+    def process_req_with_grammar(self, req: Any) -> bool:
+        waits: bool = super().process_req_with_grammar(req)
         if not waits:
             _catch_up(req)
         _count(self)
         return waits
 
-    @functools.wraps(ready)
-    def get_ready_grammar_requests(self: Any) -> Any:
+    def get_ready_grammar_requests(self) -> Any:
         wanted = {id(req) for req in self.grammar_queue if req.to_finish is None}
-        found = ready(self)
+        found = super().get_ready_grammar_requests()
+        compiled = self.grammar_backend.compiled
         for req, ended in zip(found, _ended_anywhere(self, found), strict=True):
             if not ended:
                 if (grammar := compiled.get(req.grammar_key)) is not None:
@@ -58,10 +59,6 @@ def watch() -> None:
         compiled.clear()
         _count(self)
         return found
-
-    BaseGrammarBackend.set_cache = set_cache
-    GrammarManager.process_req_with_grammar = process_req_with_grammar
-    GrammarManager.get_ready_grammar_requests = get_ready_grammar_requests
 
 
 def _count(manager: Any) -> None:

@@ -12,22 +12,15 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from time import thread_time
 from typing import Any
 
 import torch
-from sglang.srt.constrained import (
-    base_grammar_backend,
-    llguidance_backend,
-    xgrammar_backend,
-)
-from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from tandem.errors import ContradictionError, ProcessorError
-from tandem_sglang import failures, guidance
+from tandem_sglang import failures
 from tandem_sglang.tensors import on_device
 
 log = logging.getLogger(__name__)
@@ -40,41 +33,90 @@ _FAILURE = "_tandem_failure"
 _GOES_ON, _TERMINATED, _FAILED = range(3)
 
 
-def watch() -> None:
-    """Notice grammars that take too long, raise or leave no token. Call it before the scheduler
-    starts, and `end_alike` too.
-    """
-    guidance.bound_steps()
-    for kind in (xgrammar_backend.XGrammarGrammar, llguidance_backend.GuidanceGrammar):
-        kind.fill_vocab_mask = watched_fill(kind.fill_vocab_mask)
-        kind.accept_token = watched_accept(kind.accept_token)
-        kind.rollback = watched_rollback(kind.rollback)
-    # llguidance would fill all rows at once, and not say whose grammar failed.
-    llguidance_backend.GuidanceGrammar.fill_vocab_mask_batched = staticmethod(
-        base_grammar_backend.BaseGrammarObject.fill_vocab_mask_batched
-    )
+_device = "cpu"
+_agree: Callable[[Any], None] | None = None
 
 
-def end_alike(agree: Callable[[Any], None] | None) -> None:
+def end_alike(agree: Callable[[Any], None] | None, device: str) -> None:
     """End the requests of grammars that have failed, where the tokens of a step are taken in.
     `agree`: makes each of some codes, int32, the largest of all ranks, in place; None where there
-    is one rank.
+    is one rank. `device`: where the engine runs. Call it before the scheduler starts.
     """
-    update = SamplingBatchInfo.update_regex_vocab_mask
+    global _agree, _device
+    _agree, _device = agree, device
 
-    @functools.wraps(update)
-    def update_regex_vocab_mask(self: Any) -> None:
-        update(self)
-        if self.grammars:
-            note_failures(self.grammars, self.device, agree)
 
-    SamplingBatchInfo.update_regex_vocab_mask = update_regex_vocab_mask
+class Watched:
+    """For a kind of grammar of SGLang's: one that takes too long, raises or leaves no token is
+    marked, and its row left free.
+    """
+
+    def copy(self) -> Any:
+        """SGLang makes one of its own kind."""
+        made = super().copy()  # type: ignore[misc]
+        made.__class__ = type(self)
+        return made
+
+    @staticmethod
+    def fill_vocab_mask_batched(entries: Sequence[Any], vocab_mask: Any) -> None:
+        """A step's rows, whose grammars have not come to their end. Row by row: llguidance would
+        fill all at once, and not say whose grammar failed.
+        """
+        for each in entries:
+            each.grammar.fill_vocab_mask(vocab_mask, each.row)
+        states = [_TERMINATED] * len(vocab_mask)
+        for each in entries:
+            states[each.row] = _state_of(each.grammar)
+        _note(states, _device, _agree)
+
+    def fill_vocab_mask(self, vocab_mask: Any, idx: int) -> None:
+        if failure_of(self):
+            return
+        began = thread_time()
+        try:
+            super().fill_vocab_mask(vocab_mask, idx)  # type: ignore[misc]
+        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
+            _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
+            vocab_mask[idx].fill_(-1)
+            return
+        _time(self, began)
+        if not vocab_mask[idx].any():
+            _fail(self, "the answer's form allows no further token")
+            vocab_mask[idx].fill_(-1)
+
+    def accept_token(self, token: int) -> None:
+        """SGLang would end a request on the rank that raises."""
+        # One that was only late goes on until its request has ended: where a stage of a pipeline
+        # is late that does not sample, none is told of it, and the others count on its end.
+        if failure_of(self) not in ("", _TOO_SLOW):
+            return
+        began = thread_time()
+        try:
+            super().accept_token(token)  # type: ignore[misc]
+        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
+            _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
+            return
+        _time(self, began)
+
+    def rollback(self, tokens: int) -> None:
+        """SGLang takes back what it tried of drafts. One that has failed took no token, and its
+        request ends.
+        """
+        try:
+            super().rollback(tokens)  # type: ignore[misc]
+        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
+            if not failure_of(self):
+                _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
 
 
 def note_failures(
     grammars: Sequence[Any], device: Any, agree: Callable[[Any], None] | None
 ) -> None:
-    states = [_state_of(each) for each in grammars]
+    """Those of a step's rows, None where a row has none."""
+    _note([_state_of(each) for each in grammars], device, agree)
+
+
+def _note(states: list[int], device: Any, agree: Callable[[Any], None] | None) -> None:
     if agree is None:
         if _FAILED not in states:
             return
@@ -108,64 +150,6 @@ def _end(request: Any, why: str) -> None:
     if not request.finished() and request.inflight_middle_chunks <= 0:
         kind = ProcessorError if why == _AT_ODDS else ContradictionError
         failures.end(request, kind(why))
-
-
-def watched_fill(fill: Callable[..., None]) -> Callable[..., None]:
-    """`fill_vocab_mask` of a kind of grammar, which leaves a row free where the grammar fails."""
-
-    @functools.wraps(fill)
-    def fill_vocab_mask(self: Any, vocab_mask: Any, idx: int) -> None:
-        if failure_of(self):
-            return
-        began = thread_time()
-        try:
-            fill(self, vocab_mask, idx)
-        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
-            _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
-            vocab_mask[idx].fill_(-1)
-            return
-        _time(self, began)
-        if not vocab_mask[idx].any():
-            _fail(self, "the answer's form allows no further token")
-            vocab_mask[idx].fill_(-1)
-
-    return fill_vocab_mask
-
-
-def watched_accept(accept: Callable[..., None]) -> Callable[..., None]:
-    """`accept_token` of a kind of grammar. SGLang would end a request on the rank that raises."""
-
-    @functools.wraps(accept)
-    def accept_token(self: Any, token: int) -> None:
-        # One that was only late goes on until its request has ended: where a stage of a pipeline
-        # is late that does not sample, none is told of it, and the others count on its end.
-        if failure_of(self) not in ("", _TOO_SLOW):
-            return
-        began = thread_time()
-        try:
-            accept(self, token)
-        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
-            _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
-            return
-        _time(self, began)
-
-    return accept_token
-
-
-def watched_rollback(rollback: Callable[..., None]) -> Callable[..., None]:
-    """`rollback` of a kind of grammar, by which SGLang takes back what it tried of drafts. One that
-    has failed took no token, and its request ends.
-    """
-
-    @functools.wraps(rollback)
-    def take_back(self: Any, tokens: int) -> None:
-        try:
-            rollback(self, tokens)
-        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
-            if not failure_of(self):
-                _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
-
-    return take_back
 
 
 def failure_of(grammar: Any) -> str:

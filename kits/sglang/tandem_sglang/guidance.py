@@ -7,26 +7,36 @@ from __future__ import annotations
 from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits
-from sglang.srt.constrained import llguidance_backend
+from sglang.srt.constrained.base_grammar_backend import InvalidGrammarObject
+from sglang.srt.constrained.llguidance_backend import GuidanceBackend, GuidanceGrammar
 
 from tandem.logits.forms.compiler import STEP_LIMITS
 from tandem.logits.forms.tagged import ONE_LINE
 
 
-class BoundedMatcher:
-    """Stands where SGLang names llguidance's matcher, and makes one that has limits."""
+class BoundedBackend(GuidanceBackend):
+    """SGLang's backend, whose grammars are of another kind."""
 
-    def __new__(cls, tokenizer: Any, grammar: str, **_: Any) -> Any:
-        limits = LLParserLimits(**STEP_LIMITS, verbose_errors=False)
-        return LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
+    kind = GuidanceGrammar
 
-    @staticmethod
-    def grammar_from_json_schema(schema: str, defaults: Any) -> Any:
-        if defaults["whitespace_flexible"]:
-            return LLMatcher.grammar_from_json_schema(schema, defaults=defaults)
-        return LLMatcher.grammar_from_json_schema(schema, overrides=ONE_LINE)
+    def _from_serialized(self, serialized_grammar: str) -> Any:
+        try:
+            matcher = bounded(self.llguidance_tokenizer, serialized_grammar)
+            return self.kind(self.llguidance_tokenizer, serialized_grammar, ll_matcher=matcher)
+        except Exception as error:  # noqa: BLE001 - of a library, about the form
+            return InvalidGrammarObject(str(error))
+
+    def dispatch_json(self, key_string: str) -> Any:
+        if self.any_whitespace:
+            return super().dispatch_json(key_string)
+        try:
+            grammar = LLMatcher.grammar_from_json_schema(key_string, overrides=ONE_LINE)
+        except Exception as error:  # noqa: BLE001 - of a library, about the form
+            return InvalidGrammarObject(str(error))
+        return self._from_serialized(grammar)
 
 
-def bound_steps() -> None:
-    """Call it before a backend is made."""
-    llguidance_backend.LLMatcher = BoundedMatcher
+def bounded(tokenizer: Any, grammar: str) -> LLMatcher:
+    """A matcher that has limits for each step."""
+    limits = LLParserLimits(**STEP_LIMITS, verbose_errors=False)
+    return LLMatcher(tokenizer, grammar, log_level=0, limits=limits)

@@ -16,17 +16,23 @@ import multiprocessing
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tandem import settled
+from tandem import config, settled
 from tandem.errors import StartError
 from tandem_sglang import kept, mooncake, releases
 from tandem_sglang.additions import Additions
 from tandem_sglang.last_words import UNKNOWN, LastWords, Told
 
 log = logging.getLogger(__name__)
+_OWN_LOGGING = {
+    "SGLANG_LOGGING_CONFIG_PATH": str(Path(__file__).with_name("own_logging.json")),
+}
+"""SGLang configures the root logger of every process it runs in. In this one, which has its own, it
+is given a configuration that says nothing."""
 _STOP_SECONDS = 10.0
 _KILL_AGAIN_SECONDS = 0.1
 _DISMISS_SECONDS = 5.0
@@ -193,7 +199,7 @@ class EngineThread:
         from sglang.srt.server_args import ServerArgs
         from sglang.version import __version__
 
-        from tandem_sglang import controller, cpu
+        from tandem_sglang import cpu
         from tandem_sglang.processor import TandemLogitProcessor
 
         known = frozenset(ServerArgs.__struct_fields__)
@@ -204,18 +210,19 @@ class EngineThread:
         load_plugins()
         if self._additions.on_cpu:
             cpu.verify()
-        _keep_own_logging(upstream)
         self._words = LastWords()
         additions = replace(self._additions, errors=self._words.outbox)
-        upstream.run_data_parallel_controller_process = functools.partial(
-            controller.run, additions.further, additions.errors
-        )
+        if self._arguments.get("dp_size", 1) > 1:
+            from tandem_sglang import controller
 
+            controller.put_in_place(upstream, additions)
         self._launching.set()
         atexit.register(self._kill_children)  # else an exit without `stop` would wait for them
         if self._stop.is_set():
             raise StartError("stopped while starting")
-        engine = self._engine_class(upstream.Engine, additions)(**given)
+        with ExitStack() as until_children:
+            until_children.enter_context(config.exported(_OWN_LOGGING))
+            engine = self._engine_class(upstream.Engine, additions, until_children)(**given)
         engine.loop.close()  # made for SGLang's synchronous calls, which nobody makes here
         atexit.unregister(engine.shutdown)  # which keeps the engine
         started = engine._scheduler_init_result
@@ -237,9 +244,9 @@ class EngineThread:
             abort_request=AbortReq,
         )
 
-    def _engine_class(self, base: Any, additions: Additions) -> Any:
+    def _engine_class(self, base: Any, additions: Additions, until_children: ExitStack) -> Any:
         """SGLang's Engine, whose schedulers have the additions, without its detokenizer and its way
-        of ending.
+        of ending. `until_children` is closed before its processes are made.
         """
         from tandem_sglang import scheduler
 
@@ -257,6 +264,7 @@ class EngineThread:
                 """Here SGLang has read the model's configuration, and no weights yet."""
                 thread._port_args = port_args
                 thread._check(server_args)
+                until_children.close()
                 made = super()._launch_scheduler_processes(server_args, port_args, *others, **more)
                 _, thread._processes = made
                 return made
@@ -328,11 +336,6 @@ def _remove_files(port_args: Any) -> None:
         if port.startswith("ipc://"):
             Path(port.removeprefix("ipc://")).unlink(missing_ok=True)
     Path(shm_path_for(port_args.instance_id)).unlink(missing_ok=True)
-
-
-def _keep_own_logging(upstream: Any) -> None:
-    """SGLang configures the root logger of every process it runs in; this one has its own."""
-    upstream.configure_logger = lambda *_args, **_kwargs: None
 
 
 def _start_error(error: BaseException, printed: str) -> StartError:

@@ -17,7 +17,6 @@ from types import SimpleNamespace
 from typing import Any
 
 from sglang.srt.disaggregation.common.conn import CommonKVManager, CommonKVReceiver
-from sglang.srt.disaggregation.decode import DecodePreallocQueue
 
 from tandem_sglang.once import SaidOnce
 
@@ -63,61 +62,70 @@ class Asks:
             self._asked.discard(address)
 
 
-def ask_beside() -> None:
-    """Call it before the scheduler starts. SGLang comes back for an answer a second later, or as
-    soon as it is there, and fails the requests that wait for it when it has come 15 times.
-    """
-    ask_layout = CommonKVManager.try_ensure_parallel_info
-    ask_route = CommonKVReceiver._get_bootstrap_info_from_server
-    invalidate = CommonKVReceiver.invalidate_cached_bootstrap_infos
-    come_back = DecodePreallocQueue._ensure_prefill_info
-    asks = Asks()
+_asks = Asks()
 
-    def learn(manager: Any, address: str) -> None:
-        apart = copy.copy(manager)
+
+class AsksBeside:
+    """For SGLang's managers of hand-overs: an engine is known when all of it is. SGLang comes back
+    for an answer a second later, or as soon as it is there, and fails the requests that wait for it
+    when it has come 15 times.
+    """
+
+    prefill_info_table: dict[str, Any]
+
+    def try_ensure_parallel_info(self, address: str) -> bool:
+        if address in self.prefill_info_table:
+            return True
+        self.ask_again(address)
+        return False
+
+    def ask_again(self, address: str) -> None:
+        """Have a thread learn the layout at that address, and its ranks' addresses."""
+        _asks.begin(address, functools.partial(self._learn, address))
+
+    def _learn(self, address: str) -> None:
+        apart = copy.copy(self)
         apart.prefill_info_table = {}
-        if not ask_layout(apart, address):
+        if not CommonKVManager.try_ensure_parallel_info(apart, address):
             return
         layout = apart.prefill_info_table[address]
         receiver = SimpleNamespace(bootstrap_addr=address)
         routes = {}
         for ranks in _ranks_of(layout):
-            if (route := ask_route(receiver, *ranks)) is None:
+            route = CommonKVReceiver._get_bootstrap_info_from_server(receiver, *ranks)
+            if route is None:
                 return
             routes[ranks] = route
         setattr(layout, _ROUTES, routes)
-        manager.prefill_info_table[address] = layout
+        self.prefill_info_table[address] = layout
 
-    def begin(manager: Any, address: str) -> None:
-        asks.begin(address, functools.partial(learn, manager, address))
 
-    @functools.wraps(ask_layout)
-    def try_ensure_parallel_info(self: Any, address: str) -> bool:
-        if address in self.prefill_info_table:
-            return True
-        begin(self, address)
-        return False
+class KnowsRoutes:
+    """For SGLang's receivers: the ranks' addresses are there already."""
 
-    @functools.wraps(ask_route)
-    def get_bootstrap_info_from_server(self: Any, *ranks: int) -> dict[str, Any] | None:
+    prefill_info: Any
+    kv_mgr: Any
+    bootstrap_addr: str
+
+    def _get_bootstrap_info_from_server(self, *ranks: int) -> dict[str, Any] | None:
         route = getattr(self.prefill_info, _ROUTES).get(ranks)
         return None if route is None else dict(route)  # SGLang adds to it
 
-    @functools.wraps(invalidate)
-    def invalidate_cached_bootstrap_infos(self: Any) -> None:
+    def invalidate_cached_bootstrap_infos(self) -> None:
         """SGLang would ask for the ranks anew with the next request: they may have moved."""
-        invalidate(self)
-        begin(self.kv_mgr, self.bootstrap_addr)
+        super().invalidate_cached_bootstrap_infos()  # type: ignore[misc]
+        self.kv_mgr.ask_again(self.bootstrap_addr)
 
-    @functools.wraps(come_back)
-    def ensure_prefill_info(self: Any, waiting: dict[str, Any]) -> Any:
-        _forget(self, waiting)
-        return come_back(self, waiting)
 
-    CommonKVManager.try_ensure_parallel_info = try_ensure_parallel_info
-    CommonKVReceiver._get_bootstrap_info_from_server = get_bootstrap_info_from_server
-    CommonKVReceiver.invalidate_cached_bootstrap_infos = invalidate_cached_bootstrap_infos
-    DecodePreallocQueue._ensure_prefill_info = ensure_prefill_info
+def come_at_once(queue: Any) -> None:
+    """Have SGLang's DecodePreallocQueue come for an answer as soon as it is there."""
+    come_back = queue._ensure_prefill_info
+
+    def ensure_prefill_info(waiting: dict[str, Any]) -> Any:
+        _forget(queue, waiting)
+        return come_back(waiting)
+
+    queue._ensure_prefill_info = ensure_prefill_info
 
 
 def _ranks_of(layout: Any) -> itertools.product[tuple[int, ...]]:

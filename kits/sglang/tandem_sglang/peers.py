@@ -144,31 +144,29 @@ def _check_numbers(fields: Sequence[bytes]) -> None:
         int(field.decode("ascii"))
 
 
-def look_at_messages() -> None:
-    """Call it before the scheduler starts."""
-    nixl.NixlKVManager._start_bootstrap_thread = _behind(
-        nixl.NixlKVManager._start_bootstrap_thread, lambda manager: NixlPeers(manager).fits
-    )
-    nixl.NixlKVManager._start_decode_listener_thread = _behind(
-        nixl.NixlKVManager._start_decode_listener_thread,
-        lambda manager: functools.partial(_nixl_decode, manager),
-    )
-    mooncake.MooncakeKVManager.start_prefill_thread = _behind(
-        mooncake.MooncakeKVManager.start_prefill_thread,
-        lambda manager: functools.partial(_mooncake_prefill, manager),
-    )
-    mooncake.MooncakeKVManager.start_decode_thread = _behind(
-        mooncake.MooncakeKVManager.start_decode_thread,
-        lambda manager: functools.partial(_mooncake_decode, manager),
-    )
+class NixlGates:
+    """For SGLang's NixlKVManager: a gate before the socket of each thread that reads messages."""
+
+    server_socket: Any
+
+    def _start_bootstrap_thread(self) -> None:
+        self.server_socket = Gate(self.server_socket, NixlPeers(self).fits)
+        super()._start_bootstrap_thread()  # type: ignore[misc]
+
+    def _start_decode_listener_thread(self) -> None:
+        self.server_socket = Gate(self.server_socket, functools.partial(_nixl_decode, self))
+        super()._start_decode_listener_thread()  # type: ignore[misc]
 
 
-def _behind(start: Callable[[Any], None], made: Callable[[Any], Fits]) -> Callable[[Any], None]:
-    """`start`, a thread's start, with a gate before the thread's socket."""
+class MooncakeGates:
+    """The same for its MooncakeKVManager."""
 
-    @functools.wraps(start)
-    def started(self: Any) -> None:
-        self.server_socket = Gate(self.server_socket, made(self))
-        start(self)
+    server_socket: Any
 
-    return started
+    def start_prefill_thread(self) -> None:
+        self.server_socket = Gate(self.server_socket, functools.partial(_mooncake_prefill, self))
+        super().start_prefill_thread()  # type: ignore[misc]
+
+    def start_decode_thread(self) -> None:
+        self.server_socket = Gate(self.server_socket, functools.partial(_mooncake_decode, self))
+        super().start_decode_thread()  # type: ignore[misc]

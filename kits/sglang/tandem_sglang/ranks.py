@@ -14,7 +14,6 @@ from __future__ import annotations
 from typing import Any
 
 from sglang.srt.layers.dp_attention import is_dp_attention_enabled
-from sglang.srt.layers.sampler import Sampler
 from sglang.srt.runtime_context import get_parallel
 from torch import distributed
 
@@ -25,18 +24,3 @@ def agree(codes: Any) -> None:
     # Those that SGLang's sampler goes by: data-parallel ranks have batches of their own.
     group = parallel.attn_tp_group if is_dp_attention_enabled() else parallel.tp_group
     distributed.all_reduce(codes, op=distributed.ReduceOp.MAX, group=group.device_group)
-
-
-def share_tokens() -> None:
-    """Let the first rank, which answers requests, say the tokens of batches with processors. Call
-    it before the scheduler starts.
-    """
-    share = Sampler._sync_token_ids_across_tp
-
-    def sync(self: Any, token_ids: Any, info: Any) -> None:
-        if info.has_custom_logit_processor:
-            distributed.broadcast(token_ids, group=self.tp_sync_group, group_src=0)
-        else:
-            share(self, token_ids, info)
-
-    Sampler._sync_token_ids_across_tp = sync

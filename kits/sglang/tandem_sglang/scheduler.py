@@ -32,10 +32,9 @@ from sglang.srt.distributed.device_communicators.mooncake_transfer_engine import
     get_mooncake_transfer_engine,
 )
 from sglang.srt.environ import envs
+from sglang.srt.managers import scheduler as upstream
 from sglang.srt.managers.io_struct import wrap_as_pickle
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
-from sglang.srt.managers.scheduler import Scheduler, run_scheduler_process
-from sglang.srt.managers.scheduler_components.ipc_channels import SchedulerIpcChannels
 from sglang.srt.managers.scheduler_components.output_sender import SenderWrapper
 from sglang.srt.managers.scheduler_components.output_streamer import SchedulerOutputStreamer
 from sglang.srt.plugins import load_plugins
@@ -49,24 +48,22 @@ from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.usercode.deadline import WATCH
 from tandem_sglang import (
-    arrivals,
     cpu,
     decode_cache,
-    delayed_sampling,
     drafts,
     failures,
-    grammar_cache,
-    grammar_queue,
+    grammar_backends,
     grammars,
+    hand_overs,
     last_words,
     layouts,
     libfabric,
     mooncake,
-    peers,
     penalties,
     processor,
     ranks,
     rows,
+    sampler,
     seeds,
     stages,
     store,
@@ -74,6 +71,8 @@ from tandem_sglang import (
 )
 from tandem_sglang.additions import Additions
 from tandem_sglang.chunks import HAND_OVER_KEY
+from tandem_sglang.delayed_sampling import DelayedSampling
+from tandem_sglang.grammar_queue import OwnGrammarManager
 from tandem_sglang.output_socket import OutputWriter, path_beside
 from tandem_sglang.outputs import HandOver, SplitSender
 from tandem_sglang.rows import RowEditor
@@ -83,9 +82,9 @@ _MEASURED = "_tandem_measured"
 Agree = Callable[[Any], None]
 _NOBODY = FAKE_BOOTSTRAP_HOST
 """Where the hand-overs of a warm-up go."""
-_DATA_RANK = 5
-"""The place of `dp_rank` among the arguments of SGLang's scheduler process; None: it is the only
-one, and no controller gives it its requests."""
+_PORTS, _DATA_RANK = 1, 5
+"""The places of `port_args` and `dp_rank` among the arguments of SGLang's scheduler process. No
+`dp_rank`: it is the only one, and no controller gives it its requests."""
 _RANKS = slice(3, 6)
 """The places of `tp_rank`, `pp_rank` and `dp_rank`."""
 
@@ -101,51 +100,106 @@ def run_scheduler(*args: Any, additions: Additions, **kwargs: Any) -> None:
     if additions.on_cpu:
         cpu.verify()
     store.keep_local()
-    sockets = TokenSockets(additions.further)
-    _send_past_detokenizer(sockets, takes_requests=args[_DATA_RANK] is None)
-    Scheduler.get_output_streamer_class = _streamer_class(additions, sockets)
-    if additions.seeded:
-        seeds.seed_every_row(on_cpu=additions.on_cpu)
-    if not additions.speculative:
-        penalties.count_outputs()
-    layouts.ask_beside()
-    peers.look_at_messages()
-    decode_cache.observe()
-    arrivals.await_all_ranks()
-    agree = ranks.agree if additions.ranks > 1 else None
-    _watch_grammars(additions, agree)
-    _apply_processors(additions, args[_DATA_RANK] or 0, agree)
-    failures.read_with_results()
-    if additions.stages > 1:
-        stages.carry(grammars.tell)
+    _past_detokenizer(args[_PORTS])
+    add(additions, args[_DATA_RANK])
     try:
-        run_scheduler_process(*args, **kwargs)
+        upstream.run_scheduler_process(*args, **kwargs)
     finally:
         log.read()
     # It was dismissed, or has reported its failure. Threads of SGLang and NIXL would keep it here.
     os._exit(0)
 
 
-def _send_past_detokenizer(sockets: TokenSockets, *, takes_requests: bool) -> None:
-    """Send outputs past the detokenizer. SGLang does so only without a tokenizer, which grammars
-    need.
-    """
-    create = SchedulerIpcChannels.create
-
-    def directly(**settings: Any) -> Any:
-        channels = create(**{**settings, "skip_tokenizer_init": True})
-        return sockets.open(channels, _sender_beside, takes_requests=takes_requests)
-
-    SchedulerIpcChannels.create = directly
-
-
-def _watch_grammars(additions: Additions, agree: Agree | None) -> None:
-    grammar_cache.bound(additions.grammar_cache_bytes)
-    grammar_queue.watch()
-    grammars.watch()
-    grammars.end_alike(agree)
+def add(additions: Additions, data_rank: int | None) -> None:
+    """Put everything that Tandem adds into the scheduler of this process."""
+    agree = ranks.agree if additions.ranks > 1 else None
+    OwnScheduler.additions = additions
+    OwnScheduler.sockets = TokenSockets(additions.further)
+    OwnScheduler.takes_requests = data_rank is None
+    upstream.Scheduler = OwnScheduler
+    hand_overs.put_in_place(additions.transfer_backend)
+    grammar_backends.register(additions.grammar_cache_bytes)
+    device = "cpu" if additions.on_cpu else "cuda"
+    grammars.end_alike(agree, device)
     if additions.speculative:
-        drafts.end_alike(agree, "cpu" if additions.on_cpu else "cuda")
+        drafts.end_alike(agree, device)
+    else:
+        penalties.count_outputs()
+    if additions.seeded:
+        seeds.seed_every_row()
+    if additions.seeded or additions.ranks > 1:
+        sampler.register(on_cpu=additions.on_cpu, shares=additions.ranks > 1)
+    _apply_processors(additions, data_rank or 0, agree)
+
+
+def _past_detokenizer(ports: Any) -> None:
+    """Have outputs sent to the worker itself. SGLang does so only without a tokenizer, which
+    grammars need.
+    """
+    ports.detokenizer_ipc_name = ports.tokenizer_ipc_name
+
+
+class OwnScheduler(upstream.Scheduler):
+    """Tandem's Scheduler."""
+
+    additions: ClassVar[Additions]
+    sockets: ClassVar[TokenSockets]
+    takes_requests: ClassVar[bool]
+    """No controller gives this scheduler its requests."""
+    ipc_channels: Any
+
+    def init_ipc_channels(self, port_args: Any) -> None:
+        super().init_ipc_channels(port_args)
+        self.ipc_channels = self.sockets.open(
+            self.ipc_channels, _sender_beside, takes_requests=self.takes_requests
+        )
+        self._delayed = DelayedSampling()
+
+    def init_disaggregation(self) -> None:
+        super().init_disaggregation()
+        if (queue := self.disagg_decode_prealloc_queue) is not None:
+            decode_cache.observe(queue, self.disagg_decode_transfer_queue)
+            layouts.come_at_once(queue)
+
+    def init_grammar_manager(self) -> None:
+        super().init_grammar_manager()
+        self.grammar_manager.__class__ = OwnGrammarManager
+
+    def init_load_inquirer(self) -> None:
+        super().init_load_inquirer()
+        if self.disaggregation_mode is DisaggregationMode.PREFILL:
+            _count_prefilling(self)
+
+    def get_output_streamer_class(self) -> Callable[..., Any]:
+        return functools.partial(
+            MeasuringStreamer, scheduler=self, additions=self.additions, sockets=self.sockets
+        )
+
+    def run_batch(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        self._delayed.decide(batch)
+        result = super().run_batch(batch, *args, **kwargs)
+        failures.keep_noted(result)
+        return result
+
+    def launch_batch_sample_if_needed(self, batch_result: Any, *args: Any) -> Any:
+        """The sampling that has waited."""
+        sampled = super().launch_batch_sample_if_needed(batch_result, *args)
+        failures.keep_noted(batch_result)
+        return sampled
+
+    def process_batch_result(self, batch: Any, result: Any) -> None:
+        failures.tell(batch, result)
+        super().process_batch_result(batch, result)
+
+    def _pp_prepare_tensor_dict(self, result: Any, batch: Any) -> dict[str, Any]:
+        sent: dict[str, Any] = super()._pp_prepare_tensor_dict(result, batch)
+        stages.send(sent, result)
+        return sent
+
+    def _pp_prep_batch_result(self, batch: Any, metadata: Any, outputs: Any) -> Any:
+        result = super()._pp_prep_batch_result(batch, metadata, outputs)
+        stages.receive(result, outputs.tensors, grammars.tell)
+        return result
 
 
 def _sender_beside(socket: zmq.Socket[bytes], address: str) -> SenderWrapper:
@@ -161,10 +215,7 @@ def _directly(sender: SenderWrapper) -> SenderWrapper:
 
 def _apply_processors(additions: Additions, data_rank: int, agree: Agree | None) -> None:
     registry = Registry.from_portable(additions.registry)
-    if agree is not None:
-        ranks.share_tokens()
     processor.use(RowEditor(registry, Model(**additions.model), agree))
-    delayed_sampling.delay_where_history_is_read()
     WATCH.install()
     states = additions.states
     state.report_alive(lambda count: states.__setitem__(data_rank, count))
@@ -300,19 +351,6 @@ class MeasuringStreamer(SchedulerOutputStreamer):
             return min(own, peer) * stages
         heads: int = manager.kv_args.total_kv_head_num
         return own * max(1, peer // max(own, heads)) * stages
-
-
-def _streamer_class(additions: Additions, sockets: TokenSockets) -> Callable[[Any], Any]:
-    """A method of Scheduler, which makes its streamer."""
-
-    def streamer_class(scheduler: Any) -> Any:
-        if scheduler.disaggregation_mode is DisaggregationMode.PREFILL:
-            _count_prefilling(scheduler)
-        return functools.partial(
-            MeasuringStreamer, scheduler=scheduler, additions=additions, sockets=sockets
-        )
-
-    return streamer_class
 
 
 def _count_prefilling(scheduler: Any) -> None:

@@ -10,20 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from sglang.srt.layers import sampler
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 
-from tandem_sglang import drawing
 from tandem_sglang.tensors import on_device
 
 _WORD = 0xFFFFFFFF
 
 
-def seed_every_row(*, on_cpu: bool) -> None:
-    """Seed the batches of this process, and draw their rows each by itself."""
+def seed_every_row() -> None:
+    """Give each row of the batches of this process a seed. Call it before the scheduler starts."""
     made = SamplingBatchInfo.from_schedule_batch
-    multinomial = multinomial_with_seed if on_cpu else sampler.multinomial_with_seed
 
     def from_schedule_batch(batch: Any, vocab_size: int) -> Any:
         info = made(batch, vocab_size)
@@ -35,7 +32,6 @@ def seed_every_row(*, on_cpu: bool) -> None:
         return info
 
     SamplingBatchInfo.from_schedule_batch = staticmethod(from_schedule_batch)
-    sampler.Sampler.forward = _forward(sampler.Sampler.forward, multinomial)
 
 
 def _filter_for_drawn_rows(info: Any, params: list[Any]) -> None:
@@ -44,37 +40,6 @@ def _filter_for_drawn_rows(info: Any, params: list[Any]) -> None:
     info.need_top_k_sampling = any(each.top_k != TOP_K_ALL for each in drawn)
     info.need_top_p_sampling = any(each.top_p != 1.0 for each in drawn)
     info.need_min_p_sampling = any(each.min_p > 0 for each in drawn)
-
-
-def _forward(original: Any, multinomial: drawing.Multinomial) -> Any:
-    """SGLang's Sampler.forward, which draws otherwise. Log-probabilities are what it says under
-    SGLANG_RETURN_ORIGINAL_LOGPROB: the logits' own, before the temperature. `others`: for
-    watermarks, which SGLang refuses beside a hand-over.
-    """
-
-    def forward(
-        self: Any,
-        logits_output: Any,
-        sampling_info: Any,
-        return_logprob: bool,
-        top_logprobs_nums: Any,
-        token_ids_logprobs: Any,
-        positions: Any,
-        **others: Any,
-    ) -> Any:
-        asked = (return_logprob, top_logprobs_nums, token_ids_logprobs)
-        if sampling_info.sampling_seed is None:  # of no request: SGLang warms itself up
-            return original(self, logits_output, sampling_info, *asked, positions, **others)
-        logits = self._preprocess_logits(logits_output.next_token_logits, sampling_info)
-        token_ids = drawing.draw(logits, sampling_info, positions, multinomial)
-        if return_logprob:
-            self.output_logprob_processor.compute_logprobs(
-                torch.log_softmax(logits, dim=-1), top_logprobs_nums, token_ids_logprobs, token_ids
-            ).write_output_to(logits_output)
-        self._sync_token_ids_across_tp(token_ids, sampling_info)
-        return token_ids
-
-    return forward
 
 
 def multinomial_with_seed(logprobs: Any, seeds: Any, positions: Any) -> Any:

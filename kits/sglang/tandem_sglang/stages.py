@@ -8,38 +8,23 @@ microbatch after another. So what was noted of a step travels with the step's to
 
 from __future__ import annotations
 
-import functools
 from typing import Any
-
-from sglang.srt.managers.scheduler import Scheduler
-from sglang.srt.utils.common import async_d2h
 
 from tandem_sglang import failures
 
 _CODES = "tandem_failures"
 
 
-def carry(tell: failures.Tell) -> None:
-    """Call it before the scheduler starts. `tell`: what all that is noted in a pipeline is noted
-    with; a step has one note at most.
+def send(sent: dict[str, Any], result: Any) -> None:
+    """Put what was noted for a result into what is sent of it: one note at most."""
+    for noted in failures.kept(result):
+        sent[_CODES] = noted.codes
+
+
+def receive(result: Any, tensors: dict[str, Any], tell: failures.Tell) -> None:
+    """Keep what came with a result's tokens. `tell`: what all that is noted in a pipeline is noted
+    with.
     """
-    prepare = Scheduler._pp_prepare_tensor_dict
-    rebuild = Scheduler._pp_prep_batch_result
-
-    @functools.wraps(prepare)
-    def prepare_tensor_dict(self: Any, result: Any, batch: Any) -> dict[str, Any]:
-        sent: dict[str, Any] = prepare(self, result, batch)
-        for noted in failures.kept(result):
-            sent[_CODES] = noted.codes
-        return sent
-
-    @functools.wraps(rebuild)
-    def prep_batch_result(self: Any, batch: Any, metadata: Any, outputs: Any) -> Any:
-        result = rebuild(self, batch, metadata, outputs)
-        # Not taken out: the next stage is sent the same dict. The loop awaits this copy too.
-        if (codes := outputs.tensors.get(_CODES)) is not None:
-            failures.keep(result, [failures.Noted(async_d2h(codes), tell)])
-        return result
-
-    Scheduler._pp_prepare_tensor_dict = prepare_tensor_dict
-    Scheduler._pp_prep_batch_result = prep_batch_result
+    # Not taken out: the next stage is sent the same dict.
+    if (codes := tensors.get(_CODES)) is not None:
+        failures.keep(result, [failures.Noted(codes, tell)])

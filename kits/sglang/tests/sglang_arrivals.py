@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from sglang.srt.disaggregation.nixl.conn import NixlKVManager, TransferStatus
+from sglang.srt.disaggregation.nixl import conn
 
-from tandem_sglang import arrivals
+from tandem_sglang.hand_overs import OwnNixlManager
 
 ROOM = 5
 CASES = {
@@ -25,14 +25,17 @@ CASES = {
 
 
 def hand_overs_by_what_has_come() -> Any:
-    """After which notification each of them counts as come, from 1; 0: after none."""
-    arrivals.await_all_ranks()
+    """After which notification each of them counts as come, from 1; 0: after none. None: this
+    SGLang reads no notifications.
+    """
+    if not hasattr(conn, "TransferStatus"):
+        return None
     return {name: _come_after(ranks, said) for name, (ranks, said) in CASES.items()}
 
 
 def _come_after(ranks: int, said: Sequence[str]) -> int:
-    manager: Any = NixlKVManager.__new__(NixlKVManager)
-    manager.transfer_statuses = defaultdict(TransferStatus)
+    manager: Any = OwnNixlManager.__new__(OwnNixlManager)
+    manager.transfer_statuses = defaultdict(conn.TransferStatus)
     manager.required_prefill_response_num_table = {ROOM: ranks}
     manager.enable_staging = False
     for count, message in enumerate(said, start=1):

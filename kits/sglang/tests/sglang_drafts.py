@@ -8,13 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from sglang.srt.constrained.llguidance_backend import GuidanceBackend
 from sglang.srt.speculative import spec_utils
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_registry import _RESERVED_ALIASES
 from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
-from tandem_sglang import arguments, drafts, failures, grammars, options, server_arguments
+from tandem_sglang import arguments, drafts, failures, options, server_arguments
+from tandem_sglang.grammar_backends import OwnGuidanceBackend
 
 MODEL = Path(__file__).resolve().parents[3] / "model" / "tandem-tiny"
 VOCABULARY, END = 2048, 1
@@ -43,8 +43,7 @@ def forms_where_drafts_are_verified() -> Any:
     """
     tokenizer = get_tokenizer(str(MODEL))
     a, b = (tokenizer.encode(text, add_special_tokens=False)[-1] for text in "ab")
-    backend = GuidanceBackend(tokenizer, n_vocab=VOCABULARY, eos_token_ids={END})
-    grammars.watch()
+    backend = OwnGuidanceBackend(1, tokenizer=tokenizer, n_vocab=VOCABULARY, eos_token_ids={END})
     tree = [torch.tensor([row] * 3) for row in (NEXT, BESIDE, [a, b, END, a, a])]
     original = spec_utils.generate_token_bitmask
     nothing = {1: torch.tensor([0, 0, 0]), 2: torch.tensor([[0, 0, 0], [0, 0, 0]])}

@@ -7,53 +7,54 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from sglang.srt.constrained import xgrammar_backend
-from sglang.srt.constrained.base_grammar_backend import BaseGrammarBackend, InvalidGrammarObject
+from sglang.srt.constrained.base_grammar_backend import (
+    BaseGrammarBackend,
+    GrammarRow,
+    InvalidGrammarObject,
+)
 from sglang.srt.constrained.grammar_manager import GrammarManager
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import PPProxyTensors
-from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
-from tandem_sglang import failures, grammar_cache, grammar_queue, grammars, stages
+from tandem_sglang import failures, grammar_queue, grammars
+from tandem_sglang.delayed_sampling import DelayedSampling
+from tandem_sglang.scheduler import OwnScheduler
 
 
-class Steps(xgrammar_backend.XGrammarGrammar):
+class Said:
     """A grammar whose steps take what the test says, and allow what it says."""
 
     def __init__(self, seconds: float, allowed: int | None) -> None:
         self.seconds, self.allowed = seconds, allowed
         self.accepted: list[int] = []
 
-
-def _steps_take_what_is_said() -> None:
-    def spend(grammar: Any) -> None:
-        end = time.thread_time() + grammar.seconds
+    def _spend(self) -> None:
+        end = time.thread_time() + self.seconds
         while time.thread_time() < end:
             pass
 
-    def fill(self: Any, mask: Any, row: int) -> None:
-        spend(self)
+    def fill_vocab_mask(self, mask: Any, row: int) -> None:
+        self._spend()
         if self.allowed is None:
             raise RuntimeError("secret")
         mask[row].fill_(self.allowed)
 
-    def accept(self: Any, token: int) -> None:
-        spend(self)
+    def accept_token(self, token: int) -> None:
+        self._spend()
         if token == 13:
             raise ValueError("secret")
         self.accepted.append(token)
 
-    xgrammar_backend.XGrammarGrammar.fill_vocab_mask = fill
-    xgrammar_backend.XGrammarGrammar.accept_token = accept
-    grammars.watch()
+
+class Steps(grammars.Watched, Said):
+    pass
 
 
 def watched_grammars() -> Any:
     """Of each: what its mask became, and why it failed; and of two that fail at a token, which of
     the next one they are given they still accept.
     """
-    _steps_take_what_is_said()
     seen = []
     for seconds, allowed in ((0.0, 5), (0.0, 0), (0.12, 5), (0.0, None)):
         grammar = Steps(seconds, allowed)
@@ -78,6 +79,19 @@ class Grammar(SimpleNamespace):
     def is_terminated(self) -> bool:
         return bool(self.ended)
 
+    def fill_vocab_mask(self, mask: Any, row: int) -> None:
+        pass
+
+
+def _fill(step: list[Any]) -> None:
+    """As SGLang's sampler has the masks of a step filled."""
+    entries = [
+        GrammarRow(row=row, grammar=each)
+        for row, each in enumerate(step)
+        if each is not None and not each.is_terminated()
+    ]
+    grammars.Watched.fill_vocab_mask_batched(entries, torch.zeros(len(step), 1))
+
 
 def _request(grammar: Any = None) -> Any:
     return SimpleNamespace(
@@ -94,15 +108,13 @@ def ends_of_grammars() -> Any:
     each what is in `others`; in a middle chunk, and after the request's own end; and where nothing
     has failed here.
     """
-    others = torch.tensor([[0, 0, 2, 1, 1, 0], [0, 0, -2, -1, -1, 0]], dtype=torch.int32)
+    others = torch.tensor([[0, 0, 2, 1, 1, 1], [0, 0, -2, -1, -1, -1]], dtype=torch.int32)
     found = []
     for agree in (None, lambda codes: torch.maximum(codes, others, out=codes)):
         step = [_marked(False), _marked(False, "too slow"), *(_marked(False) for _ in range(2))]
         step += [_marked(True), None]
-        SamplingBatchInfo.update_regex_vocab_mask = lambda self: None
-        grammars.end_alike(agree)
-        info = SimpleNamespace(grammars=step, device="cpu")
-        SamplingBatchInfo.update_regex_vocab_mask(info)
+        grammars.end_alike(agree, "cpu")
+        _fill(step)
         reqs = [_request(grammar) for grammar in step]
         (noted,) = failures._taken()
         noted.tell(noted.codes, reqs)
@@ -112,15 +124,16 @@ def ends_of_grammars() -> Any:
         ended.finished = lambda: True
         noted.tell(noted.codes, [_request(), middle, ended, *(_request() for _ in range(3))])
         found.append([middle.to_finish, ended.to_finish])
-    SamplingBatchInfo.update_regex_vocab_mask(SimpleNamespace(grammars=None))
+    grammars.end_alike(None, "cpu")
+    _fill([_marked(False)] * len(step))
     found.append(failures._taken())
-    step = [_marked(False)] * len(step)
-    SamplingBatchInfo.update_regex_vocab_mask(SimpleNamespace(grammars=step, device="cpu"))
+    grammars.end_alike(lambda codes: None, "cpu")
+    _fill([_marked(False)] * len(step))
     found.append(len(failures._taken()))
     return found
 
 
-class Stage(SimpleNamespace):
+class Stage(OwnScheduler):
     """As much of a scheduler as SGLang's functions of a pipeline's outputs use."""
 
     _pp_spec_relay = False
@@ -129,10 +142,12 @@ class Stage(SimpleNamespace):
 
     def __init__(self, *, first: bool) -> None:
         self.pp_group = SimpleNamespace(is_first_rank=first)
+        self._delayed = DelayedSampling()
 
 
 class Microbatch(SimpleNamespace):
     return_logprob = False
+    sampling_info = None
     req_pool_indices = input_ids = None
     spec_algorithm = SimpleNamespace(is_dspark=lambda: False)
 
@@ -147,16 +162,11 @@ def ends_in_a_pipeline() -> Any:
     """
 
     def sample(_: Any, batch: Any) -> Any:
-        SamplingBatchInfo.update_regex_vocab_mask(
-            SimpleNamespace(grammars=[each.grammar for each in batch.reqs], device="cpu")
-        )
+        _fill([each.grammar for each in batch.reqs])
         return GenerationBatchResult(next_token_ids=torch.zeros(len(batch.reqs)))
 
-    SamplingBatchInfo.update_regex_vocab_mask = lambda self: None
-    grammars.end_alike(lambda codes: None)
+    grammars.end_alike(lambda codes: None, "cpu")
     Scheduler.run_batch, Scheduler.process_batch_result = sample, lambda *_: None
-    failures.read_with_results()
-    stages.carry(grammars.tell)
     first, last = Stage(first=True), Stage(first=False)
 
     def microbatches(failure: str) -> list[Any]:
@@ -165,13 +175,13 @@ def ends_in_a_pipeline() -> Any:
         return [Microbatch(reqs[:1]), Microbatch(reqs[1:4]), Microbatch(reqs[4:])]
 
     def sent(batch: Any) -> Any:
-        result = Scheduler.run_batch(last, batch)
-        return PPProxyTensors(Scheduler._pp_prepare_tensor_dict(last, result, batch))
+        result = last.run_batch(batch)
+        return PPProxyTensors(last._pp_prepare_tensor_dict(result, batch))
 
     def taken_in(stage: Any, batch: Any, outputs: Any) -> Any:
         metadata = SimpleNamespace(can_run_cuda_graph=False, fwd_batch=None)
-        result = Scheduler._pp_prep_batch_result(stage, batch, metadata, outputs)
-        Scheduler.process_batch_result(stage, batch, result)
+        result = stage._pp_prep_batch_result(batch, metadata, outputs)
+        stage.process_batch_result(batch, result)
         return [each.to_finish and each.to_finish.message for each in batch.reqs]
 
     of_stages = [microbatches(""), microbatches("too slow")]
@@ -180,7 +190,7 @@ def ends_in_a_pipeline() -> Any:
         [taken_in(stage, *step) for step in zip(batches, ring, strict=True)]
         for stage, batches in zip((first, last), of_stages, strict=True)
     ]
-    Scheduler.run_batch(last, Microbatch([_request(_marked(False, "too slow"))]))
+    last.run_batch(Microbatch([_request(_marked(False, "too slow"))]))
     batch = Microbatch([_request(_marked(False))])
     return [*found, taken_in(last, batch, sent(batch))]
 
@@ -196,6 +206,10 @@ class Queued(SimpleNamespace):
 
     def set_finish_with_abort(self, *told: Any) -> None:
         self.to_finish = told
+
+
+class Backend(grammar_queue.KeptAlike, BaseGrammarBackend):
+    pass
 
 
 def compiled_grammars() -> Any:
@@ -224,15 +238,15 @@ def compiled_grammars() -> Any:
 
     GrammarManager.process_req_with_grammar = process
     GrammarManager.get_ready_grammar_requests = ready
-    grammar_queue.watch()
     grammar_queue.distributed = SimpleNamespace(all_gather_object=gather)
-    grammar_cache.bound(1 << 20)
-    backend = BaseGrammarBackend()
+    backend: Any = Backend()
+    backend.cache, backend.compiled = {}, {}
     custom = SimpleNamespace(custom_params=None)
     queue = [Queued(grammar_key=key, sampling_params=custom) for key in "abcd"]
     queue[3].set_finish_with_abort("cancelled")
     stats = SimpleNamespace(num_grammar_queue_reqs=0)
-    manager = SimpleNamespace(
+    manager: Any = grammar_queue.OwnGrammarManager.__new__(grammar_queue.OwnGrammarManager)
+    manager.__dict__.update(
         grammar_queue=[],
         scheduler=SimpleNamespace(metrics_reporter=SimpleNamespace(stats=stats)),
         made=["made a", "made b", InvalidGrammarObject("secret"), "never"],
@@ -242,8 +256,8 @@ def compiled_grammars() -> Any:
     )
     counted = []
     for req in queue:
-        GrammarManager.process_req_with_grammar(manager, req)
+        manager.process_req_with_grammar(req)
         counted.append(stats.num_grammar_queue_reqs)
-    found = GrammarManager.get_ready_grammar_requests(manager)
+    found = manager.get_ready_grammar_requests()
     counted.append(stats.num_grammar_queue_reqs)
     return [[req.to_finish and req.to_finish[0] for req in found], dict(backend.cache), counted]

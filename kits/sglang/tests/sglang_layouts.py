@@ -61,7 +61,11 @@ class Network:
             self.in_loop.append(address)
 
 
-class Receiver(CommonKVReceiver):
+class Manager(layouts.AsksBeside, CommonKVManager):
+    pass
+
+
+class Receiver(layouts.KnowsRoutes, CommonKVReceiver):
     def poll(self) -> Any:
         raise NotImplementedError
 
@@ -76,8 +80,8 @@ class Loop:
         self.network = Network()
         CommonKVManager.try_ensure_parallel_info = lambda *given: self.network.layout(*given)
         CommonKVReceiver._get_bootstrap_info_from_server = lambda *given: self.network.route(*given)
-        layouts.ask_beside()
-        self.manager: Any = CommonKVManager.__new__(CommonKVManager)
+        layouts._asks = layouts.Asks()
+        self.manager: Any = Manager.__new__(Manager)
         self.manager.__dict__.update(
             prefill_info_table={},
             addr_to_rooms_tracker=defaultdict(set),
@@ -93,6 +97,7 @@ class Loop:
         self.queue: Any = DecodePreallocQueue.__new__(DecodePreallocQueue)
         self.queue.kv_manager = self.manager
         self.queue._ensure_last_attempt_time, self.queue._ensure_retry_count = {}, {}
+        layouts.come_at_once(self.queue)
         self.queue._max_ensure_retries, self.queue._ensure_retry_interval = 15, 1.0
 
     def turn(self, *addresses: str) -> list[str]:

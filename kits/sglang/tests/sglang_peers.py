@@ -8,29 +8,19 @@ import queue
 import struct
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from sglang.srt.disaggregation.base.conn import KVPoll
-from sglang.srt.disaggregation.mooncake.conn import MooncakeKVManager
-from sglang.srt.disaggregation.nixl.conn import GUARD, NixlKVManager
+from sglang.srt.disaggregation.nixl.conn import GUARD
 from sglang.srt.disaggregation.utils import DisaggregationMode
 
-from tandem_sglang import once, peers
+from tandem_sglang import once
+from tandem_sglang.hand_overs import OwnMooncakeManager, OwnNixlManager
 
 SECONDS = 60.0
 ENDPOINT = (b"10.0.0.9", b"77")
-START: dict[Any, Callable[..., None]] = {
-    (kind, name): getattr(kind, name)
-    for kind, name in (
-        (NixlKVManager, "_start_bootstrap_thread"),
-        (NixlKVManager, "_start_decode_listener_thread"),
-        (MooncakeKVManager, "start_prefill_thread"),
-        (MooncakeKVManager, "start_decode_thread"),
-    )
-}
-"""As SGLang has them: each check begins with these."""
 
 
 class Closed(Exception):
@@ -52,9 +42,6 @@ class Socket:
 
 def _read(manager: Any, start: str, messages: Sequence[Sequence[bytes]]) -> list[str]:
     """What the thread ended by that has read them."""
-    for (kind, name), original in START.items():
-        setattr(kind, name, original)
-    peers.look_at_messages()
     ended: list[str] = []
     before, hook = set(threading.enumerate()), threading.excepthook
     threading.excepthook = lambda died: ended.append(died.exc_type.__name__)
@@ -148,7 +135,7 @@ def messages_of_decode_engines() -> Any:
     NIXL cannot take at first.
     """
     manager = _manager(
-        NixlKVManager,
+        OwnNixlManager,
         (1, 2, 3),
         disaggregation_mode=DisaggregationMode.PREFILL,
         src_mem_kind="VRAM",
@@ -201,7 +188,7 @@ def messages_of_decode_engines_by_mooncake() -> Any:
     that comes later, and of one that fits.
     """
     manager = _manager(
-        MooncakeKVManager,
+        OwnMooncakeManager,
         (1, 2),
         session_lock=threading.Lock(),
         failed_sessions=set(),
@@ -238,8 +225,8 @@ def messages_of_prefill_engines() -> Any:
     found = {}
     failed = [b"5", str(int(KVPoll.Failed)).encode(), b"0", b"it is full"]
     for name, kind, start in (
-        ("nixl", NixlKVManager, "_start_decode_listener_thread"),
-        ("mooncake", MooncakeKVManager, "start_decode_thread"),
+        ("nixl", OwnNixlManager, "_start_decode_listener_thread"),
+        ("mooncake", OwnMooncakeManager, "start_decode_thread"),
     ):
         manager = _manager(kind, (5,), _start_heartbeat_checker_thread=lambda: None)
         tag = [] if manager.kv_status_msg_tag is None else [manager.kv_status_msg_tag]

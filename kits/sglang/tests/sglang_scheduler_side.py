@@ -20,19 +20,23 @@ from unittest.mock import patch
 
 import torch
 import zmq
-from sglang.srt.constrained import base_grammar_backend, llguidance_backend, xgrammar_backend
-from sglang.srt.disaggregation.decode import DecodePreallocQueue, DecodeTransferQueue
+from sglang.srt.disaggregation.decode import DecodePreallocQueue
 from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
 from sglang.srt.environ import envs
 from sglang.srt.layers import logprob_processor
 from sglang.srt.layers.sampler import Sampler
+from sglang.srt.managers import scheduler as managers_scheduler
 from sglang.srt.managers.io_struct import AbortReq, sock_recv, sock_send
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.scheduler_components import ipc_channels
-from sglang.srt.managers.tp_worker import TpModelWorker
 from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 from sglang_arrivals import hand_overs_by_what_has_come
-from sglang_drafts import forms_where_drafts_are_verified, ways_to_draft_that_apply_no_grammars
+from sglang_drafts import (
+    MODEL,
+    forms_where_drafts_are_verified,
+    ways_to_draft_that_apply_no_grammars,
+)
 from sglang_grammars import (
     compiled_grammars,
     ends_in_a_pipeline,
@@ -62,18 +66,19 @@ from tandem_sglang import (
     decode_cache,
     delayed_sampling,
     failures,
+    grammar_backends,
     grammar_cache,
     guidance,
     options,
     processor,
-    ranks,
     requests,
+    sampler,
     scheduler,
     seeds,
 )
 from tandem_sglang.additions import Additions
 from tandem_sglang.rows import RowEditor
-from tandem_sglang.scheduler import MeasuringStreamer, _send_past_detokenizer
+from tandem_sglang.scheduler import MeasuringStreamer
 from tandem_sglang.token_sockets import TokenAddresses, TokenSockets
 
 VOCABULARY = 8
@@ -202,15 +207,13 @@ def cached_tokens_stay_those_of_prefill() -> Any:
     req = SimpleNamespace(origin_input_ids=range(9), already_computed=0)
     committed: list[int] = []
 
-    def commit(queue: Any, decode_req: Any) -> None:
+    def commit(decode_req: Any) -> None:
         decode_req.req.already_computed = 5
         committed.append(5)
 
-    original = DecodeTransferQueue._commit_transfer_to_req
-    DecodeTransferQueue._commit_transfer_to_req = commit
-    decode_cache.observe()
-    DecodeTransferQueue._commit_transfer_to_req(None, SimpleNamespace(req=req))
-    DecodeTransferQueue._commit_transfer_to_req = original
+    transferring = SimpleNamespace(_commit_transfer_to_req=commit)
+    decode_cache.observe(SimpleNamespace(_transfer_page_indices=None), transferring)
+    transferring._commit_transfer_to_req(SimpleNamespace(req=req))
     return [committed, max(0, 7 - req.already_computed)]
 
 
@@ -222,7 +225,9 @@ def pages_that_decode_asks_for_are_counted() -> Any:
     streamer.scheduler = SimpleNamespace(disagg_decode_prealloc_queue=queue)
     times = SimpleNamespace(wait_queue_entry_time=4.0, decode_transfer_queue_entry_time=3.0)
     asks = SimpleNamespace(req=SimpleNamespace(time_stats=times))
-    pages = DecodePreallocQueue._transfer_page_indices(None, asks, torch.arange(8, 20), 4)
+    asked_by: Any = DecodePreallocQueue.__new__(DecodePreallocQueue)
+    decode_cache.observe(asked_by, SimpleNamespace(_commit_transfer_to_req=None))
+    pages = asked_by._transfer_page_indices(asks, torch.arange(8, 20), 4)
     return [pages.tolist(), streamer._received(asks.req)]
 
 
@@ -319,18 +324,17 @@ def a_further_process_has_sockets_of_its_own() -> Any:
 
 
 def _channels(sockets: TokenSockets, ports: Any) -> Any:
-    create = ipc_channels.SchedulerIpcChannels.create
-    try:
-        _send_past_detokenizer(sockets, takes_requests=True)
-        return ipc_channels.SchedulerIpcChannels.create(
-            port_args=ports,
-            is_rank_zero=True,
-            skip_tokenizer_init=False,
-            metrics_enabled=False,
-            enable_scripted_runtime=False,
-        )
-    finally:
-        ipc_channels.SchedulerIpcChannels.create = create
+    made: Any = scheduler.OwnScheduler.__new__(scheduler.OwnScheduler)
+    made.sockets, made.takes_requests, made.skip_tokenizer_init = sockets, True, False
+    alone = SimpleNamespace(pp_rank=0, attn_tp_rank=0, attn_cp_rank=0, dp_rank=None, dp_size=1)
+    seen = SimpleNamespace(enable_metrics=False, load_snapshot_publish_interval=1)
+    scheduler._past_detokenizer(ports)
+    with (
+        patch.object(managers_scheduler, "get_parallel", lambda: alone),
+        patch.object(managers_scheduler, "get_observability", lambda: seen),
+    ):
+        made.init_ipc_channels(ports)
+    return made.ipc_channels
 
 
 def rows_are_edited_by_their_own_request() -> Any:
@@ -411,12 +415,10 @@ def failing_rows_are_read_with_their_results() -> Any:
     def run(_: Any, given: list[dict[str, Any]], result: Any) -> Any:
         sample(given)
         look()
-        if result.copy_done is not None:
-            result.copy_to_cpu(return_logprob=False, return_hidden_states=False)
         return result
 
     Scheduler.run_batch, Scheduler.process_batch_result = run, look
-    failures.read_with_results()
+    own = _scheduler()
     for overlap in (True, False):
         asked[:] = [request([1], [], 1), request([1], [], 1)]
         given = [params(asked[0], "raise"), forced(asked[1], 5)]
@@ -425,13 +427,19 @@ def failing_rows_are_read_with_their_results() -> Any:
             result.copy_done = SimpleNamespace(
                 record=lambda: None, synchronize=lambda: ended.append("copied")
             )
-        Scheduler.run_batch(None, given, result)
+        own.run_batch(given, result)
         look()
         if overlap:
             sample(given[1:])
             look()
-        Scheduler.process_batch_result(None, SimpleNamespace(reqs=asked), result)
+        own.process_batch_result(SimpleNamespace(reqs=asked), result)
     return {"one step": [*ended], "two steps": [_two_steps_at_once(way) for way in (True, False)]}
+
+
+def _scheduler() -> Any:
+    made: Any = scheduler.OwnScheduler.__new__(scheduler.OwnScheduler)
+    made._delayed = SimpleNamespace(decide=lambda batch: None)
+    return made
 
 
 def _two_steps_at_once(copied: bool) -> Any:
@@ -439,33 +447,59 @@ def _two_steps_at_once(copied: bool) -> Any:
     second row of the first step fails, and the first of the second.
     """
     steps = [[request([1], [], 1), request([1], [], 1)] for _ in range(2)]
-    results = []
+    results, own = [], _scheduler()
     for number, (one, other) in enumerate(steps):
         bad, good = (other, one) if number == 0 else (one, other)
         rows = {id(bad): params(bad, "raise"), id(good): forced(good, 5)}
         result = GenerationBatchResult(next_token_ids=torch.tensor([0, 5]))
         if copied:
             result.copy_done = SimpleNamespace(record=lambda: None, synchronize=lambda: None)
-        results.append(Scheduler.run_batch(None, [rows[id(one)], rows[id(other)]], result))
+        results.append(own.run_batch([rows[id(one)], rows[id(other)]], result))
     seen = []
     for reqs, result in zip(steps, results, strict=True):
-        Scheduler.process_batch_result(None, SimpleNamespace(reqs=reqs), result)
+        own.process_batch_result(SimpleNamespace(reqs=reqs), result)
         seen.append([[each.to_finish is not None for each in step] for step in steps])
     return seen
+
+
+def failures_of_sampling_that_waited_are_kept() -> list[bool]:
+    """Whether a request has ended once its step has run, which did not sample; once it has been
+    sampled; and once its tokens are taken in.
+    """
+    req = request([1], [], 1)
+    result = GenerationBatchResult(next_token_ids=torch.tensor([0]))
+
+    def sample(*_: Any) -> None:
+        processor.TandemLogitProcessor()(torch.full((1, VOCABULARY), 0.5), [params(req, "raise")])
+
+    own, found = _scheduler(), []
+    with (
+        patch.object(Scheduler, "run_batch", lambda *_: result),
+        patch.object(Scheduler, "launch_batch_sample_if_needed", sample),
+        patch.object(Scheduler, "process_batch_result", lambda *_: None),
+    ):
+        for step in (
+            lambda: own.run_batch(None),
+            lambda: own.launch_batch_sample_if_needed(result, None),
+            lambda: own.process_batch_result(SimpleNamespace(reqs=[req]), result),
+        ):
+            step()
+            found.append(req.to_finish is not None)
+    return found
 
 
 def tokens_of_steps_with_processors_are_the_first_ranks() -> Any:
     """Which of a step's ways to share them are taken: with processors, and without."""
     ways: list[Any] = []
     Sampler._sync_token_ids_across_tp = lambda *_: ways.append("SGLang's")
-    ranks.distributed = SimpleNamespace(
+    sampler.distributed = SimpleNamespace(
         broadcast=lambda token_ids, group, group_src: ways.append([token_ids, group, group_src])
     )
-    ranks.share_tokens()
-    sampler = SimpleNamespace(tp_sync_group="group")
+    own: Any = sampler.OwnSampler.__new__(sampler.OwnSampler)
+    own.__dict__.update(tp_sync_group="group", _shares=True)
     for has in (True, False):
         info = SimpleNamespace(has_custom_logit_processor=has)
-        Sampler._sync_token_ids_across_tp(sampler, [7], info)
+        own._sync_token_ids_across_tp([7], info)
     return ways
 
 
@@ -507,13 +541,7 @@ def late_sampling() -> Any:
         )
 
     seen: list[bool] = []
-
-    def forward(self: Any, batch: Any) -> None:
-        seen.append(envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
-
-    TpModelWorker.forward_batch_generation = forward
-    delayed_sampling.delay_where_history_is_read()
-    worker = SimpleNamespace()
+    delayed = delayed_sampling.DelayedSampling()
     for given in (
         batch(None, None),
         batch(None, False),
@@ -521,7 +549,9 @@ def late_sampling() -> Any:
         batch(None),
         None,
     ):
-        TpModelWorker.forward_batch_generation(worker, given)
+        delayed.decide(given)
+        seen.append(envs.SGLANG_ENABLE_DELAY_SAMPLE.get())
+    envs.SGLANG_ENABLE_DELAY_SAMPLE.clear()
     return seen
 
 
@@ -568,33 +598,37 @@ class Compiled(SimpleNamespace):
 
 def grammar_caches() -> Any:
     """Both are bounded, the least recently used goes first, and what is replaced counts once."""
-    grammar_cache.bound(2_000)
-    cache = base_grammar_backend.BaseGrammarBackend().cache
-    compiler = xgrammar_backend.GrammarCompiler
+    cache = grammar_cache.GrammarCache(1_000)
+    tokenizer = get_tokenizer(str(MODEL))
+    with patch.object(grammar_backends, "GrammarCompiler", lambda _, **given: given):
+        kept = grammar_backends.OwnXgrammarBackend(2_000, tokenizer=tokenizer, vocab_size=2048)
     for key in "abc":
         cache[key] = Compiled(ctx=SimpleNamespace(memory_size_bytes=400))
         cache["a"] = cache.get("a")
-    return [sorted(cache), compiler.keywords["cache_limit_bytes"]]
+    return [sorted(cache), kept.cache._max_bytes, kept.grammar_compiler["cache_limit_bytes"]]
 
 
 def bounded_guidance() -> Any:
     """llguidance's matchers have our limits, so a step that is too dear is an error; JSON is as
-    xgrammar's and sim's.
+    xgrammar's and sim's. And the kind of a grammar, and of its copy.
     """
     made: list[Any] = []
 
     def matcher(_tokenizer: Any, _grammar: str, **given: Any) -> None:
         made.append([given["limits"].step_max_items, given["limits"].max_lexer_states])
 
-    guidance.bound_steps()
-    guidance.LLMatcher = SimpleNamespace(
-        grammar_from_json_schema=lambda _, **given: made.append(given)
+    tokenizer = get_tokenizer(str(MODEL))
+    backend = grammar_backends.OwnGuidanceBackend(
+        1, tokenizer=tokenizer, any_whitespace=False, n_vocab=2048
     )
-    named = llguidance_backend.LLMatcher
-    named.grammar_from_json_schema("{}", defaults={"whitespace_flexible": False})
-    guidance.LLMatcher = matcher
-    named("tokenizer", "grammar", log_level=1)
-    return made
+    grammar = backend.dispatch_regex("ab")
+    kinds = [type(each).__name__ for each in (grammar, grammar.copy())]
+    named = SimpleNamespace(grammar_from_json_schema=lambda _, **given: made.append(given))
+    with patch.object(guidance, "LLMatcher", named):
+        backend.dispatch_json("{}")
+    with patch.object(guidance, "LLMatcher", matcher):
+        guidance.bounded("tokenizer", "grammar")
+    return [*made, kinds]
 
 
 def scored_at_once() -> Any:
@@ -645,6 +679,7 @@ CHECKS: tuple[Callable[[], Any], ...] = (
     state_is_kept_on_the_request,
     failing_row,
     failing_rows_are_read_with_their_results,
+    failures_of_sampling_that_waited_are_kept,
     tokens_of_steps_with_processors_are_the_first_ranks,
     failing_when_built,
     state_dies_with_its_request,

@@ -157,6 +157,10 @@ def test_a_failed_row_ends_its_request_where_the_tokens_of_its_step_are_taken_in
     assert read["two steps"] == [[first, second]] * 2, "each row ends by its own step's result"
 
 
+def test_a_row_that_fails_in_sampling_that_waited_ends_with_its_step(seen: dict[str, Any]) -> None:
+    assert seen["failures_of_sampling_that_waited_are_kept"] == [False, False, True]
+
+
 @pytest.mark.promise("S5-391")
 def test_the_first_rank_says_the_tokens_of_steps_with_processors(seen: dict[str, Any]) -> None:
     ways = seen["tokens_of_steps_with_processors_are_the_first_ranks"]
@@ -201,7 +205,7 @@ def test_seeded_draws_follow_the_probabilities(seen: dict[str, Any]) -> None:
 
 
 def test_what_is_kept_of_grammars_is_bounded(seen: dict[str, Any]) -> None:
-    assert seen["grammar_caches"] == [["a", "c"], 1_000]
+    assert seen["grammar_caches"] == [["a", "c"], 1_000, 1_000]
 
 
 def test_a_grammar_that_takes_too_long_raises_or_allows_nothing_is_marked(
@@ -278,9 +282,10 @@ def test_all_ways_to_draft_that_are_not_refused_apply_grammars(seen: dict[str, A
 
 
 def test_llguidance_has_the_limits_and_the_json_of_sim(seen: dict[str, Any]) -> None:
-    json_arguments, limits = seen["bounded_guidance"]
+    json_arguments, limits, kinds = seen["bounded_guidance"]
     assert json_arguments["overrides"]["item_separator"] == ", "
     assert limits == [10_000, 20_000]
+    assert kinds == ["WatchedGuidance"] * 2
 
 
 @pytest.mark.promise("S6-332")
