@@ -8,87 +8,17 @@ value is required, so that a null, by which Helm takes a default away, is refuse
 whose schema takes null may be taken away.
 """
 
-import dataclasses
 import json
-import types
-import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
 import yaml
-from product_packages import offered
 
-from tandem import ranges
-from tandem.hooks import settings as hook_settings
-from tandem.hooks.classifiers.settings import ClassifierSettings
-from tandem.logits.settings import Clients
-from tandem.worker.config import WorkerConfig
-from tandem_frontend.config import FrontendConfig
-from tandem_router.config import RouterConfig
-from tandem_sglang.options import Options as SglangOptions
-from tandem_sim.faults import Faults
-from tandem_sim.options import SimOptions
+from tandem.cli import schema
+from tandem.cli.schema import TYPES
 
-_ALL = (
-    "listen metrics_listen drain_seconds log_format log_level otlp_endpoint trace_sample_ratio"
-    " tls_cert tls_key tls_ca tls_peer_name"
-)
-_WORKER = (
-    "model_path served_model_name advertise_host name engine engine_options hook hooks classifiers"
-    " logits_processors lora_adapters deployment_revision ready_when_paired nodes node_rank leader"
-    " token_processes"
-)
-_FRONTEND = (
-    "model_path served_model_name models model_names_file router api_keys api_keys_file"
-    " key_limit_shares https_cert https_key"
-)
-_ROUTER = (
-    "discovery namespace prefill decode workers prefill_service decode_service worker_service"
-    " voucher_key_file"
-    " decode_routers routers router_service advertise_host"
-    " client_logits_processors allow_reports allow_external_scores"  # the frontends' own
-)
-_ENGINE = (
-    "bootstrap_port data_parallel decode_data_parallel decode_pipeline_parallel"
-    " decode_tensor_parallel device kv_port pipeline_parallel tensor_parallel transfer_backend"
-)
-OWNED: dict[str, frozenset[str]] = {
-    "frontend": frozenset(f"{_ALL} {_FRONTEND}".split()),
-    "router": frozenset(f"{_ALL} {_ROUTER}".split()),
-    "prefill": frozenset(f"{_ALL} {_WORKER}".split()),
-    "decode": frozenset(f"{_ALL} {_WORKER}".split()),
-    "worker": frozenset(f"{_ALL} {_WORKER}".split()),
-    "engine": frozenset(_ENGINE.split()),
-}
-"""Settings that the chart makes from values of its own: they are not taken in a `config`."""
-
-_SECTIONS = {"moderation_classifiers": "classifiers"}
-"""Settings that are written as a section of a worker's."""
-CLASSES: dict[str, tuple[type[Any], ...]] = {
-    "frontend": (FrontendConfig,),
-    "router": (RouterConfig,),
-    "prefill": (WorkerConfig,),
-    "decode": (WorkerConfig,),
-    "worker": (WorkerConfig,),
-    "engine": (SglangOptions, SimOptions, Faults),
-}
-_BOUNDS = {
-    "above": "exclusiveMinimum",
-    "at_least": "minimum",
-    "at_most": "maximum",
-    "below": "exclusiveMaximum",
-}
-_TYPES: dict[Any, str] = {
-    str: "string",
-    bool: "boolean",
-    int: "integer",
-    float: "number",
-    list: "array",
-    dict: "object",
-}
 _PORT = {"type": "integer", "minimum": 1, "maximum": 65535}
 _OBJECT = {"type": "object"}
 _NAMED = {
@@ -222,103 +152,15 @@ def _section() -> dict[str, Any]:
 def _schema(value: Value) -> dict[str, Any]:
     if value.section:
         return _section()
-    kind: dict[str, Any] = {"type": _TYPES[type(value.default)]}
+    kind: dict[str, Any] = {"type": TYPES[type(value.default)]}
     kind |= _BY_NAME.get(value.path[-1], {})
     annotated = dict(value.schema)
     if component := annotated.pop("settings", None):
-        kind |= {"additionalProperties": False, "properties": settings_schema(component)}
+        kind |= {"additionalProperties": False, "properties": schema.of_settings(component)}
     if name := annotated.pop("section", None):
-        kind |= section_schema(name)
+        kind |= schema.of_section(name)
     described = {"description": value.description} if value.description else {}
     found = {**kind, **annotated, **described}
     if found["type"] == "array" and "items" not in found:
         raise ValueError(f"{'.'.join(value.path)}: what are the items of this list?")
     return found
-
-
-def settings_schema(component: str) -> dict[str, Any]:
-    """Name to schema of every setting of a component that a user of the chart may give."""
-    properties: dict[str, Any] = {}
-    for model in CLASSES[component]:
-        hints = typing.get_type_hints(model)
-        for field in dataclasses.fields(model):
-            if field.name in OWNED[component]:
-                continue
-            name = f"fault_{field.name}" if model is Faults else field.name
-            found = _type_schema(hints[field.name])
-            bounds = ranges.of(field)._asdict()
-            found |= {_BOUNDS[name]: each for name, each in bounds.items() if each is not None}
-            if section := _SECTIONS.get(field.name):
-                found |= section_schema(section)
-            other = properties.get(name, found)
-            if other["type"] != found["type"]:
-                found = {"type": "number"}  # one engine takes whole numbers only
-            elif "minimum" in found and "minimum" in other:
-                found["minimum"] = min(found["minimum"], other["minimum"])
-            if text := field.metadata.get("help"):
-                found["description"] = " ".join(text.split())
-            properties[name] = found
-    return dict(sorted(properties.items()))
-
-
-def section_schema(name: str) -> dict[str, Any]:
-    """What a worker reads in a section of its settings: the structs that read it, as a schema."""
-    if name == "logits_processors":
-        one = {
-            "type": "object",
-            "additionalProperties": False,
-            "properties": {
-                "use": {"type": "string", "minLength": 1},
-                "args": {"type": "object"},
-                "clients": {"enum": list(typing.get_args(Clients))},
-                "always": {"type": "boolean"},
-            },
-        }
-        return {"additionalProperties": {"anyOf": [{"type": "string", "minLength": 1}, one]}}
-    struct, entries = {
-        "hooks": (hook_settings.Section, "chain"),
-        "classifiers": (ClassifierSettings, "entries"),
-    }[name]
-    made = msgspec.json.schema(struct)
-    found: dict[str, Any] = _inlined(made, made["$defs"])
-    path = {"type": "string", "pattern": rf"^({'|'.join(offered(f'tandem.{name}'))})$|^\S+[.:]\S+$"}
-    (entry,) = (
-        each
-        for each in (
-            found["properties"][entries]["items"],
-            *found["properties"][entries]["items"].get("anyOf", ()),
-        )
-        if "properties" in each
-    )
-    entry["properties"]["path"] = path
-    found["properties"][entries]["items"] = {"anyOf": [path, entry]}
-    return {key: found[key] for key in ("additionalProperties", "properties")}
-
-
-def _inlined(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """Without references, titles and defaults."""
-    if isinstance(schema, list):
-        return [_inlined(each, definitions) for each in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if reference := schema.get("$ref"):
-        return _inlined(definitions[reference.rpartition("/")[2]], definitions)
-    left_out = ("$defs", "title", "default", "description")
-    return {
-        key: {name: _inlined(each, definitions) for name, each in value.items()}
-        if key == "properties"
-        else _inlined(value, definitions)
-        for key, value in schema.items()
-        if key not in left_out
-    }
-
-
-def _type_schema(hint: Any) -> dict[str, Any]:
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return {"type": "string", "enum": list(arguments)}
-    if origin is types.UnionType:
-        return _type_schema(arguments[0])
-    if origin is tuple:
-        return {"type": "array", "items": _type_schema(arguments[0])}
-    return {"type": _TYPES.get(origin or hint, "string")}

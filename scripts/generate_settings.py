@@ -37,6 +37,8 @@ with the source of each value, and `--check-config` says whether the component w
 so do [`tandem config` and `tandem config check`](cli.md#config). Unknown settings are refused, with
 the line of the file and the name that may be meant.
 
+Of a whole stack [one file](stack-file.md) says everything: a component takes its part by `--stack`.
+
 A flag or variable can hold what a file can. Lists are separated by commas there, or written as
 JSON. Mappings are written `key=value,key=value`, in which a value in braces, such as a JSON object,
 may hold commas, and all values are texts; or as JSON, which those with further levels need:

@@ -22,15 +22,14 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-import msgspec
 import yaml
 
-from tandem import ranges, settings_file
+from tandem import ranges, settings_file, stack_file
 from tandem.errors import ConfigError, MissingSettingError, StartError
 from tandem.ranges import Range
 from tandem.setting_names import NAMES
@@ -120,8 +119,14 @@ def read(
     _check_variables(model, environ)
     options = vars(_parser(model, prog).parse_args(argv))
     path = options.pop("config_file") or environ.get(FILE_VARIABLE)
+    stack = options.pop("stack_file", None)
     show, only_check = options.pop("print_config"), options.pop("check_config")
-    file = settings_file.read(path) if path else SettingsFile()
+    if path and stack:
+        raise ConfigError(f"the stack's file {stack} and the settings file {path}: give one")
+    if stack:
+        file = stack_file.part(stack, _component(prog))
+    else:
+        file = settings_file.read(path) if path else SettingsFile()
     try:
         loaded = _merge(model, options, environ, file.content)
     except ConfigError as error:
@@ -193,34 +198,6 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def read_section(model: type[T], name: str, given: object) -> T:
-    """A mapping of a settings file, such as `hooks`, as the msgspec Struct that describes it.
-
-    Raises ConfigError, naming the field and what it takes; never the value, which may be secret.
-    """
-    try:
-        return msgspec.convert(given, model)
-    except msgspec.ValidationError as error:
-        what, _, path = str(error).partition(" - at `$")
-        unknown = re.search("unknown field `(.+)`", what)
-        hint = (
-            nearest(unknown[1], _field_names(msgspec.inspect.type_info(model))) if unknown else ""
-        )
-        raise ConfigError(f"{name}{path.removesuffix('`')}: {what}{hint}") from None
-
-
-def _field_names(kind: Any) -> Iterator[str]:
-    """All names of fields in what a Struct describes, at every depth."""
-    if isinstance(kind, msgspec.inspect.StructType):
-        for each in kind.fields:
-            yield each.encode_name
-            yield from _field_names(each.type)
-    for each in getattr(kind, "types", ()):
-        yield from _field_names(each)
-    if (item := getattr(kind, "item_type", None)) is not None:
-        yield from _field_names(item)
-
-
 def inherited(name: str) -> str:
     """What the environment says of a setting that is not this process's but of one that it starts;
     empty: nothing.
@@ -278,6 +255,12 @@ def _check_variables(model: type[Any], environ: Mapping[str, str]) -> None:
             raise ConfigError(f"the variable {name} is no setting{hint}")
 
 
+def _component(prog: str) -> str:
+    """The component that a program is, "" for others: "decode_worker" of "tandem-decode-worker"."""
+    name = prog.removeprefix("tandem-").replace("-", "_")
+    return name if name in stack_file.SECTIONS else ""
+
+
 def _parser(model: type[Any], prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog,
@@ -288,6 +271,14 @@ def _parser(model: type[Any], prog: str) -> argparse.ArgumentParser:
     parser.add_argument(
         "--config", dest="config_file", metavar="FILE", help="YAML file of settings."
     )
+    if _component(prog):
+        parser.add_argument(
+            "--stack",
+            dest="stack_file",
+            metavar="FILE",
+            help="YAML file of a whole stack, of which the component takes its part"
+            " (docs/stack-file.md).",
+        )
     parser.add_argument(
         "--print-config",
         action="store_true",

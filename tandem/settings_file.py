@@ -8,11 +8,12 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
 import yaml
 
 from tandem.errors import ConfigError, StartError
@@ -20,6 +21,7 @@ from tandem.errors import ConfigError, StartError
 Place = tuple[str | int, ...]
 """The way to a value: ("hooks", "chain", 0, "path")."""
 E = TypeVar("E", bound=StartError)
+T = TypeVar("T")
 _MERGE: Final = "tag:yaml.org,2002:merge"
 _NAMED: Final = re.compile(r"[A-Za-z_]\w*(?:\.[\w-]+|\[\d+\])*")
 """How messages write a place: hooks.chain[0].path."""
@@ -56,10 +58,11 @@ class SettingsFile:
             for text, line in self.texts.items()
             if repr(text) in message or ("/" in text and text in message)
         ]
-        if not named:
-            return min(quoted, default=0)
-        begin, place = named[0]
         unknown = _UNKNOWN.search(message)
+        if not named:
+            above = self.lines.get((unknown[1],), 0) if unknown else 0
+            return above or min(quoted, default=0)
+        begin, place = named[0]
         line = self._nearest((*place, unknown[1]) if unknown else place)
         if begin:
             return min(quoted, default=line)
@@ -98,6 +101,36 @@ def read_value(text: str, name: str) -> Any:
         return _parse(text, name)[0]
     except RecursionError as error:
         raise ConfigError(f"{name} is nested too deep") from error
+
+
+def read_section(model: type[T], name: str, given: object) -> T:
+    """A mapping of a settings file, such as `hooks`, as the msgspec Struct that describes it; with
+    an empty name the whole file.
+
+    Raises ConfigError, naming the field and what it takes; never the value, which may be secret.
+    """
+    try:
+        return msgspec.convert(given, model)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        unknown = re.search("unknown field `(.+)`", what)
+        hint = (
+            nearest(unknown[1], _field_names(msgspec.inspect.type_info(model))) if unknown else ""
+        )
+        place = f"{name}{path.removesuffix('`')}".lstrip(".")
+        raise ConfigError(f"{place}: {what}{hint}" if place else f"{what}{hint}") from None
+
+
+def _field_names(kind: Any) -> Iterator[str]:
+    """All names of fields in what a Struct describes, at every depth."""
+    if isinstance(kind, msgspec.inspect.StructType):
+        for each in kind.fields:
+            yield each.encode_name
+            yield from _field_names(each.type)
+    for each in getattr(kind, "types", ()):
+        yield from _field_names(each)
+    if (item := getattr(kind, "item_type", None)) is not None:
+        yield from _field_names(item)
 
 
 def nearest(given: str, known: Iterable[str], *, cutoff: float = 0.7) -> str:

@@ -1647,6 +1647,36 @@ PROMISES: tuple[Promise, ...] = (
         "its KV cache have the names of vLLM or SGLang too.",
         ours=True,
     ),
+    Promise(
+        "S5-705",
+        "Given a stack's file, when a component takes its part, then it is told what the file's "
+        "sections say for it and no more, and messages name the file's own lines.",
+        ours=True,
+    ),
+    Promise(
+        "S5-706",
+        "Given a stack's file with an unknown name, a key twice, a wrong value, or a setting that "
+        "has a section of its own, when it is read, then it is refused with its line.",
+        ours=True,
+    ),
+    Promise(
+        "S5-707",
+        "Given flags of `tandem up` beside a stack's file, then the flags win.",
+        ours=True,
+    ),
+    Promise(
+        "S5-708",
+        "Given what `tandem init` writes, or the file at the top of a page about hooks, classifiers"
+        " or processors, then `tandem config check` passes it as the start does, and the schema "
+        "takes what the settings classes take.",
+        ours=True,
+    ),
+    Promise(
+        "S5-709",
+        "Given a stack's file, then every value of it is one of the chart's, with its type and "
+        "bounds, and the chart's pods are told the same by it.",
+        ours=True,
+    ),
     # --- S6: the threat model (docs/security/threat-model.md) ---
     Promise(
         "S5-633",

@@ -18,6 +18,7 @@ from tandem import launching
 
 DISTRIBUTION = "tandem-serving"
 _OWN = {
+    "init": "tandem.cli.init:COMMAND",
     "up": "tandem.cli.up:UP",
     "down": "tandem.cli.up:DOWN",
     "chat": "tandem.cli.chat:COMMAND",
@@ -28,11 +29,12 @@ _OWN = {
 }
 """Where the commands of this package are. Kits bring the others."""
 _HELP = {
+    "init": "Write a file of a stack, to begin with.",
     "up": "Start a frontend, a router and workers on this machine.",
     "down": "Stop what `tandem up` started.",
     "chat": "Talk to a running frontend.",
     "demo": "Start a stack, run requests through it, check and show what happened.",
-    "config": "Print a component's settings, and the source of each.",
+    "config": "Check a stack's file, or show a component's settings and their sources.",
     "check-hook": "Run an output hook against the calls a worker makes.",
     "verify": "Check that a deployment serves, and that its KV cache really moves.",
     "bench": "Send load to a frontend, and show how fast it answers.",

@@ -7,9 +7,10 @@ import math
 from importlib.util import find_spec
 from pathlib import Path
 
-from tandem import config
-from tandem.cli.plan import StackOptions
+from tandem import config, stack_file
+from tandem.cli.plan import GivenFile, StackOptions
 from tandem.errors import ConfigError
+from tandem.stack_file import StackFile
 
 RUN_DIR = Path(".run")
 DEFAULT_PORT = 8000
@@ -50,13 +51,18 @@ def add_run_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def add_stack(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="YAML file of the stack, as `tandem init` writes one. A flag beside it wins.",
+    )
     add_engine(parser)
     add_run_dir(parser)
     parser.add_argument(
         "--port",
         type=port,
-        default=DEFAULT_PORT,
-        help="Port of the frontend; 0 picks a free one. [%(default)s]",
+        help=f"Port of the frontend; 0 picks a free one. [{DEFAULT_PORT}]",
     )
     for phase in ("prefill", "decode"):
         parser.add_argument(
@@ -76,7 +82,6 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
         type=positive,
         nargs="?",
         const=1,
-        default=0,
         metavar="N",
         help="Number of workers that serve both phases, beside the pairs that --prefill and"
         " --decode ask for, or alone. [0; 1 without a number]",
@@ -84,9 +89,8 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token-processes",
         type=positive,
-        default=1,
         metavar="N",
-        help="Processes that each decode worker's tokens go through; sglang alone. [%(default)s]",
+        help="Processes that each decode worker's tokens go through; sglang alone. [1]",
     )
     parser.add_argument(
         "--further-model",
@@ -111,24 +115,52 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
 
 
 def stack_options(arguments: argparse.Namespace) -> StackOptions:
-    """Raises ConfigError for what argparse cannot see is wrong."""
+    """What the flags ask for, and beside them the file. Raises ConfigError for what argparse cannot
+    see is wrong.
+    """
+    file = given_file(arguments.config) if arguments.config else None
+    said = file.content if file else StackFile()
     if arguments.aggregated and (arguments.prefill is None) is not (arguments.decode is None):
         raise ConfigError("beside --aggregated give both --prefill and --decode, or neither")
-    unsaid = 0 if arguments.aggregated else 1
+    prefill, decode, aggregated = _counts(arguments, said)
+    if arguments.model_path is None:
+        arguments.model_path = said.model_path
+    of_file = None if said.engine.type == "auto" else said.engine.type
     return StackOptions(
-        engine=engine(arguments.engine),
+        engine=engine(arguments.engine or of_file),
         model_path=model_path(arguments.model_path),
         further_models=further_models(arguments),
-        port=arguments.port,
-        prefill=unsaid if arguments.prefill is None else arguments.prefill,
-        decode=unsaid if arguments.decode is None else arguments.decode,
-        aggregated=arguments.aggregated,
-        token_processes=arguments.token_processes,
+        port=said.frontend.service.port if arguments.port is None else arguments.port,
+        prefill=prefill,
+        decode=decode,
+        aggregated=aggregated,
+        routers=said.router.replicas,
+        token_processes=arguments.token_processes or said.decode.tokenProcesses,
         hook_prefill=arguments.hook_prefill,
         hook_decode=arguments.hook_decode,
         test_logits_processor=arguments.test_logits_processor,
         engine_options=engine_options(arguments.engine_options),
+        file=file,
         certificates=arguments.certificates and arguments.certificates.resolve(),
+    )
+
+
+def given_file(path: Path) -> GivenFile:
+    """Raises ConfigError for a file that is none of a stack."""
+    return GivenFile(path, stack_file.read(str(path)))
+
+
+def _counts(arguments: argparse.Namespace, said: StackFile) -> tuple[int, int, int]:
+    """How many workers of each kind: prefill, decode, aggregated."""
+    aggregated = said.worker.replicas if said.worker.enabled else 0
+    pairs = said.prefill.replicas, said.decode.replicas
+    if arguments.aggregated is not None:
+        aggregated, pairs = arguments.aggregated, (0, 0)
+    prefill, decode = pairs
+    return (
+        prefill if arguments.prefill is None else arguments.prefill,
+        decode if arguments.decode is None else arguments.decode,
+        aggregated,
     )
 
 

@@ -11,15 +11,17 @@ from pathlib import Path
 
 from tandem.errors import StartError
 from tandem.free_ports import LOOPBACK, FreePorts
+from tandem.stack_file import PERMISSIONS, SECTIONS, StackFile
 
-PERMISSIONS = (
-    "client_logits_processors",
-    "allow_reports",
-    "allow_external_scores",
-    "allow_kv_hints",
-)
-"""Settings that a frontend and its router have alike: what one lets through the other must too."""
-COMPONENTS = ("frontend", "router", "prefill_worker", "decode_worker", "aggregated_worker")
+COMPONENTS = tuple(SECTIONS)
+
+
+@dataclass(slots=True, frozen=True)
+class GivenFile:
+    """A file of the stack's settings, and what it says."""
+
+    path: Path
+    content: StackFile
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -43,6 +45,8 @@ class StackOptions:
     test_logits_processor: bool = False
     engine_options: tuple[str, ...] = ()
     """key=value, for the engine of every worker."""
+    file: GivenFile | None = None
+    """What else the components are told."""
     certificates: Path | None = None
     """A folder of `tandem certificates`, for mutual TLS between the components."""
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -128,12 +132,13 @@ def _worker(options: StackOptions, name: str, model: Path, free: FreePorts) -> L
     if options.engine_options:
         flags.append(f"--engine-options={','.join(options.engine_options)}")
     if hook:
-        flags.append(f"--hook={hook}")
+        # The file may name a chain, and a worker has the one or the other.
+        flags += [f"--hook={hook}", "--hooks={}"]
     if options.test_logits_processor:
         flags.append("--test-logits-processor")
     if numbers:
         flags.append(f"--token-processes={options.token_processes}")
-    flags += _tls(options, component)
+    flags += (*_tls(options, component), *_file(options))
     further = tuple(f"{LOOPBACK}:{port + number}" for number in numbers)
     more = _more(options, component, name)
     return Launch(name, component, address, metrics, (*flags, *more), further)
@@ -153,6 +158,7 @@ def _router(
         f"--decode={addresses('decode_worker')}",
         f"--workers={addresses('aggregated_worker')}",
         *_tls(options, "router"),
+        *_file(options),
     )
     more = (*_permissions(options), *_more(options, "router"))
     return Launch(name, "router", address, metrics, (*flags, *more))
@@ -176,6 +182,7 @@ def _frontend(
         f"--model-path={options.model_path}",
         *_models(options),
         *_tls(options, "frontend"),
+        *_file(options),
     )
     return Launch("frontend", "frontend", address, metrics, (*flags, *_more(options, "frontend")))
 
@@ -196,6 +203,10 @@ def _tls(options: StackOptions, component: str) -> tuple[str, ...]:
         f"--tls-key={folder / role}.key",
         f"--tls-ca={folder / 'ca.crt'}",
     )
+
+
+def _file(options: StackOptions) -> tuple[str, ...]:
+    return (f"--stack={options.file.path}",) if options.file else ()
 
 
 def _more(options: StackOptions, *names: str) -> tuple[str, ...]:

@@ -102,7 +102,9 @@ class Stack:
     @property
     def model(self) -> str:
         """The model's name, as requests give it."""
-        return config.inherited("served_model_name") or self.options.model_path.resolve().name
+        said = self.options.file.content.model.name if self.options.file else ""
+        asked = config.inherited("served_model_name") or said
+        return asked or self.options.model_path.resolve().name
 
     def start(self) -> None:
         """Start every process; they come up together and find each other."""

@@ -18,7 +18,7 @@ from tandem import config
 from tandem.cli import options, processes, run_state
 from tandem.cli.commands import Command
 from tandem.cli.console import Console
-from tandem.cli.plan import StackOptions
+from tandem.cli.plan import GivenFile, StackOptions
 from tandem.cli.run_state import RunState
 from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
 from tandem.errors import StartError
@@ -28,7 +28,7 @@ SIMULATED = "The engine is simulated: its answers are random words."
 PLAYGROUND = "playground"
 OFFERED = (PLAYGROUND, "allow_reports")
 """Settings of the frontend that are on here, where nobody but the machine's user comes, unless the
-environment turns them off.
+environment or the stack's file turns them off.
 """
 
 
@@ -41,7 +41,8 @@ def add_up(parser: argparse.ArgumentParser) -> None:
 
 def up(arguments: argparse.Namespace, console: Console) -> int:
     run_dir: Path = arguments.run_dir
-    wanted = replace(options.stack_options(arguments), flags=offers())
+    wanted = options.stack_options(arguments)
+    wanted = replace(wanted, flags=offers(wanted.file))
     present = run_state.read(run_dir)
     if present is not None and present.running():
         _check_same(present, wanted)
@@ -67,9 +68,14 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def offers() -> dict[str, tuple[str, ...]]:
-    """Flags for what the stack offers to its user alone. Raises ConfigError."""
-    on = (name for name in OFFERED if config.inherited_switch(name, default=True))
+def offers(file: GivenFile | None = None) -> dict[str, tuple[str, ...]]:
+    """Flags for what the stack offers to its user alone, unless its file decides that. Raises
+    ConfigError.
+    """
+    said = file.content.frontend.config if file else {}
+    on = (
+        name for name in OFFERED if name not in said and config.inherited_switch(name, default=True)
+    )
     return {"frontend": tuple(map(config.flag_name, on))}
 
 
@@ -121,7 +127,8 @@ def show_endpoint(stack: Stack, console: Console) -> None:
         console.line(f"playground: {stack.url}/playground")
     console.line()
     console.line(f"curl -N {stack.url}/v1/chat/completions -H 'content-type: application/json' \\")
-    if config.inherited("api_keys"):
+    file = stack.options.file
+    if config.inherited("api_keys") or (file and file.content.frontend.apiKeysFile.path):
         console.line("  -H 'authorization: Bearer KEY' \\")
     message = '"messages": [{"role": "user", "content": "Tell me a story."}]'
     asked = f'"model": "{stack.model}", "stream": true, "max_tokens": 64, {message}'

@@ -381,3 +381,5 @@ class EngineKit:
     """Make what runs on a node that does not lead. None: the engine computes on one node."""
     join: Callable[[Role, EngineSettings, Awaitable[bytes]], JoinedEngine] | None = None
     """Make the engine of a further token process. None: the engine serves one process."""
+    options: Mapping[str, type[Any]] = field(default_factory=dict)
+    """The classes of the engine's options, each by what begins the names of its options."""

@@ -23,10 +23,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from tandem.config import read_section
 from tandem.errors import ConfigError
 from tandem.hooks.audit.settings import AuditSettings
 from tandem.hooks.contract import Phase
+from tandem.settings_file import read_section
 
 OnError = Literal["closed", "open"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")

@@ -18,10 +18,11 @@ import yaml
 from tandem import config
 from tandem.cli.client import Client
 from tandem.cli.options import model_path as known_model_path
-from tandem.cli.plan import PERMISSIONS, StackOptions
+from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
 from tandem.engine import model_files
 from tandem.logits.spec import FORCED_SEQUENCE, forced_token_sequence
+from tandem.stack_file import PERMISSIONS
 
 READY_SECONDS = 60.0
 

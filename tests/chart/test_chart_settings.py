@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import chart_renders
-import chart_values
 import pods
 import pytest
 import yaml
@@ -19,8 +18,10 @@ from one_case import one_case
 from pods import by_name
 
 from tandem import cli, config
+from tandem.cli import schema
 from tandem.engine.base import ONE_NODE, Nodes
 from tandem.hooks import settings as hook_settings
+from tandem.stack_file import OWNED
 from tandem.worker.config import WorkerConfig
 from tandem_frontend.config import FrontendConfig
 from tandem_router.config import RouterConfig
@@ -255,13 +256,13 @@ def test_what_the_chart_writes_itself_is_not_taken_from_config(component: str) -
         given = chart_renders.values(name).get(component, {}).get("config", {})
         found = yaml.safe_load(pods.of_set(name)[component].carried("settings")["tandem.yaml"])
         written |= found.keys() - given.keys()
-    assert written - FOLLOWING.get(component, set()) <= chart_values.OWNED[component]
+    assert written - FOLLOWING.get(component, set()) <= OWNED[component]
     fields = {field.name for field in dataclasses.fields(CLASSES[component])}
-    assert chart_values.OWNED[component] <= fields
+    assert OWNED[component] <= fields
 
 
 def test_options_of_both_engines_are_known_to_the_schema() -> None:
-    known = chart_values.settings_schema("engine").keys() | chart_values.OWNED["engine"]
+    known = schema.of_settings("engine").keys() | OWNED["engine"]
     sim = {*sim_options.names(sim_options.SimOptions)}
     sim |= {f"fault_{name}" for name in sim_options.names(faults.Faults)}
     assert known == sim | {*sim_options.names(sglang_options.Options)}

@@ -267,7 +267,7 @@ def test_sglang_that_is_not_installed_is_said_before_anything_is_started(
         (["keys", "new", "a", "--max-n=0"], "max_n: Expected"),
         (["plan-fit", "MODEL", "--context=9000"], "fewer than --context 9000"),
         (["plan-fit", "/no/such"], "/no/such"),
-        (["config", "check"], "needs a component"),
+        (["config", "check"], "needs the file of a stack, or a component"),
         (["chat", "--url=ftp://x", "hi"], "is no address"),
         (["top", "--once", "--routers=nonsense"], ""),
         (["fetch-model", "ftp://x", "--to=/no/such"], ""),

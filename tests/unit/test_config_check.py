@@ -175,4 +175,7 @@ def test_a_check_of_no_component_names_the_components(
     capsys: pytest.CaptureFixture[str], given: list[str]
 ) -> None:
     assert main(["config", "check", *given]) == 2
-    assert "needs a component, one of frontend, router" in capsys.readouterr().err
+    assert (
+        "needs the file of a stack, or a component, one of frontend, router"
+        in capsys.readouterr().err
+    )

@@ -9,9 +9,14 @@ from tandem_sglang import forms
 from tandem_sglang.engine import SglangEngine
 from tandem_sglang.follower import SglangFollower
 from tandem_sglang.joined import SglangJoined
+from tandem_sglang.options import Options
 
 __all__ = ["ENGINE", "SglangEngine", "SglangFollower", "SglangJoined"]
 
 ENGINE = EngineKit(
-    create=SglangEngine, plan_forms=forms.plan, follow=SglangFollower, join=SglangJoined
+    create=SglangEngine,
+    plan_forms=forms.plan,
+    follow=SglangFollower,
+    join=SglangJoined,
+    options={"": Options},
 )

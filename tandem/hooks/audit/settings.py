@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from tandem.config import read_section
+from tandem.settings_file import read_section
 
 Content = Literal["hash", "none", "full"]
 LEAST_BYTES = 131_072

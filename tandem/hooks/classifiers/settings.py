@@ -25,7 +25,6 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from tandem.config import read_section
 from tandem.errors import ConfigError
 from tandem.hooks.settings import MAX_TIMEOUT_MS, Name
 from tandem.sampling import (
@@ -38,6 +37,7 @@ from tandem.sampling import (
     TopK,
     TopP,
 )
+from tandem.settings_file import read_section
 
 HoldBack = Literal["none", "window", "all"]
 REFUSAL = "I can't help with that."
