@@ -5,7 +5,8 @@
   in a message of their own. Each of a worker's processes has its requests' alone.
 - A prefill engine that does not answer keeps no sequence waiting but its own.
 - What another engine sends that cannot be read or used ends nothing but its own hand-overs.
-- A hand-over has come when all ranks of prefill have written of it.
+- A hand-over has come when all ranks of prefill have written of it, and is answered from where its
+  tag is the request's.
 - Each request's hand-over is measured where it happens, and travels with its first output. The
   first one shortens the time that the next ones have.
 - A request's seed decides its tokens, where the engine is started so, and no other row of a batch.
@@ -57,6 +58,7 @@ from tandem_sglang import (
     grammar_cache,
     grammar_queue,
     grammars,
+    hand_over_tags,
     last_words,
     layouts,
     mooncake,
@@ -304,6 +306,7 @@ def _streamer_class(additions: Additions, sockets: TokenSockets) -> Callable[[An
     def streamer_class(scheduler: Any) -> Any:
         if scheduler.disaggregation_mode is DisaggregationMode.PREFILL:
             _count_prefilling(scheduler)
+        hand_over_tags.watch(scheduler, additions)
         return functools.partial(
             MeasuringStreamer, scheduler=scheduler, additions=additions, sockets=sockets
         )
