@@ -33,6 +33,13 @@ def _log_canary(action: actions.CanaryFailed) -> None:
     )
 
 
+def _log_hanging(action: actions.CanaryHangs) -> None:
+    log.warning(
+        "a canary hangs: no KV has moved between two workers yet",
+        extra={"prefill": action.prefill, "decode": action.decode, "seconds": action.seconds},
+    )
+
+
 def _log_ejected(action: actions.WorkerEjected) -> None:
     log.error(
         "worker ejected",
@@ -57,6 +64,7 @@ WRITERS: Mapping[type[Any], Callable[[Any], None]] = {
     actions.WorkerDied: suspects.log_death,
     actions.WorkerStalled: _log_stalled,
     actions.CanaryFailed: _log_canary,
+    actions.CanaryHangs: _log_hanging,
     actions.WorkerEjected: _log_ejected,
     actions.WorkerReturned: _log_returned,
     actions.PairRejected: _log_rejected,

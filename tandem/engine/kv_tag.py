@@ -1,5 +1,5 @@
-"""The tag that prefill sends behind the pages of a prompt's KV, and decode's check of the tag before
-the first token leaves: what does not match is never answered from.
+"""The tag that prefill sends behind the pages of a prompt's KV, and decode's check of the tag
+before the first token leaves: what does not match is never answered from.
 
 Every engine makes and compares its tags here. docs/design/0030-the-tag-of-a-hand-over.md says why a
 tag that matches proves that the pages are those of this request.
@@ -64,6 +64,8 @@ class KvTag(NamedTuple):
         return _PACKED.pack(*self)
 
 
+REFUSED = "the KV that has come is"
+"""How the message of each refusal begins."""
 _SAID = {
     "room": "of another hand-over",
     "prompt": "of another prompt",
@@ -93,7 +95,9 @@ def tag_of(
     contents: int = 0,
 ) -> KvTag:
     """The tag of a hand-over of the KV of these tokens."""
-    numbers = tokens if isinstance(tokens, array) else array("I", tokens)
+    numbers = tokens
+    if not isinstance(numbers, array) or numbers.typecode != "I":
+        numbers = array("I", tokens)
     prompt = blake2b(to_bytes(numbers), digest_size=16).digest()
     return KvTag(
         room,
@@ -119,7 +123,7 @@ def check(arrived: KvTag | None, expected: KvTag) -> None:
             for name, one, other in zip(KvTag._fields, arrived, expected, strict=True)
             if one != other
         )
-    raise KvCorruptError(f"the KV that has come is {said}", phase=common_pb2.PHASE_DECODE)
+    raise KvCorruptError(f"{REFUSED} {said}", phase=common_pb2.PHASE_DECODE)
 
 
 @lru_cache(_REMEMBERED)

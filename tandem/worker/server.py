@@ -39,6 +39,7 @@ from tandem.worker.endpoint import Endpoint, Shared
 from tandem.worker.follower import Follower
 from tandem.worker.forms import FormedEngine
 from tandem.worker.gateway_metrics import GatewayCollector
+from tandem.worker.hanging import Hanging
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
 from tandem.worker.metrics import WorkerCollector
@@ -398,9 +399,12 @@ class Worker:
         return EngineError("the engine stopped by itself")
 
     async def _tick(self) -> None:
+        hanging = Hanging(self._description.name)
         while True:
             await asyncio.sleep(TICK_SECONDS)
             self._shell.tell(events.Tick())
+            if Role(self._phase) is not Role.AGGREGATED:
+                self._shell.look_for_hanging(hanging)
             self._shell.report_load()
 
     async def _drain(self, engine: asyncio.Task[EngineError]) -> None:

@@ -28,6 +28,7 @@ from tandem.worker.core import actions, events
 from tandem.worker.core.actions import Action
 from tandem.worker.core.events import Event
 from tandem.worker.core.machine import Core
+from tandem.worker.hanging import Hanging
 from tandem.worker.intake import Intake
 from tandem.worker.kept_tasks import KeptTasks
 from tandem.worker.link import RouterLink
@@ -104,6 +105,10 @@ class Shell:
     def __len__(self) -> int:
         """How many legs are open."""
         return len(self._core)
+
+    def look_for_hanging(self, hanging: Hanging) -> None:
+        """Say which hand-overs hang, if it is time to."""
+        hanging.look(self._clock(), self._core.legs)
 
     # --- what happens ----------------------------------------------------------------------------
 

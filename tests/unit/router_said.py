@@ -184,6 +184,9 @@ SAID: dict[type[Any], Callable[[Names, Any], list[Said]]] = {
     actions.CanaryFailed: lambda names, its: said(
         "canary failed", f"{its.prefill} {its.decode}", its.reason
     ),
+    actions.CanaryHangs: lambda names, its: said(
+        "canary hangs", f"{its.prefill} {its.decode}", f"{its.seconds:g} s"
+    ),
     actions.WorkerEjected: lambda names, its: said(
         "eject", its.worker, f"{its.seconds:g} s", its.reason
     ),

@@ -14,9 +14,9 @@ from router_bench import Bench
 
 from tandem import canary
 from tandem.byte_budget import ByteBudget
-from tandem.errors import ConfigError, KvTransferError
+from tandem.errors import ConfigError, KvTransferError, NoPairError
 from tandem.v1 import common_pb2, worker_pb2
-from tandem_router import translate
+from tandem_router import action_log, translate
 from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
 from tandem_router.core.canaries import MOST_OPEN
@@ -202,3 +202,49 @@ def test_a_canary_may_take_longer_than_the_first_hand_over_of_an_engine_may() ->
     first = Options().first_handover_timeout_seconds
     assert RouterConfig().canary_seconds > first
     assert Bounds().canary_seconds == RouterConfig().canary_seconds
+
+
+@pytest.mark.promise("S5-695")
+def test_a_canary_that_hangs_is_logged_with_its_pair(caplog: pytest.LogCaptureFixture) -> None:
+    write = action_log.WRITERS[actions.CanaryHangs]
+    write(actions.CanaryHangs("p:1", "d:1", 30.0))
+    (line,) = caplog.records
+    assert (line.levelname, line.prefill, line.decode) == ("WARNING", "p:1", "d:1")  # type: ignore[attr-defined]
+    assert line.seconds == 30.0  # type: ignore[attr-defined]
+
+
+@pytest.mark.promise("S5-696")
+def test_no_pair_says_that_one_is_being_proved_and_for_how_long() -> None:
+    fleet = Fleet(canary_seconds=300.0)
+    refused = "no matching prefill and decode workers are ready"
+    fleet.new(Phase.PREFILL)
+    fleet.new(Phase.DECODE)
+    assert _no_pair(fleet) == f"{refused}: a pair is being proved for 0 s"
+    fleet.feed(events.Tick(), after=95.0)
+    assert _no_pair(fleet) == f"{refused}: a pair is being proved for 95 s"
+    other = fleet.submit(90, model="tiny", tokenizer_sha256="another")
+    (ended,) = [each for each in other if isinstance(each, actions.EndSequence)]
+    assert "proved" not in str(ended.error)
+    fleet.end_all("decode-0")
+    assert _no_pair(fleet) == refused
+
+
+@pytest.mark.promise("S5-696")
+def test_who_waits_in_vain_for_a_pair_is_told_the_same() -> None:
+    fleet = Fleet(0, 1, canary_seconds=300.0, pair_wait_seconds=10.0)
+    fleet.worker(Phase.PREFILL, max_sequences=4)
+    fleet.submit(1, n=2)
+    fleet.submit(3)  # waits for a slot
+    fleet.feed(events.WorkerDown("decode-0", "it is gone"))
+    fleet.new(Phase.DECODE, 1)
+    fleet.feed(events.Tick(), after=11.0)
+    told = {each.sequence: str(each.error) for each in fleet.of(actions.EndSequence)}
+    assert told[3].endswith("within 10 seconds: a pair is being proved for 11 s")
+
+
+def _no_pair(fleet: Fleet) -> str:
+    """Why a request is refused now."""
+    fleet.submit(len(fleet.running) + int(fleet.now) + 1000)
+    (ended,) = fleet.of(actions.EndSequence)
+    assert isinstance(ended.error, NoPairError)
+    return ended.error.message

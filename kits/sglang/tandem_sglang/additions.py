@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tandem.engine.kv_tag import KvCheck
 from tandem_sglang.token_sockets import TokenAddresses
 
 
@@ -35,6 +36,9 @@ class Additions:
     """Arguments of tandem.logits.model.Model."""
     transfer_backend: str
     """What hands KV over, by SGLang's name."""
+    kv_check: KvCheck
+    revision: str
+    """The model's, by its files."""
     handover_timeout_seconds: int
     """For hand-overs after the first that succeeds."""
     grammar_cache_bytes: int

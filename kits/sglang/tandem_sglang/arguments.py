@@ -171,6 +171,8 @@ def server_args(
     if role is Role.DECODE and device == "cpu":
         # The default keeps retracted pages in pinned memory, which needs CUDA.
         arguments.setdefault("disaggregation_decode_retraction_backup", "cpu_tensor")
+    if role is not Role.AGGREGATED and device != "cpu" and options.kv_check == "bytes":
+        arguments["disaggregation_enable_kv_checksum"] = True
     return arguments
 
 

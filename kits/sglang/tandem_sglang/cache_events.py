@@ -86,8 +86,14 @@ def salt(cache_salt: str, lora_adapter: str) -> str | None:
 
 def _root(given: str | None) -> bytes:
     """What stands before the blocks of a prompt that SGLang was given with that `salt`."""
-    lora_adapter, _, cache_salt = (given or "").partition(_BETWEEN)
+    lora_adapter, cache_salt = salted(given)
     return root(cache_salt, lora_adapter)
+
+
+def salted(given: str | None) -> tuple[str, str]:
+    """The LoRA adapter and the cache salt that `salt` made one of."""
+    lora_adapter, _, cache_salt = (given or "").partition(_BETWEEN)
+    return lora_adapter, cache_salt
 
 
 class CacheEvents:

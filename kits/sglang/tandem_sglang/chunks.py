@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+from tandem.engine import kv_tag
 from tandem.engine.base import Ending, KvTransfer, Logprobs, PromptLogprobs, Role
 from tandem.errors import (
     ContradictionError,
     DeadlineError,
     EngineError,
     InvalidRequestError,
+    KvCorruptError,
     KvTransferError,
     ProcessorError,
     TandemError,
@@ -40,6 +42,8 @@ _HAND_OVER_FAILURES = (
     "Prefill transfer failed",
     "Prefill bootstrap failed",
 )
+_CORRUPT = (kv_tag.REFUSED, "KV checksum mismatch", "Metadata corruption detected")
+"""What is in a message of KV or of its metadata that were refused: Tandem's, and SGLang's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,8 @@ def _failure(reason: Mapping[str, Any]) -> Ended:
     message = str(reason.get("message") or "aborted")
     if (kind := _OF_TYPE.get(reason.get("err_type", ""))) is not None:
         return Ended(Ending.FAILED, kind(message))
+    if any(each in message for each in _CORRUPT):
+        return Ended(Ending.FAILED, KvCorruptError(_without_names(message)), retryable=True)
     if message.startswith(_HAND_OVER_FAILURES):
         return Ended(Ending.FAILED, KvTransferError(_without_names(message)), retryable=True)
     if reason.get("status_code") == HTTPStatus.BAD_REQUEST:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tandem.engine import lora, model_files
 from tandem.engine.base import EngineDescription, Role
+from tandem.engine.kv_tag import KvCheck
 from tandem.engine.lora import LoraAdapter
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import StartError
@@ -18,7 +19,7 @@ from tandem_sglang import argument_rules
 from tandem_sglang.launch import Launched
 from tandem_sglang.validation import EngineBounds
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """The version of proto/tandem/v1 that this worker speaks."""
 _KV_LAYOUT = "layer-token-head"
 """A buffer for each layer, in it a row for each token: SGLang's pools for MHA and MLA."""
@@ -110,6 +111,7 @@ def description(
     ranks: Mapping[Role, int],
     stages: int,
     lora_adapters: Sequence[LoraAdapter] = (),
+    kv_check: KvCheck = KvCheck.TAG,
 ) -> EngineDescription:
     """`ranks`: among how many a sequence's KV is to be divided, in either phase. `stages`: parts
     of prefill's model that have some of its layers each.
@@ -119,7 +121,10 @@ def description(
     fingerprint.lora_sha256 = lora.digest(lora_adapters)
     if limits.role is not Role.AGGREGATED:
         fingerprint.kv_transfer = _transfer(launched.arguments)
-        fingerprint.kv_beside = _beside(launched.arguments)
+        beside = [_beside(launched.arguments)]
+        if kv_check is not KvCheck.TAG:
+            beside.append(f"kv_check={kv_check}")
+        fingerprint.kv_beside = " ".join(filter(None, beside))
     return EngineDescription(
         fingerprint=fingerprint,
         limits=worker_pb2.Limits(

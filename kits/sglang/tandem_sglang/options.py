@@ -68,6 +68,10 @@ class Options:
     transfer_backend: Literal["nixl", "mooncake"] = "nixl"
     """What hands KV over, the same in both phases. "mooncake" needs its package in the workers'
     environment."""
+    kv_check: Literal["tag", "bytes", "off"] = "tag"
+    """What decode compares of a hand-over before the first token leaves, the same in both phases:
+    "tag" (whose KV has come, and into which pages), "bytes" (that and a checksum of the KV, which
+    costs time) or "off"."""
     decode_prefix_cache: bool = False
     """DECODE: keep the KV of what has ended, as prefill does, and be sent of a prompt what is not
     kept. SGLang calls it experimental."""
@@ -130,6 +134,13 @@ def _check(options: Options) -> None:
             "engine option page_size must be 1 on cpu: SGLang pages KV with a GPU kernel"
         )
     _check_prefix_cache(options)
+    stages = options.decode_pipeline_parallel or options.pipeline_parallel
+    unequal = options.decode_tensor_parallel or options.pipeline_parallel > 1 or stages > 1
+    if options.kv_check == "bytes" and (unequal or options.decode_data_parallel):
+        raise ConfigError(
+            "engine option kv_check must be tag or off where ranks of prefill and decode have "
+            "other parts of the KV, or pipelines have stages: their checksums differ"
+        )
 
 
 def _check_prefix_cache(options: Options) -> None:

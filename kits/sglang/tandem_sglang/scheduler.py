@@ -5,7 +5,8 @@
   in a message of their own. Each of a worker's processes has its requests' alone.
 - A prefill engine that does not answer keeps no sequence waiting but its own.
 - What another engine sends that cannot be read or used ends nothing but its own hand-overs.
-- A hand-over has come when all ranks of prefill have written of it.
+- A hand-over has come when all ranks of prefill have written of it, and is answered from where its
+  tag is the request's.
 - Each request's hand-over is measured where it happens, and travels with its first output. The
   first one shortens the time that the next ones have.
 - A request's seed decides its tokens, where the engine is started so, and no other row of a batch.
@@ -54,6 +55,7 @@ from tandem_sglang import (
     failures,
     grammar_backends,
     grammars,
+    hand_over_tags,
     hand_overs,
     last_words,
     layouts,
@@ -160,6 +162,7 @@ class OwnScheduler(upstream.Scheduler):
         if (queue := self.disagg_decode_prealloc_queue) is not None:
             decode_cache.observe(queue, self.disagg_decode_transfer_queue)
             layouts.come_at_once(queue)
+        hand_over_tags.watch(self, self.additions)
 
     def init_grammar_manager(self) -> None:
         super().init_grammar_manager()

@@ -9,6 +9,7 @@ from typing import Any
 from tandem import config
 from tandem.engine import model_files
 from tandem.engine.base import EngineDescription, EngineSettings, Role
+from tandem.engine.kv_tag import KvCheck
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import ConfigError
 from tandem.free_ports import FreePorts
@@ -182,6 +183,7 @@ class Setup:
             ranks=self.kv_ranks,
             stages=self.prefill_stages,
             lora_adapters=settings.lora_adapters,
+            kv_check=KvCheck(self._options.kv_check),
         )
 
     def export(self) -> None:
@@ -231,6 +233,8 @@ class Setup:
             registry=self.processors.portable,
             model=self._facts,
             transfer_backend=self._options.transfer_backend,
+            kv_check=KvCheck(self._options.kv_check),
+            revision=model_files.revision(self._settings.model_path),
             handover_timeout_seconds=self._options.handover_timeout_seconds,
             grammar_cache_bytes=self._settings.form_cache_bytes,
             further=further,

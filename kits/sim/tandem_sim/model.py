@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tandem.engine.base import Delta, Ending, Logprobs
 from tandem.engine import kv_tag
+from tandem.engine.base import Delta, Ending, Logprobs
 from tandem.engine.kv_tag import KvCheck, KvTag
 from tandem.errors import KvTransferError, TandemError
 from tandem.v1 import common_pb2, kv_pb2
@@ -115,8 +115,8 @@ class SimModel:
     def receive(self, sequence: Sequence, landed: kv_pb2.KvLanded) -> None:
         """Go on from KV that was written into the prompt's pages.
 
-        Raises KvCorruptError where it is not the KV of this sequence, in the pages that were offered
-        for it, and KvTransferError where it cannot be.
+        Raises KvCorruptError where it is not the KV of this sequence, in the pages that were
+        offered for it, and KvTransferError where it cannot be.
         """
         started = time.thread_time()
         try:

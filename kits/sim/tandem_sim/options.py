@@ -60,8 +60,8 @@ class SimOptions:
     )
     kv_check: KvCheck = setting(
         KvCheck.BYTES,
-        "What decode compares of a hand-over: tag (whose KV has come, into which pages), bytes (that"
-        " and a checksum of the KV) or off. Both phases must agree.",
+        "What decode compares of a hand-over: tag (whose KV has come, into which pages), bytes (the"
+        " tag and a checksum of the KV) or off. Both phases must agree.",
     )
     kv_port: int = setting(
         0, "PREFILL: port of the hand-over stream. 0: any.", at_least=0, at_most=65535

@@ -318,7 +318,8 @@ class Mischief:
         made: dict[tuple[int, ...], None] = {}
         while len(made) < PROMPTS:
             middle = tuple(draw.choices(WORDS, k=draw.randrange(LONGEST - PAGE_SIZE)))
-            made[(*draw.choice(heads), *middle)[: LONGEST - 1] + (WORDS[0],)] = None
+            begins = (*draw.choice(heads), *middle)[: LONGEST - 1]
+            made[(*begins, WORDS[0])] = None
         return list(made)
 
     def _answers(self, check: KvCheck) -> dict[tuple[int, str], tuple[int, int]]:

@@ -154,6 +154,17 @@ class CanaryFailed(msgspec.Struct, frozen=True):
     reason: str
 
 
+class CanaryHangs(msgspec.Struct, frozen=True):
+    """A canary of two workers has not ended, and neither of them may have clients' requests for as
+    long; for logs, again and again.
+    """
+
+    prefill: str
+    decode: str
+    seconds: float
+    """Since it began."""
+
+
 class WorkerEjected(msgspec.Struct, frozen=True):
     """A worker gets nothing new for a time; for logs."""
 
@@ -225,6 +236,7 @@ Action = (
     | WorkerStalled
     | GiveUpWorker
     | CanaryFailed
+    | CanaryHangs
     | WorkerEjected
     | WorkerReturned
     | HitsLost

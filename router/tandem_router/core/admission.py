@@ -18,7 +18,7 @@ from tandem.errors import (
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.token_limits import context_error
 from tandem_router.core.events import Submit
-from tandem_router.core.sequences import Request
+from tandem_router.core.sequences import Request, Stage
 from tandem_router.core.state import State
 from tandem_router.core.values import Edition, Needs, Offer, Voucher
 
@@ -40,7 +40,8 @@ def refusal(state: State, request: Request, fault: TandemError | None) -> Tandem
         return UnknownModelError(f"no worker serves the model {submit.model!r}", param="model")
     waits = mine is not None and mine.served.waits and not request.half
     if mine is None or not (mine.served.ready_pairs or waits):
-        return NoPairError("no matching prefill and decode workers are ready")
+        none = "no matching prefill and decode workers are ready"
+        return NoPairError(none + being_proved(state, request.edition))
     if not mine.meeting(request.needs):
         return _unmet_error(mine.offers, request)
     if request.half and (error := _half_error(state, request)):
@@ -59,6 +60,20 @@ def refusal(state: State, request: Request, fault: TandemError | None) -> Tandem
     except QueueFullError as full:
         return full
     return None
+
+
+def being_proved(state: State, edition: Edition) -> str:
+    """What a client is told beside that there is no pair: canaries of its edition are open, the
+    oldest of them for so long; empty: none is.
+    """
+    since = [
+        sequence.request.arrived
+        for sequence in dict.fromkeys(state.canaries.values())
+        if sequence.request.edition == edition and sequence.stage is not Stage.ENDED
+    ]
+    if not since:
+        return ""
+    return f": a pair is being proved for {state.now - min(since):.0f} s"
 
 
 def edition(state: State, asked: Submit) -> Edition:

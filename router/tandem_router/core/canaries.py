@@ -17,7 +17,7 @@ from itertools import count, islice
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, KvTransferError, QueueFullError, TandemError
 from tandem.v1 import router_pb2
-from tandem_router.core.actions import CanaryFailed
+from tandem_router.core.actions import CanaryFailed, CanaryHangs
 from tandem_router.core.events import Submit
 from tandem_router.core.free import FreeWorkers
 from tandem_router.core.legs import Legs
@@ -32,6 +32,9 @@ from tandem_router.core.worker import Worker
 
 MOST_OPEN = 32
 """At once, over all workers."""
+HANGS_SECONDS = 30.0
+"""A canary that has run for so long is said to hang, and each time that it has run for as long
+again."""
 _NO_FRONTEND = 0
 """What a canary's output is for: frontends are numbered from 1."""
 _HASTES = 1000
@@ -61,6 +64,8 @@ class Canaries:
         self._numbers = count(1)
         self._untried: dict[tuple[Fingerprint, Phase], Untried] = {}
         self._pauses: Timers[Worker] = Timers()
+        self._hang_at: dict[Sequence, float] = {}
+        """When a canary is said to hang, next."""
         self._open = 0
         """Canaries that have not ended; of others legs may be left."""
 
@@ -89,14 +94,23 @@ class Canaries:
 
     @property
     def wakes_at(self) -> float:
-        """When the next pause is over."""
-        return self._pauses.first
+        """When the next pause is over, or the next canary is said to hang."""
+        return min((self._pauses.first, *self._hang_at.values()))
 
     def expire(self) -> None:
-        """Workers whose pauses are over may be tried again."""
+        """Workers whose pauses are over may be tried again; and canaries may hang."""
+        for sequence in [each for each, at in self._hang_at.items() if at <= self._state.now]:
+            self._say_hanging(sequence)
         for worker in self._pauses.due(self._state.now):
             self._line_up(worker)
             self._state.may_start = True
+
+    def _say_hanging(self, sequence: Sequence) -> None:
+        pair, now = sequence.pair, self._state.now
+        assert pair is not None
+        self._hang_at[sequence] = now + HANGS_SECONDS
+        seconds = now - sequence.request.arrived
+        self._state.actions.append(CanaryHangs(pair.prefill.key, pair.decode.key, seconds))
 
     def stop(self) -> None:
         """End those that run: the router shuts down."""
@@ -118,6 +132,7 @@ class Canaries:
             pair = sequence.pair
             assert pair is not None
             self._open -= 1
+            del self._hang_at[sequence]
             self._state.counts.canaries[sequence.outcome] += 1
             if sequence.outcome == Outcome.FINISHED.value:
                 proved += self.prove(*pair)
@@ -193,6 +208,7 @@ class Canaries:
         sequence = Sequence(request, submit.first_sequence, 0, (0, 0), now)
         request.sequences.append(sequence)
         self._open += 1
+        self._hang_at[sequence] = now + HANGS_SECONDS
         state.deadlines.set(request, request.deadline)
         for each in pair:
             state.canaries[each] = sequence

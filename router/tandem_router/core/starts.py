@@ -43,7 +43,8 @@ class Starts:
             for sequence in queue.all():
                 since = self._pairless_since(mine, sequence)
                 if since is not None and self._state.now - since >= wait:
-                    none = NoPairError(f"no pair of workers has come within {wait:g} seconds")
+                    said = f"no pair of workers has come within {wait:g} seconds"
+                    none = NoPairError(said + admission.being_proved(self._state, queue.edition))
                     error = sequence.failure if sequence.avoided else none
                     # Where nothing has run, another router may have a pair for it.
                     refused = not sequence.request.started

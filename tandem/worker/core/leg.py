@@ -153,6 +153,8 @@ class Leg(Struct, eq=False, kw_only=True):
     """Nobody judges or cuts its output: a delta of tokens alone becomes a row as it is."""
     hooked: bool
     """Whether the output passes hooks before it is shown."""
+    kv_peer: str = ""
+    """DECODE: the prefill engine that its KV comes from; empty in prefill, which is not told."""
     canary: bool = False
     """Whether the leg is a router's canary, of no client: nobody keeps a record of it."""
     parking: worker_pb2.LegParked | None = None

@@ -236,6 +236,7 @@ class Core:
             says_made=command.say_made,
             obstacle=event.obstacle,
             replay=replayed,
+            kv_peer=command.kv_peer,
             canary=command.canary,
             parking=event.parking,
             resumes=bool(command.task_digest),

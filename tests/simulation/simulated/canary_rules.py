@@ -14,7 +14,7 @@ from simulated.router_books import Books, LegBook, RequestBook, SequenceBook, Wo
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, QueueFullError
 from tandem_router.core import actions, events
-from tandem_router.core.canaries import MOST_OPEN
+from tandem_router.core.canaries import HANGS_SECONDS, MOST_OPEN
 from tandem_router.core.trust import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from tandem_router.core.values import Bounds, Phase
 
@@ -211,6 +211,11 @@ class CanaryRules:
             self._fault(f"a canary is said to have failed, and has not: {action}")
         else:
             self._failed.remove((action.prefill, action.decode))
+
+    def judge_hanging(self, action: actions.CanaryHangs) -> None:
+        keys = [each.pair and tuple(worker.key for worker in each.pair) for each in self._open.values()]
+        if (action.prefill, action.decode) not in keys or action.seconds < HANGS_SECONDS:
+            self._fault(f"a canary is said to hang, and does not: {action}")
 
     # --- once it has acted ---
 

@@ -156,6 +156,7 @@ class RouterRules:
                 action.worker, f"stalled: {action.stalled}"
             ),
             actions.CanaryFailed: self.canaries.judge_failed,
+            actions.CanaryHangs: self.canaries.judge_hanging,
             actions.WorkerEjected: lambda action: self._judge_news(action.worker, "ejected"),
             actions.WorkerReturned: lambda action: self._judge_news(action.worker, "returned"),
             actions.FleetChanged: self._judge_fleet_changed,

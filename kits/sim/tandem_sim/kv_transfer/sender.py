@@ -295,7 +295,7 @@ class Sender:
         with contextlib.suppress(KvTransferError):  # decode may have gone
             write = link.write(export.pages, offer.pages)
             try:
-                while not write.settled():
+                while not write.settled():  # noqa: ASYNC110 - NIXL has no event for that
                     await asyncio.sleep(_POLL_SECONDS)
             finally:
                 write.release()

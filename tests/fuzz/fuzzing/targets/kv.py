@@ -129,6 +129,7 @@ class OffersSubject:
         return len(self._sender) + len(self._sender._links)
 
     def _export(self, room: int) -> None:
+        landed = kv_pb2.KvLanded(room=room, first_token=5)
         self._sender.export(
             Export(
                 landed=landed,

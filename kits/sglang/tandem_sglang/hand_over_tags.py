@@ -1,0 +1,199 @@
+"""Runs in SGLang's scheduler processes: prefill tags each hand-over, and decode answers from no
+other KV than that of the request (tandem/engine/kv_tag.py).
+
+The tag lies in the row of metadata that SGLang writes to decode with a prompt's last pages, in the
+words behind the room, which SGLang leaves empty. Decode looks when SGLang says that the hand-over
+has come: all pages and the row. What does not match is a failed hand-over, on all ranks, and SGLang
+keeps the pages until prefill writes into them no more. Nothing of SGLang's classes is replaced:
+these are members of one scheduler's own objects.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+from sglang.srt.disaggregation.base.conn import KVPoll
+from sglang.srt.disaggregation.utils import FAKE_BOOTSTRAP_HOST, DisaggregationMode
+from sglang.srt.mem_cache.common import kv_to_page_indices
+
+from tandem.engine import kv_tag
+from tandem.engine.kv_tag import KvCheck, KvTag
+from tandem.errors import KvCorruptError
+from tandem_sglang import cache_events
+from tandem_sglang.additions import Additions
+
+Pages = Any
+"""Numbers of pages, (pages,) integers."""
+Checksum = Callable[[Pages], int]
+"""Of the KV in pages."""
+
+
+def watch(scheduler: Any, additions: Additions) -> None:
+    """Call it when the scheduler has its queues and its memory."""
+    if additions.kv_check is KvCheck.OFF:
+        return
+    mode = scheduler.disaggregation_mode
+    if mode is DisaggregationMode.PREFILL:
+        manager = scheduler.disagg_prefill_bootstrap_queue.kv_manager
+        buffers, tags = scheduler.disagg_metadata_buffers, _tags(scheduler, additions, manager)
+        buffers.set_buf = functools.partial(_write, tags, buffers.set_buf)
+    elif mode is DisaggregationMode.DECODE:
+        queue = scheduler.disagg_decode_prealloc_queue
+        tags = _tags(scheduler, additions, queue.kv_manager)
+        queue._send_kv_metadata = functools.partial(_send, tags, queue._send_kv_metadata)
+
+
+class Tags:
+    """The tags of one scheduler's hand-overs. A tag's words are a row of `rows`, (rows, 8) uint64,
+    the room first.
+    """
+
+    def __init__(
+        self,
+        rows: Any,
+        *,
+        layout: int,
+        pages_of: Callable[[Any], Pages],
+        checksum: Checksum | None,
+    ) -> None:
+        """`pages_of`: those of a request's prompt, now. `checksum`: None where the bytes are not
+        checked here.
+        """
+        self.rows = rows
+        self.pages_of = pages_of
+        self._layout = layout
+        self._checksum = checksum
+
+    def of(self, req: Any, held: Pages, number: int) -> KvTag:
+        """The tag that the hand-over of a request is to have, whose KV is in the pages `held` here;
+        `number` is that of decode's pages.
+        """
+        adapter, salt = cache_events.salted(req.cache_salt)
+        return kv_tag.tag_of(
+            room=req.bootstrap_room,
+            tokens=req.origin_input_ids,
+            layout=self._layout,
+            adapter=adapter,
+            salt=salt,
+            pages=number,
+            contents=0 if self._checksum is None else self._checksum(held),
+        )
+
+    def write(self, req: Any) -> None:
+        """PREFILL: beside the metadata of a request whose last pages are to be written."""
+        manager = req.disagg_kv_sender.kv_mgr
+        infos = manager.transfer_infos.get(req.bootstrap_room, {}).values()
+        offers = [each for each in infos if not each.is_dummy]
+        if offers:  # all ranks of a decode engine have the same pages
+            number = _number(offers[0].dst_kv_indices, offers[0].dst_aux_index)
+            self.rows[req.metadata_buffer_index] = self.of(req, self.pages_of(req), number)
+
+    def check(self, req: Any, row: int, held: Pages, number: int) -> None:
+        """DECODE: raises KvCorruptError where what has come is not the request's."""
+        kv_tag.check(KvTag(*self.rows[row].tolist()), self.of(req, held, number))
+
+
+def _tags(scheduler: Any, additions: Additions, manager: Any) -> Tags:
+    args, config = scheduler.server_args, scheduler.model_config
+    layout = kv_tag.number_of(
+        additions.revision,
+        config.dtype,
+        args.kv_cache_dtype,
+        args.page_size,
+        config.num_hidden_layers,
+    )
+    # On GPUs SGLang itself sums the bytes up, where they are.
+    summed = additions.kv_check is KvCheck.BYTES and additions.on_cpu
+    return Tags(
+        scheduler.disagg_metadata_buffers.bootstrap_room.numpy(),
+        layout=layout,
+        pages_of=functools.partial(_pages_of, scheduler.req_to_token_pool, args.page_size),
+        checksum=_checksum(manager.kv_args) if summed else None,
+    )
+
+
+def _pages_of(pool: Any, page_size: int, req: Any) -> Pages:
+    """PREFILL: without those of the beginning that decode has itself."""
+    had = int(req.disagg_decode_prefix_len)
+    places = pool.req_to_token[req.kv.req_pool_idx, had : len(req.origin_input_ids)]
+    return kv_to_page_indices(places, page_size)
+
+
+def _checksum(kv_args: Any) -> Checksum:
+    """CRC-32 of pages in all the memory that is handed over, which a CPU reads."""
+    memories = [
+        numpy.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address)).reshape(-1, item)
+        for address, size, item in zip(
+            kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens, strict=True
+        )
+    ]
+
+    def checksum(pages: Pages) -> int:
+        made = 0
+        for memory in memories:
+            made = zlib.crc32(memory[pages], made)
+        return made
+
+    return checksum
+
+
+def _number(pages: Any, row: int) -> int:
+    """Which pages and which row of metadata decode has asked to have written."""
+    return kv_tag.number_of_pages([int(row), *pages.tolist()])
+
+
+def _write(tags: Tags, set_buf: Callable[[Any], None], req: Any) -> None:
+    """In place of SGLang's `set_buf` of a prefill scheduler's metadata."""
+    set_buf(req)
+    if req.bootstrap_host != FAKE_BOOTSTRAP_HOST:
+        tags.write(req)
+
+
+def _send(tags: Tags, send: Callable[..., None], decode_req: Any, *args: Any, **more: Any) -> None:
+    """In place of SGLang's `_send_kv_metadata` of a decode scheduler's queue."""
+    if decode_req.req.bootstrap_host != FAKE_BOOTSTRAP_HOST:
+        _Checked(tags, decode_req)
+    send(decode_req, *args, **more)
+
+
+class _Checked:
+    """One hand-over to decode: what was asked for, and the look at what has come."""
+
+    def __init__(self, tags: Tags, decode_req: Any) -> None:
+        self._tags = tags
+        self._decode_req = decode_req
+        self._receiver = receiver = decode_req.kv_receiver
+        self._send, self._poll = receiver.send_metadata, receiver.poll
+        self._asked: Pages = None
+        self._held: Pages = None
+        self._matches = False
+        receiver.send_metadata, receiver.poll = self.send_metadata, self.poll
+
+    def send_metadata(self, pages: Pages, row: int, *args: Any, **more: Any) -> None:
+        self._asked, self._held = pages, self._tags.pages_of(self._decode_req.req)
+        self._send(pages, row, *args, **more)
+
+    def poll(self) -> Any:
+        """SGLang's state of the hand-over: Failed where it has come and is not the request's."""
+        state = self._poll()
+        if state != KVPoll.Success or self._matches:
+            return state
+        row = self._decode_req.metadata_buffer_index
+        if self._tags.rows[row, 0] == 0:
+            return state  # SGLang waits for the row by itself
+        req = self._decode_req.req
+        kept = numpy.array_equal(self._held, self._tags.pages_of(req))
+        try:
+            self._tags.check(req, row, self._asked, _number(self._asked, row) if kept else 0)
+        except KvCorruptError as error:
+            receiver, room = self._receiver, req.bootstrap_room
+            receiver.kv_mgr.record_failure(room, error.message)
+            receiver.conclude_state = KVPoll.Failed
+            return KVPoll.Failed
+        self._matches = True
+        return state
