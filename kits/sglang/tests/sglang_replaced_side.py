@@ -14,6 +14,7 @@ from typing import Any
 
 from sglang.srt.entrypoints import engine
 
+from tandem.engine.kv_tag import KvCheck
 from tandem.logits.registry import Registry
 from tandem_sglang import controller, scheduler
 from tandem_sglang.additions import Additions
@@ -30,6 +31,8 @@ DEFAULT = Additions(
     transfer_backend="nixl",
     handover_timeout_seconds=60,
     grammar_cache_bytes=1 << 20,
+    kv_check=KvCheck.TAG,
+    revision="of the model",
 )
 
 

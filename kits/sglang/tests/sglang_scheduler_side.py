@@ -54,6 +54,7 @@ from sglang_peers import (
 )
 
 from tandem import config
+from tandem.engine.kv_tag import KvCheck
 from tandem.errors import StartError
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
 from tandem.logits.registry import Registry
@@ -169,6 +170,8 @@ def additions(*, ranks: int, peer_ranks: int, transfer_backend: str = "nixl") ->
         transfer_backend=transfer_backend,
         handover_timeout_seconds=60,
         grammar_cache_bytes=0,
+        kv_check=KvCheck.TAG,
+        revision="",
     )
 
 
