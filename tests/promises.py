@@ -900,6 +900,31 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-748",
+        "Given a fleet of 0 to 200 workers and a terminal of 44 to 200 columns and any height, then "
+        "`tandem top` shows latencies, goodput, queues and workers by name within it, those in "
+        "trouble first.",
+        ours=True,
+    ),
+    Promise(
+        "S5-749",
+        "Given metrics ports of workers, then `tandem top` shows what a port says beside the worker "
+        "and phase that it is of, and beside no other.",
+        ours=True,
+    ),
+    Promise(
+        "S5-750",
+        "Given what components say of themselves, with escape sequences or markup in it, then "
+        "`tandem top` shows it literally and on its line.",
+        ours=True,
+    ),
+    Promise(
+        "S5-751",
+        "Given a key, a signal, an error, a suspension or a terminal that goes, when it ends "
+        "`tandem top`, then the terminal is as it was.",
+        ours=True,
+    ),
+    Promise(
         "S5-206",
         "Given workers of one model with different tokenizers, then a prompt's token ids run on "
         "those of the tokenizer that made them alone, and neither waits for the other.",

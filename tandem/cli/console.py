@@ -13,7 +13,6 @@ from tandem import config
 
 _BOLD, _DIM, _RED, _GREEN, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 _CLEAR = "\r\x1b[2K"
-_TOP, _END_OF_LINE, _BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 PLAIN_SECONDS = 10.0
 """Without a terminal a live line is repeated this often, and whenever what it says changes."""
 
@@ -73,13 +72,6 @@ class Console:
             first = self.dim(cells[0])
             text = "  ".join([first, *cells[1:]]).rstrip()
             self.line(f"  {self.bold('  '.join(cells).rstrip()) if head and not index else text}")
-
-    def frame(self, lines: Iterable[str]) -> None:
-        """A screenful that takes the place of the one before; without a terminal, one more."""
-        if self._terminal:
-            self.write(_TOP + "".join(f"{line}{_END_OF_LINE}\n" for line in lines) + _BELOW)
-        else:
-            self.write("".join(f"{line}\n" for line in lines))
 
     def bold(self, text: str) -> str:
         return self._paint(_BOLD, text)

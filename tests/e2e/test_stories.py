@@ -157,12 +157,13 @@ def test_top_shows_the_routers_the_workers_and_their_engines(served: Served) -> 
     components = served.stack.components
     ports = {name: each.launch.metrics for name, each in components.items()}
 
-    def shown() -> list[list[str]]:
+    def shown() -> dict[str, Any]:
         top = subprocess.run(
             [
-                *(sys.executable, "-m", "tandem.cli", "top", "--once", "--interval=0.2"),
+                *(sys.executable, "-m", "tandem.cli", "top", "--once", "--json", "--interval=0.2"),
                 f"--routers={ports['router']}",
                 f"--workers={ports['prefill_worker-0']},{ports['decode_worker-0']}",
+                f"--frontends={ports['frontend']}",
             ],
             capture_output=True,
             text=True,
@@ -170,18 +171,29 @@ def test_top_shows_the_routers_the_workers_and_their_engines(served: Served) -> 
             check=False,
         )
         assert top.returncode == 0, top.stderr
-        return [line.split() for line in top.stdout.splitlines()]
+        told: dict[str, Any] = json.loads(top.stdout)
+        return told
 
     ask(served, new_trace())
     end = time.monotonic() + PATIENCE
-    rows = shown()
-    while any(row[3:4] != ["0"] for row in rows if row[1:2] and row[1] in ports):
-        assert time.monotonic() < end, rows
-        rows = shown()  # a leg of the request was about to end
-    assert [ports["router"], "0/1024", "0", "2", "1"] in [row[:5] for row in rows]
+    told = shown()
+    while any(each["legs"] for each in told["workers"]):
+        assert time.monotonic() < end, told
+        told = shown()  # a leg of the request was about to end
+    (router,) = told["routers"]
+    assert (router["address"], router["ready_pairs"], router["frontends"]) == (
+        ports["router"],
+        2,
+        1,
+    )
+    by_name = {each["name"]: each for each in told["workers"]}
     for name in ("prefill_worker-0", "prefill_worker-1", "decode_worker-0"):
-        (row,) = [row for row in rows if row[1:2] == [name]]
-        assert row[:4] == [components[name].address, name, name.partition("_")[0], "0"]
-    for name in ("prefill_worker-0", "decode_worker-0"):
-        (row,) = [row for row in rows if row[:1] == [ports[name]]]
-        assert row[1:4] == [name.partition("_")[0], "0", "0"]
+        assert by_name[name]["address"] == components[name].address
+        assert by_name[name]["phase"] == name.partition("_")[0]
+        assert by_name[name]["state"] == "ok"
+    # Of two prefill workers on one host nobody says whose a metrics port is.
+    assert by_name["prefill_worker-0"]["waiting"] is None
+    assert by_name[ports["prefill_worker-0"]]["waiting"] == 0
+    assert by_name["decode_worker-0"]["waiting"] == 0
+    assert told["models"] == [MODEL]
+    assert told["traffic"]["slo"]["ttft"] > 0

@@ -1,10 +1,15 @@
-"""What `tandem top` shows of routers and workers, and of those that do not answer."""
+"""Whom `tandem top` asks, what it shows of those that do not answer, and how a terminal is left."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import socket
+import termios
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,145 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminals import PATIENCE, TerminalCommand, on_terminal
 
 from tandem import cli
 from tandem.cli import run_state
 from tandem.cli.client import ApiError
-from tandem.cli.console import Console
 from tandem.cli.run_state import RunState
 from tandem.free_ports import FreePorts
-from tandem_tools import fleet_frame, fleet_readings
-from tandem_tools.fleet_readings import EngineReading, Readings, RouterReading, WorkerSeen
-
-
-def worker(address: str, **fields: Any) -> WorkerSeen:
-    given = {
-        "address": address,
-        "name": f"name of {address}",
-        "phase": "decode",
-        "connected": True,
-        "refused": "",
-        "silent_seconds": 0.0,
-        "faults": 0,
-        "open_legs": 1,
-        "other_legs": 0,
-        "slots": 8,
-        "overdue_legs": 0,
-        "standing": "whole",
-        "failed_legs": 0,
-        "ended_legs": 0,
-    }
-    return WorkerSeen(**(given | fields))
-
-
-def router(*workers: WorkerSeen, **fields: Any) -> RouterReading:
-    given = {
-        "queue_length": 0,
-        "queue_limit": 1024,
-        "open_sequences": 0,
-        "frontends": 1,
-        "ready_pairs": 1,
-        "draining": False,
-        "requests": {},
-        "retries": 0,
-        "workers": list(workers),
-    }
-    return RouterReading(**(given | fields))
-
-
-def frame(
-    routers: dict[str, Any] | None = None,
-    engines: dict[str, Any] | None = None,
-    *,
-    before: Readings | None = None,
-    most: int = 100,
-) -> list[list[str]]:
-    now = Readings(10.0, routers or {}, engines or {})
-    lines = fleet_frame.lines(before or now, now, most_workers=most)
-    return [line.split() for line in lines]
-
-
-def test_a_router_has_its_queue_and_what_ended_since_the_last_frame() -> None:
-    then = router(requests={"finished": 10, "queue_full": 1, "cancelled": 4})
-    now = router(
-        queue_length=7,
-        open_sequences=3,
-        ready_pairs=4,
-        retries=2,
-        draining=True,
-        requests={"finished": 14, "queue_full": 3, "cancelled": 8},
-    )
-    rows = frame({"r:1": now}, before=Readings(8.0, {"r:1": then}, {}))
-    assert rows[2] == ["r:1", "(draining)", "7/1024", "3", "4", "1", "5.0", "1.0", "2"]
-
-
-def test_workers_in_trouble_come_first_and_say_what_it_is() -> None:
-    one = router(
-        worker("a:1"),
-        worker("b:1", silent_seconds=7.5),
-        worker("c:1", connected=False, refused="it sent nothing for 10 seconds", slots=0),
-        worker("d:1", refused="it is draining", overdue_legs=2, faults=1),
-        worker("e:1", standing="probation", failed_legs=3, ended_legs=4),
-    )
-    other = router(worker("a:1", open_legs=2, other_legs=1), worker("d:1", overdue_legs=1))
-    lines = fleet_frame.lines(
-        Readings(0.0, {}, {}), Readings(1.0, {"r:1": one, "r:2": other}, {}), most_workers=4
-    )
-    place = lines.index("workers")
-    rows = [line.split(maxsplit=7) for line in lines[place + 2 : place + 6]]
-    assert [row[0] for row in rows] == ["b:1", "c:1", "d:1", "e:1"]
-    assert [row[-1] for row in rows] == [
-        "silent for 7.5 s",
-        "not connected: it sent nothing for 10 seconds",
-        "it is draining; 3 legs overdue; 1 faults",
-        "on probation: 3 of the last 4 legs failed",
-    ]
-    assert lines[place + 6] == "  and 1 more"
-    whole = frame({"r:1": one, "r:2": other})
-    assert ["a:1", "name", "of", "a:1", "decode", "3", "8"] in whole
-
-
-def test_what_a_worker_says_is_no_command_to_a_terminal() -> None:
-    seen = worker("a:1", name="\x1b[2Jx\n", connected=False, refused="\x1b]0;title\x07" + "y" * 900)
-    text = "\n".join(
-        fleet_frame.lines(
-            Readings(0.0, {}, {}), Readings(1.0, {"r:1": router(seen)}, {}), most_workers=9
-        )
-    )
-    assert "\x1b" not in text
-    assert "\x07" not in text
-    assert max(map(len, text.splitlines())) < 200
-
-
-def engines(*tokens: float, seconds: float = 2.0, **fields: Any) -> list[list[str]]:
-    def reading(count: float, **more: Any) -> EngineReading:
-        return EngineReading(phase="decode", open_legs=2, tokens=count, **more)
-
-    names = [f"e{index}:1" for index in range(len(tokens))]
-    before = Readings(10.0 - seconds, {}, {each: reading(0.0) for each in names})
-    now = {name: reading(count, **fields) for name, count in zip(names, tokens, strict=True)}
-    rows = frame({}, now, before=before)
-    return rows[rows.index(["engines"]) + 2 :]
-
-
-def test_a_worker_whose_sequences_get_half_of_what_is_usual_is_slow() -> None:
-    rows = engines(400, 400, 400, 150)
-    assert [row[4] for row in rows] == ["200", "200", "200", "75"]
-    assert [row[-1] == "slow" for row in rows] == [False, False, False, True]
-    assert engines(150)[0][-1] != "slow", "nothing is usual of one alone"
-    assert all(row[-1] != "slow" for row in engines(0, 0))
-
-
-def test_the_hit_rate_is_that_since_the_last_frame_or_since_the_start() -> None:
-    (row,) = engines(1, prompt_tokens=200, cached_tokens=50, kv_used_ratio=0.5)
-    assert row[5:7] == ["25%", "50%"]
-    (row,) = engines(1)
-    assert row[5] == "-"
-    then = Readings(0.0, {}, {"e:1": EngineReading(phase="prefill", prompt_tokens=100.0)})
-    now = {"e:1": EngineReading(phase="prefill", prompt_tokens=150.0, cached_tokens=50.0)}
-    rows = frame({}, now, before=then)
-    assert rows[-1][5] == "100%"
-
+from tandem_tools.top import readings
+from tandem_tools.top.readings import FleetAddresses
 
 # --- asked --------------------------------------------------------------------------------------
 
@@ -199,7 +74,23 @@ FLEET = {
     "requeued": 0,
     "workers": [],
 }
-METRICS = """\
+SEEN = {
+    "address": "10.0.0.7:7200",
+    "name": "decode-7",
+    "phase": "decode",
+    "connected": True,
+    "refused": "",
+    "silent_seconds": 0.0,
+    "open_legs": 1,
+    "other_legs": 0,
+    "slots": 8,
+    "overdue_legs": 0,
+    "faults": 0,
+    "standing": "whole",
+    "failed_legs": 0,
+    "ended_legs": 0,
+}
+WORKER = """\
 tandem_worker_open_legs{phase="decode"} 2
 tandem_worker_waiting_legs{phase="decode"} 1
 tandem_worker_tokens_total{phase="decode"} 30
@@ -209,34 +100,53 @@ tandem_worker_kv_used_ratio{phase="decode"} 0.25
 """
 
 
+FRONTEND = """\
+tandem_frontend_requests_total{fault="none",outcome="success"} 3
+tandem_frontend_slo_seconds{objective="ttft"} 2
+"""
+
+
 @pytest.mark.promise("S5-205")
 def test_those_that_do_not_answer_are_named_and_the_others_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(fleet_readings, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(readings, "ANSWER_SECONDS", 2.0)
     older = json.dumps({"queue_length": "many"})
     with (
         answering({"/debug/fleet": json.dumps(FLEET)}) as good,
         answering({"/debug/fleet": older}) as old,
         answering({}) as without,
-        answering({"/metrics": METRICS}) as engine,
-        answering({"/metrics": "tandem_router_queue_length 1\n"}) as no_worker,
+        answering({"/metrics": WORKER}) as engine,
+        answering({"/metrics": "tandem_router_queue_length 1\n"}) as stranger,
+        answering({"/metrics": FRONTEND}) as frontend,
         silent() as mute,
     ):
         routers = ",".join((good, old, without, mute))
-        workers = ",".join((engine, no_worker, mute))
-        status = cli.main(
-            ["top", "--once", "--interval=0.05", f"--routers={routers}", f"--workers={workers}"]
-        )
+        workers = ",".join((engine, stranger, mute))
+        flags = [f"--routers={routers}", f"--workers={workers}"]
+        flags.append(f"--frontends={frontend},{stranger}")
+        status = cli.main(["top", "--once", "--interval=0.05", *flags])
         shown = capsys.readouterr().out
-        by_name = {line.split()[0]: line for line in shown.splitlines() if line.startswith("  ")}
         assert status == 0
-        assert "3/1024" in by_name[good]
-        assert "no answer: the answer is not that of a router of this version" in by_name[old]
-        assert "no answer: 404" in by_name[without]
-        assert by_name[engine].split()[1:] == ["decode", "2", "1", "0", "50%", "25%"]
-        assert "no answer: no worker's metrics are at this address" in by_name[no_worker]
-        assert "no answer" in by_name[mute]
+        assert cli.main(["top", "--once", "--json", "--interval=0.05", *flags]) == 0
+        (line,) = capsys.readouterr().out.splitlines()
+    told = json.loads(line)
+    by_address = {each["address"]: each for each in told["routers"]}
+    assert by_address[good]["queue_length"] == 3
+    assert "not that of a router of this version" in by_address[old]["problem"]
+    assert by_address[without]["problem"].startswith("404")
+    assert by_address[mute]["problem"]
+    (seen,) = (each for each in told["workers"] if each["address"] == engine)
+    assert (seen["legs"], seen["waiting"], seen["hit_rate"]) == (2, 1.0, 0.5)
+    assert seen["kv_used_ratio"] == 0.25
+    reasons = {each["address"]: each["reason"] for each in told["workers"]}
+    assert reasons[stranger] == "metrics: no worker's metrics are at this address"
+    assert reasons[mute].startswith("metrics: ")
+    assert told["silent_frontends"] == {stranger: "no frontend's metrics are at this address"}
+    assert told["traffic"]["slo"] == {"ttft": 2.0}
+    for part in (f"{old}: no answer: the answer is not that", f"{mute}: no answer", "3/1024"):
+        assert part in shown
+    assert "\x1b" not in shown
 
 
 @pytest.mark.promise("S5-205")
@@ -247,7 +157,7 @@ def test_where_no_router_answers_one_frame_is_a_failure(
     monkeypatch.setattr("tandem_tools.top.ROUTER", nobody)
     assert cli.main(["top", "--once", "--interval=0.05", f"--routers={nobody}"]) == 1
     told = capsys.readouterr()
-    assert f"  {nobody}" in told.out
+    assert f"{nobody}: no answer: " in told.out
     assert told.err == "tandem: no router answers\n"
 
 
@@ -256,7 +166,7 @@ def test_one_that_sends_a_little_now_and_then_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each byte is in time, and the answer would end long after its time."""
-    monkeypatch.setattr(fleet_readings, "ANSWER_SECONDS", 0.4)
+    monkeypatch.setattr(readings, "ANSWER_SECONDS", 0.4)
     over = threading.Event()
 
     def drip() -> None:
@@ -273,7 +183,7 @@ def test_one_that_sends_a_little_now_and_then_holds_nobody_up(
         thread = threading.Thread(target=drip)
         thread.start()
         try:
-            told = fleet_readings.read([address], []).routers[address]
+            told = readings.read(FleetAddresses([address])).routers[address]
         finally:
             over.set()
             thread.join()
@@ -283,7 +193,13 @@ def test_one_that_sends_a_little_now_and_then_holds_nobody_up(
 
 @pytest.mark.parametrize(
     "flags",
-    [["--routers=nowhere"], ["--workers=:1"], ["--interval=0"], ["--interval=nan"]],
+    [
+        ["--routers=nowhere"],
+        ["--workers=:1"],
+        ["--frontends=a"],
+        ["--interval=0"],
+        ["--interval=nan"],
+    ],
     ids=str,
 )
 def test_what_cannot_be_asked_is_refused(
@@ -298,40 +214,142 @@ def test_the_stack_of_this_run_directory_is_asked_where_none_is_named(
 ) -> None:
     with (
         answering({"/debug/fleet": json.dumps(FLEET)}) as good,
-        answering({"/metrics": METRICS}) as engine,
+        answering({"/metrics": WORKER}) as engine,
+        answering({"/metrics": FRONTEND}) as frontend,
     ):
-        ports = {"router": good, "decode_worker-0": engine, "frontend": "nobody:1"}
+        ports = {"router": good, "decode_worker-0": engine, "frontend": frontend}
         run_state.write(tmp_path, RunState("http://127.0.0.1:1", "sim", None, {}, ports))
         status = cli.main(["top", "--once", "--interval=0.05", f"--run-dir={tmp_path}"])
     shown = capsys.readouterr().out
     assert status == 0
-    assert f"  {good}  3/1024" in shown
-    assert f"  {engine}  decode" in shown
-    assert "nobody" not in shown
+    assert "3/1024" in shown
+    assert "decode_worker-0" in shown, "by its name, not by its metrics port"
+    assert "SLO 2 s" in shown
 
 
-def test_a_live_frame_takes_the_place_of_the_one_before_and_ends_with_an_interrupt(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pauses = iter([None, None])
+# --- live ---------------------------------------------------------------------------------------
 
-    def sleep(_: float) -> None:
-        try:
-            next(pauses)
-        except StopIteration:
-            raise KeyboardInterrupt from None
 
-    monkeypatch.setattr("tandem_tools.top.time.sleep", sleep)
-    made: list[Console] = []
+@contextmanager
+def watched(**more: Any) -> Iterator[TerminalCommand]:
+    """`tandem top` on a terminal, of a router and a worker that answer."""
+    fleet = json.dumps({**FLEET, "workers": [SEEN]})
+    with (
+        answering({"/debug/fleet": fleet}) as router,
+        on_terminal("top", f"--routers={router}", "--interval=0.2", **more) as terminal,
+    ):
+        yield terminal
 
-    def console() -> Console:
-        made.append(Console(terminal=True))
-        return made[-1]
 
-    monkeypatch.setattr("tandem.cli.Console", console)
-    with answering({"/debug/fleet": json.dumps(FLEET)}) as good:
-        assert cli.main(["top", f"--routers={good}"]) == 0
-    shown = capsys.readouterr().out
-    assert shown.count("\x1b[H") == 2
-    assert shown.count("\x1b[J") == 2
-    assert "\x1b[2J" not in shown, "a screen that is cleared each time flickers"
+@pytest.mark.promise("S5-751")
+@pytest.mark.parametrize("way", ["q", "\x03", "\x04", signal.SIGINT, signal.SIGTERM], ids=repr)
+def test_however_it_ends_the_terminal_is_as_it_was(way: str | signal.Signals) -> None:
+    with watched() as terminal:
+        terminal.until("3/1024")
+        assert termios.tcgetattr(terminal.worker) != terminal.before
+        if isinstance(way, str):
+            terminal.press(way)
+        else:
+            terminal.process.send_signal(way)
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
+        assert "Traceback" not in terminal.text
+
+
+BROKEN = """
+import tandem_tools.top.frame as frame
+
+def screen(*_):
+    raise RuntimeError("this screen is broken")
+
+frame.screen = screen
+from tandem import cli
+import sys
+sys.exit(cli.main())
+"""
+
+
+@pytest.mark.promise("S5-751")
+def test_an_error_leaves_the_terminal_as_it_was() -> None:
+    with (
+        answering({"/debug/fleet": json.dumps(FLEET)}) as router,
+        on_terminal("top", f"--routers={router}", program=("-c", BROKEN)) as terminal,
+    ):
+        assert terminal.end() == 1
+        assert terminal.is_as_before()
+        assert "RuntimeError: this screen is broken" in terminal.text
+
+
+@pytest.mark.promise("S5-751")
+def test_a_terminal_that_goes_away_ends_it() -> None:
+    with watched() as terminal:
+        terminal.until("3/1024")
+        terminal.hang_up()
+        assert terminal.process.wait(PATIENCE) == 0
+
+
+def test_it_is_suspended_and_comes_back() -> None:
+    with watched() as terminal:
+        terminal.until("3/1024")
+        terminal.press("\x1a")
+        _, status = os.waitpid(terminal.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        terminal.read(time.monotonic() + 0.1)
+        assert terminal.is_as_before()
+        terminal.process.send_signal(signal.SIGCONT)
+        terminal.press("p")
+        terminal.until("PAUSED")
+        terminal.press("q")
+        assert terminal.end() == 0
+        assert terminal.is_as_before()
+
+
+def test_a_new_size_is_drawn_at_once() -> None:
+    """Long before the next reading."""
+    fleet = json.dumps({**FLEET, "workers": [SEEN]})
+    with (
+        answering({"/debug/fleet": fleet}) as router,
+        on_terminal("top", f"--routers={router}", "--interval=3600") as terminal,
+    ):
+        assert "retries" in terminal.until("3/1024", "decode-7")
+        terminal.size(44, 10)
+        terminal.until("decode-7", "1/8")
+        deadline = time.monotonic() + PATIENCE
+        while "retries" in (screen := terminal.until("decode-7")):
+            assert time.monotonic() < deadline
+            terminal.read(time.monotonic() + 0.1)
+        assert max(map(len, screen.splitlines())) <= 44
+
+
+@pytest.mark.promise("S5-751")
+def test_a_router_that_goes_away_is_said_in_time_and_keys_are_answered_meanwhile() -> None:
+    with answering({"/debug/fleet": json.dumps(FLEET)}) as router:
+        terminal = TerminalCommand("top", f"--routers={router}", "--interval=0.2")
+        terminal.until("3/1024")
+    try:
+        terminal.until(f"{router}: no answer", "no router answers")
+        terminal.press("q")
+        assert terminal.end() == 0
+    finally:
+        terminal.close()
+    with silent() as mute, on_terminal("top", f"--routers={mute}", "--interval=0.2") as terminal:
+        terminal.until("no router answers")
+        pressed = time.monotonic()
+        terminal.press("p")
+        terminal.until("PAUSED")
+        terminal.press("q")
+        assert terminal.end() == 0
+        assert time.monotonic() - pressed < PATIENCE
+
+
+def test_no_color_is_honoured_and_a_dumb_terminal_gets_plain_frames() -> None:
+    with watched(NO_COLOR="1") as terminal:
+        terminal.until("3/1024", "decode-7")
+        colours = re.findall(r"\x1b\[[0-9;]*m", terminal.text)
+        assert not [each for each in colours if re.search(r"[34]\d", each)], "bold and dim are none"
+    with watched(NO_COLOR="") as terminal:
+        terminal.until("3/1024", "decode-7")
+        assert re.search(r"\x1b\[[0-9;]*3\d", terminal.text)
+    with watched(TERM="dumb") as terminal:
+        terminal.until("3/1024", "decode-7")
+        assert "\x1b" not in terminal.text

@@ -1,4 +1,4 @@
-"""What routers and workers say of themselves on their admin ports, for `tandem top`: asked side by
+"""What frontends, routers and workers say on their metrics ports, for `tandem top`: asked side by
 side, each within its time.
 """
 
@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
-from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.cli.client import ApiError, Client
+from tandem_tools.top import scrapes
+from tandem_tools.top.scrapes import EngineReading, FrontendReading
 
 T = TypeVar("T")
 ANSWER_SECONDS = 2.0
@@ -55,60 +55,39 @@ class RouterReading(msgspec.Struct, frozen=True):
     workers: list[WorkerSeen]
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class EngineReading:
-    """What a worker counts of its engine, since its start or now."""
+@dataclass(slots=True, frozen=True)
+class FleetReading:
+    """All of one moment, by address; of each component that did not answer, why."""
 
-    phase: str
-    open_legs: float = 0.0
-    waiting_legs: float = 0.0
-    tokens: float = 0.0
-    prompt_tokens: float = 0.0
-    cached_tokens: float = 0.0
-    kv_used_ratio: float = 0.0
+    at: float
+    """Seconds of a clock that never goes back."""
+    routers: Mapping[str, RouterReading | ApiError] = field(default_factory=dict)
+    engines: Mapping[str, Mapping[str, EngineReading] | ApiError] = field(default_factory=dict)
+    """What a worker says of each phase."""
+    frontends: Mapping[str, FrontendReading | ApiError] = field(default_factory=dict)
 
 
 @dataclass(slots=True, frozen=True)
-class Readings:
-    """All of one moment, by address; of each that did not answer, why."""
+class FleetAddresses:
+    """Metrics ports, "host:port"."""
 
-    at: float
-    routers: Mapping[str, RouterReading | ApiError]
-    engines: Mapping[str, EngineReading | ApiError]
-
-
-_GAUGES = ("open_legs", "waiting_legs", "kv_used_ratio")
-_COUNTERS = ("tokens", "prompt_tokens", "cached_tokens")
-_SERIES = {
-    **{f"tandem_worker_{name}": name for name in _GAUGES},
-    **{f"tandem_worker_{name}_total": name for name in _COUNTERS},
-}
+    routers: Sequence[str] = ()
+    workers: Sequence[str] = ()
+    frontends: Sequence[str] = ()
 
 
-def read(routers: Iterable[str], workers: Iterable[str]) -> Readings:
+def read(asked: FleetAddresses) -> FleetReading:
     """Ask all. Takes little longer than one has to answer."""
     until = time.monotonic() + ANSWER_SECONDS
-    asked = _asking(routers, _fleet_of), _asking(workers, _engine_of)
-    return Readings(time.monotonic(), _collected(asked[0], until), _collected(asked[1], until))
-
-
-def engine(exposition: str) -> EngineReading:
-    """A worker's figures, from its metrics as Prometheus reads them. Raises ApiError for a text
-    that is none.
-    """
-    try:
-        families = list(text_string_to_metric_families(exposition))
-    except ValueError as error:
-        raise ApiError("the answer is no Prometheus exposition") from error
-    values: Counter[str] = Counter()
-    phase = ""
-    for sample in (sample for family in families for sample in family.samples):
-        if field := _SERIES.get(sample.name):
-            values[field] += sample.value  # type: ignore[assignment]
-            phase = sample.labels.get("phase", phase)
-    if not phase:
-        raise ApiError("no worker's metrics are at this address")
-    return EngineReading(phase=phase, **values)
+    routers = _asking(asked.routers, _fleet_of)
+    workers = _asking(asked.workers, _engines_of)
+    frontends = _asking(asked.frontends, _frontend_of)
+    return FleetReading(
+        time.monotonic(),
+        _collected(routers, until),
+        _collected(workers, until),
+        _collected(frontends, until),
+    )
 
 
 def _fleet_of(address: str) -> RouterReading:
@@ -119,8 +98,16 @@ def _fleet_of(address: str) -> RouterReading:
         raise ApiError(f"the answer is not that of a router of this version: {error}") from error
 
 
-def _engine_of(address: str) -> EngineReading:
-    return engine(Client(address, timeout_seconds=ANSWER_SECONDS).text("/metrics"))
+def _engines_of(address: str) -> Mapping[str, EngineReading]:
+    return scrapes.engines(_metrics_of(address))
+
+
+def _frontend_of(address: str) -> FrontendReading:
+    return scrapes.frontend(_metrics_of(address))
+
+
+def _metrics_of(address: str) -> str:
+    return Client(address, timeout_seconds=ANSWER_SECONDS).text("/metrics")
 
 
 def _asking(
