@@ -47,9 +47,9 @@ def ignore_signals() -> None:
 def memory(process: int | str = "self") -> list[int]:
     """Bytes of a process: mapped, resident, and resident of files; 0 of one that has ended."""
     try:
-        with open(f"/proc/{process}/statm") as file:
+        with open(f"/proc/{process}/statm", "rb", buffering=0) as file:
             pages = file.read().split()
     except OSError:
-        pages = ["0"] * 3
+        pages = [b"0"] * 3
     size = os.sysconf("SC_PAGE_SIZE")
     return [int(count) * size for count in pages[:3]]

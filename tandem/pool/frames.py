@@ -16,7 +16,14 @@ class WireError(Exception):
 
 def frame(payload: bytes) -> bytes:
     """A message as it travels."""
-    return len(payload).to_bytes(LENGTH_BYTES, "little") + payload
+    return b"".join(parts(payload))
+
+
+def parts(payload: bytes) -> tuple[bytes, bytes]:
+    """A message as it travels, for whoever writes several parts at once: a large one is not
+    copied.
+    """
+    return len(payload).to_bytes(LENGTH_BYTES, "little"), payload
 
 
 class Frames:

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Final, Generic, TypeVar
 
 from tandem.errors import StartError
-from tandem.pool.frames import frame
+from tandem.pool.frames import parts
 from tandem.pool.process import READ_SECONDS, ChildProcess
 
 log = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class KeptProcess(ChildProcess):
         if not self.owed:
             self.heard_at = monotonic()
         self.owed += answers
-        transport.write(frame(payload))
+        transport.writelines(parts(payload))
         if self._timer is None and self._has_begun:
             self._look()
 

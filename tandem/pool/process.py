@@ -16,7 +16,7 @@ import msgspec
 
 from tandem import config, launching
 from tandem.pool.child import memory
-from tandem.pool.frames import Frames, WireError, frame
+from tandem.pool.frames import Frames, WireError, parts
 
 KILL_SECONDS: Final = 5.0
 """For the system to remove a killed process."""
@@ -233,7 +233,7 @@ class ChildProcess(asyncio.Protocol):
     def send(self, payload: bytes) -> None:
         """Send a message; never waits. To a process that is lost it sends nothing."""
         if self._transport is not None and not self.lost:
-            self._transport.write(frame(payload))
+            self._transport.writelines(parts(payload))
 
     def data_received(self, data: bytes) -> None:
         try:

