@@ -111,12 +111,16 @@ class Prefixes:
         for session in (prompt.session, -prompt.request):
             if session:
                 self._send_of(session, worker)
-        for each in reversed(prompt.blocks):
-            if each not in holdings.blocks:
+        blocks, tells = holdings.blocks, holdings.tells
+        use = self._holders[worker.aggregated].move_to_end
+        for each in reversed(prompt.blocks):  # all of them, however few are new: made short
+            if each not in blocks:
                 fresh.append(each)
                 self._add(worker, each, told=False)
-            else:
-                self._touch(worker, each)
+                continue
+            use(each)  # others are forgotten first
+            if not tells:
+                blocks[each] = blocks.pop(each)
         if not holdings.tells and worker.kv_tokens_total:
             self._shrink(worker, worker.kv_tokens_total // BLOCK_TOKENS)
         return fresh
@@ -156,13 +160,6 @@ class Prefixes:
         for each in list(worker.holdings.blocks):
             self._remove(worker, each)
         worker.holdings.doubts.clear()
-
-    def _touch(self, worker: Worker, block: int) -> None:
-        """Move a block that is in use behind the others, which are forgotten first."""
-        holdings = worker.holdings
-        self._holders[worker.aggregated].move_to_end(block)
-        if not holdings.tells:
-            holdings.blocks[block] = holdings.blocks.pop(block)
 
     def _add(self, worker: Worker, block: int, *, told: bool) -> None:
         held = worker.holdings.blocks
