@@ -1547,6 +1547,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-711",
+        "Given a process that serves, then the memory of a large message is kept for the next one, "
+        "16 MiB at most.",
+        ours=True,
+    ),
+    Promise(
         "S5-665",
         "Given random conversations with changed turns, tools, thoughts and halves of special "
         "tokens, then each prompt has the same tokens and blocks with the store of earlier prompts "

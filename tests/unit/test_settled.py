@@ -4,6 +4,7 @@ huge pages.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib
 import json
@@ -58,11 +59,53 @@ print(json.dumps([before, [huge(each) for each in memories], whole, not refused]
 """
 
 
+MESSAGES = """
+import json, resource
+from tandem import settled
+from tandem.pool.child import memory
+
+def message():
+    return [b"x" * 500_000 for _ in range(6)]
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        message()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+message()
+unsettled = faults()
+settled.settle().join()
+message()
+settled_faults, held = faults(), memory()[1]
+books = [None] * 100
+for place in range(100):
+    books[place] = b"x" * 1_000_000
+books_held = memory()[1] - held
+del books
+print(json.dumps([unsettled, settled_faults, books_held, memory()[1] - held]))
+"""
+
+
 @pytest.fixture(autouse=True)
 def _thawed() -> Iterator[None]:
     gc.unfreeze()
     yield
     gc.unfreeze()
+
+
+@pytest.mark.promise("S5-711")
+def test_memory_of_a_large_message_is_kept_for_the_next_within_a_bound() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", MESSAGES], capture_output=True, text=True, check=True
+    )
+    unsettled, settled_faults, held, left = json.loads(told.stdout)
+    if not hasattr(ctypes.CDLL(None), "mallopt"):
+        pytest.skip("this system's C library keeps what it keeps")
+    assert unsettled > 1000
+    assert settled_faults < 20
+    assert held > 90_000_000
+    assert left <= settled.MOST_KEPT + 1_000_000
 
 
 @pytest.mark.promise("S5-474")

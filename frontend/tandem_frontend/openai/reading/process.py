@@ -18,6 +18,7 @@ from tandem.errors import InternalError, TandemError
 from tandem.pool.boot import Loaded
 from tandem.pool.child import connect, ignore_signals, receive
 from tandem.pool.frames import frame
+from tandem.settled import settle
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.prefixes import Known
 from tandem_frontend.openai.reading.moderations import ModerationReader
@@ -69,6 +70,7 @@ def _load(readers: dict[str, Reader | ModerationReader], boot: ReaderBoot) -> Lo
         readers[boot.name] = Reader.load(config) if boot.name else moderation_reader(config)
     except Exception as error:  # noqa: BLE001 - whatever it is, the frontend says it
         return Loaded(f"{type(error).__name__}: {error}")
+    settle().join()  # its time is not the first body's
     return Loaded()
 
 
