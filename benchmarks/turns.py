@@ -11,6 +11,7 @@ one that was started first takes up to a tenth more, whichever it is.
     python benchmarks/turns.py b383a71 --streams 64 --rounds 6
     python benchmarks/turns.py b383a71 --streams 16 --requests 800 --tokens 2      # by requests
     python benchmarks/turns.py b383a71 --engine sglang --streams 8 --rounds 3      # on the CPU
+    python benchmarks/turns.py b383a71 --behind 100000     # a long chat's next turn, by hop
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
@@ -41,11 +43,13 @@ class Asked:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
 
-    def cost(self, streams: int, requests: int, tokens: int) -> dict[str, float]:
-        """Microseconds of CPU a token, by part and in sum."""
+    def cost(self, *work: int) -> dict[str, float]:
+        """By part and in sum: microseconds of CPU a token, where `work` is streams, requests and
+        tokens; milliseconds of CPU a turn, where it is how many tokens the turn follows.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        print(streams, requests, tokens, file=self._process.stdin, flush=True)
+        print(*work, file=self._process.stdin, flush=True)
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit("a stack could not be measured")
@@ -54,10 +58,11 @@ class Asked:
 
 
 @contextmanager
-def asked(tree: Path, engine: str) -> Iterator[Asked]:
+def asked(tree: Path, engine: str, work: Sequence[int]) -> Iterator[Asked]:
     """The stack of a tree, up and warm."""
+    flags = ["--behind", str(work[0])] if len(work) == 1 else []
     process = subprocess.Popen(
-        [sys.executable, __file__, "--serve", str(tree), "--engine", engine],
+        [sys.executable, __file__, "--serve", str(tree), "--engine", engine, *flags],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": import_path(tree)},
         stdin=subprocess.PIPE,
@@ -66,7 +71,8 @@ def asked(tree: Path, engine: str) -> Iterator[Asked]:
     )
     try:
         stack = Asked(process)
-        stack.cost(8, 16, 32)
+        for _ in range(2):  # of a chat the first turn is all new
+            stack.cost(*(work if flags else (8, 16, 32)))
         yield stack
     finally:
         assert process.stdin is not None
@@ -106,15 +112,33 @@ def serve(tree: Path, engine: str) -> None:
             print(json.dumps({k: v * 1e6 / result["tokens"] for k, v in spent.items()}), flush=True)
 
 
+def serve_turns(tree: Path, engine: str) -> None:
+    """Answer each line with what the next turn of a chat of so many tokens cost."""
+    sys.path.insert(0, str(tree / "benchmarks"))
+    import long_turns
+
+    chats = long_turns.Conversations()
+    with long_turns.serving(engine) as stack:
+        turns: Iterator[Any] | None = None
+        for line in sys.stdin:
+            turns = turns or long_turns.turns(chats, int(line))
+            messages = next(turns)
+            before = long_turns.spent(stack)
+            long_turns.Client(stack).ask(messages)
+            time.sleep(long_turns.SETTLE_SECONDS)
+            row = long_turns.between(before, long_turns.spent(stack))
+            print(json.dumps({"all": row.pop("all"), **row}), flush=True)
+
+
 def rounds(
-    trees: Mapping[str, Path], engine: str, work: tuple[int, int, int], *, count: int, first: str
+    trees: Mapping[str, Path], engine: str, work: Sequence[int], *, count: int, first: str
 ) -> Iterator[tuple[dict[str, float], ...]]:
     """Yields the old tree's two costs of a round, and the new one's two. `first` is started before
     the other.
     """
     with ExitStack() as held:
         stacks = {
-            name: held.enter_context(asked(trees[name], engine))
+            name: held.enter_context(asked(trees[name], engine, work))
             for name in sorted(trees, key=lambda each: each != first)
         }
         for number in range(count):
@@ -133,15 +157,21 @@ def main() -> None:
         "--requests", type=int, help="requests of one turn (default: 3 for each stream)"
     )
     parser.add_argument("--tokens", type=int, default=128, help="output tokens of a request")
+    parser.add_argument(
+        "--behind", type=int, help="instead: turns of 300 new tokens behind so many, one at a time"
+    )
     parser.add_argument("--engine", choices=("sim", "sglang"), default="sim")
     parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
-        serve(options.serve, options.engine)
+        (serve_turns if options.behind else serve)(options.serve, options.engine)
         return
     if not options.commit:
         parser.error("which commit?")
-    work = options.streams, options.requests or 3 * options.streams, options.tokens
+    work = [options.streams, options.requests or 3 * options.streams, options.tokens]
+    unit, said = "us of CPU a token", "{} streams, {} requests, {} tokens each"
+    if options.behind:
+        work, unit, said = [options.behind], "ms of CPU a turn", "turns behind {} tokens"
     with checkout(options.commit) as tree:
         rows = [
             row
@@ -151,10 +181,13 @@ def main() -> None:
             )
         ]
     print(f"machine: {machine.describe()}\nold: {options.commit}, {len(rows)} rounds of")
-    print("{} streams, {} requests, {} tokens each\n".format(*work))
-    print(f"{'us of CPU a token':<18} {'old':>8} {'new':>8} {'new/old':>8} {'old/old':>8}")
+    print(f"{said.format(*work)}\n")
+    print(f"{unit:<18} {'old':>8} {'new':>8} {'new/old':>8} {'old/old':>8}")
     for part in rows[0][0]:
         costs = [[cost[part] for cost in row] for row in rows]
+        costs = [row for row in costs if row[1] > 0 and sum(row[:2]) > 0]
+        if not costs:
+            continue
         ratio = median(sum(row[2:]) / sum(row[:2]) for row in costs)
         spread = median(abs(row[0] / row[1] - 1) for row in costs)
         before, now = (median(sum(row[at : at + 2]) / 2 for row in costs) for at in (0, 2))

@@ -70,7 +70,7 @@ def _load(readers: dict[str, Reader | ModerationReader], boot: ReaderBoot) -> Lo
         readers[boot.name] = Reader.load(config) if boot.name else moderation_reader(config)
     except Exception as error:  # noqa: BLE001 - whatever it is, the frontend says it
         return Loaded(f"{type(error).__name__}: {error}")
-    settle()
+    settle().join()  # its time is not the first body's
     return Loaded()
 
 
