@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import typing
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Literal
 import pytest
 import yaml
 
-from tandem.config import REQUIRED, load, setting, written
+from tandem.config import REQUIRED, exported, load, setting, written
 from tandem.errors import ConfigError
 from tandem.worker.config import WorkerConfig
 from tandem_frontend.config import FrontendConfig
@@ -374,3 +375,14 @@ def test_what_a_component_cannot_start_with_is_refused_with_its_line(
     file.write_text(content)
     with pytest.raises(ConfigError, match=f"line {line}: .*{says}"):
         load(model, prog="t", argv=["--config", str(file)], environ={})
+
+
+def test_variables_for_a_while_are_as_they_were_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("A_LIBRARYS", "own")
+    monkeypatch.delenv("ANOTHER_ONE", raising=False)
+    with exported({"A_LIBRARYS": "ours", "ANOTHER_ONE": "x"}):
+        assert (os.environ["A_LIBRARYS"], os.environ["ANOTHER_ONE"]) == ("ours", "x")
+    assert os.environ["A_LIBRARYS"] == "own"
+    assert "ANOTHER_ONE" not in os.environ
