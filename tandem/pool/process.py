@@ -220,7 +220,8 @@ class ChildProcess(asyncio.Protocol):
         self._asked.append(asked)
         try:
             if memory_bytes is not None:
-                look(memory(self.pid or 0)[1] + memory_bytes)
+                most = memory(self.pid or 0)[1] + memory_bytes
+                watch = loop.call_later(_LOOK_SECONDS, look, most)
             async with asyncio.timeout(seconds):
                 self.send(payload)
                 return await asked
