@@ -5,7 +5,6 @@ one that is installed, never by its number. Each fallback says with which releas
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import metadata
 from typing import Any
 
 from tandem.errors import StartError
@@ -13,14 +12,6 @@ from tandem_sglang import argument_rules
 
 _GROUPS = "attn_dp_size"
 """How many groups share the accelerators for attention, where SGLang has an argument for that."""
-
-
-def installed() -> str:
-    """SGLang's release, without importing SGLang; empty: there is none."""
-    try:
-        return metadata.version("sglang")
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def named_for(arguments: Mapping[str, Any], known: frozenset[str]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.layers.logprob_processor import OutputLogprobProcessor
-from sglang.srt.layers.sampler import Sampler
 from sglang.srt.model_executor.model_runner import ModelRunner
 from sglang.srt.sampling import sampling_batch_info
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
@@ -25,6 +24,7 @@ from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
 from tandem_sglang import penalties, seeds
 from tandem_sglang.requests import MADE_KEY
+from tandem_sglang.sampler import OwnSampler
 
 VOCABULARY = 203
 STEPS = 400
@@ -73,8 +73,9 @@ def planned(params: Sequence[SamplingParams]) -> Any:
 def sampled(asked: Sequence[Asked], return_logprob: bool = False) -> Any:
     """Token ids of a batch, and what was written of its log-probabilities, by SGLang's classes."""
     info = planned([each.params for each in asked])
-    sampler = Sampler.__new__(Sampler)
+    sampler: Any = OwnSampler.__new__(OwnSampler)
     torch.nn.Module.__init__(sampler)
+    sampler._multinomial, sampler._shares = seeds.multinomial_with_seed, False
     sampler.output_logprob_processor = OutputLogprobProcessor()
     output = LogitsProcessorOutput(next_token_logits=torch.stack([each.logits for each in asked]))
     positions = torch.tensor([each.position for each in asked])
@@ -334,6 +335,6 @@ def _settings() -> Any:
 
 if __name__ == "__main__":
     sampling_batch_info.get_exec = _settings
-    seeds.seed_every_row(on_cpu=True)
+    seeds.seed_every_row()
     answers = {check.__name__: check() for check in CHECKS}
     sys.stdout.write("\n" + json.dumps(answers))
