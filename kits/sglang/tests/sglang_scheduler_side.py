@@ -47,6 +47,7 @@ from sglang_peers import (
 )
 
 from tandem import config
+from tandem.engine.kv_tag import KvCheck
 from tandem.errors import StartError
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
 from tandem.logits.registry import Registry
@@ -158,6 +159,8 @@ def additions(*, ranks: int, peer_ranks: int, transfer_backend: str = "nixl") ->
         registry={},
         model={},
         transfer_backend=transfer_backend,
+        kv_check=KvCheck.TAG,
+        revision="",
         handover_timeout_seconds=60,
         grammar_cache_bytes=0,
     )
