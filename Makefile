@@ -15,7 +15,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test hand-overs lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -64,6 +64,9 @@ fuzz: lean ## give every edge spoilt inputs; goes on where it ended (ARGS="--min
 
 fuzz-parsers: lean ## give the parsers of answers 10,000 spoilt outputs of each family (ARGS="--seed 7")
 	$(BIN)/python tests/fuzz/parsers.py $(ARGS)
+
+hand-overs: lean ## 1,000,000 hand-overs of the sim engine over a transfer that misbehaves (ARGS="--seed 7")
+	$(BIN)/python kits/sim/tests/handover_mischief.py --hand-overs 1000000 $(ARGS)
 
 conversations: lean ## read 100,000 random conversations with the store of prefixes and without (ARGS="qwen3")
 	$(BIN)/python tests/conversations/run.py $(ARGS)

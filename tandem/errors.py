@@ -26,7 +26,7 @@
     │   ├── WorkerLostError         its stream broke: crashed, killed or unreachable
     │   ├── EngineError             its engine failed or refused
     │   └── KvTransferError         the KV cache did not arrive
-    │       └── KvCorruptError          it arrived damaged
+    │       └── KvCorruptError          it arrived damaged, or is another request's
     ├── HookError               an output hook raised or returned nonsense: failed closed
     ├── ClassifierError         a classifier could not judge what it was asked to
     ├── ProcessorError          a logits processor raised: failed closed
@@ -278,7 +278,7 @@ class KvTransferError(WorkerError):
 
 
 class KvCorruptError(KvTransferError):
-    """The KV cache reached the decode worker damaged."""
+    """The KV that reached the decode worker is damaged, or not the request's."""
 
     code = "kv_corrupt"
 

@@ -2784,6 +2784,55 @@ PROMISES: tuple[Promise, ...] = (
         "then its table has the times of its workers.",
         ours=True,
     ),
+    # No answer from wrong KV (docs/design/0030-the-tag-of-a-hand-over.md)
+    Promise(
+        "S5-690",
+        "Given KV of another hand-over, prompt, model, LoRA adapter or cache salt, or pages of "
+        "decode that were given away meanwhile, then no token comes of it: the hand-over fails as "
+        "`kv_corrupt`, which says what differs.",
+        ours=True,
+    ),
+    Promise(
+        "S5-691",
+        "Given a transfer of the sim engine that is late, stale, torn or doubled, or pages that "
+        "are reused before they are written, then no answer is wrong, and no good hand-over is "
+        "refused.",
+        ours=True,
+    ),
+    Promise(
+        "S5-692",
+        "Given legs of a pair that are of different prompts or cache salts, on any engine, then "
+        "decode shows nothing and the leg may be tried again.",
+        ours=True,
+    ),
+    Promise(
+        "S5-693",
+        "Given a transfer of SGLang that misbehaves and `kv_check` `bytes`, then no answer is "
+        "wrong.",
+        ours=True,
+    ),
+    Promise(
+        "S5-694",
+        "Given what SGLang says of KV or metadata that were refused, then the request ends as "
+        "`kv_corrupt` and may be tried again.",
+        ours=True,
+    ),
+    Promise(
+        "S5-695",
+        "Given a hand-over or a canary that hangs, then the worker and the router say so every "
+        "30 s, with whom it hangs.",
+        ours=True,
+    ),
+    Promise(
+        "S5-696",
+        "Given a pair that is being proved and no other, then `no_pair` says so, and for how long.",
+        ours=True,
+    ),
+    Promise(
+        "S6-381",
+        "Given pages with another tenant's KV, then decode answers nothing from them.",
+        ours=True,
+    ),
     Promise(
         "S5-503",
         "Given an engine that loads, then its worker answers probes and scrapes from its first "

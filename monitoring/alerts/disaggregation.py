@@ -39,7 +39,7 @@ _KV = (
         name="TandemKvCorrupt",
         severity="critical",
         after="0m",
-        summary=f"KV cache arrived damaged at {{{{ $labels.pod }}}} of {_PLACE}.",
+        summary=f"KV came damaged, or another request's, to {{{{ $labels.pod }}}} of {_PLACE}.",
         description="{{ $value | humanize }} sequences were refused by decode's check within 15"
         " minutes. None of their output was shown.",
         expression="""

@@ -2,7 +2,7 @@
 
     python -m kv_mischief prefill ...      # `python -m tandem_prefill_worker ...`, and mischief
 
-TANDEM_MISCHIEF says what is done to hand-overs, "FAULT,FAULT,... SHARE AFTER FILE": from the one
+KV_MISCHIEF says what is done to hand-overs, "FAULT,FAULT,... SHARE AFTER FILE": from the one
 after the AFTERth on, this share of them is hit, and FILE has a line for each. It runs in SGLang's
 scheduler, on the methods of NixlKVManager that write KV and metadata to decode.
 """
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "TANDEM_MISCHIEF"
+VARIABLE = "KV_MISCHIEF"
 FAULTS = ("torn", "stale", "reused", "late", "doubled", "crossed")
 LATE_SECONDS = 0.02
 
@@ -55,7 +55,14 @@ class Mischief:
     def _around_pages(self, write: Any) -> Any:
         @functools.wraps(write)
         def send_kvcache(
-            manager: Any, peer: str, pages: Any, at: Any, into: Any, gpu: int, notif: str, **more: Any
+            manager: Any,
+            peer: str,
+            pages: Any,
+            at: Any,
+            into: Any,
+            gpu: int,
+            notif: str,
+            **more: Any,
         ) -> Any:
             def send(pages: Any, into: Any) -> Any:
                 return write(manager, peer, pages, at, into, gpu, notif, **more)
@@ -107,9 +114,9 @@ def run_scheduler(*args: Any, **kwargs: Any) -> None:
 
 
 def main() -> None:
-    from tandem_sglang import launch
-
     import kv_mischief  # by the name that the scheduler's process knows
+
+    from tandem_sglang import launch
 
     made = launch.EngineThread._engine_class
 

@@ -118,7 +118,7 @@ def launched(
         process = subprocess.Popen(
             command,
             stderr=stderr,
-            env={**os.environ, "PYTHONPATH": path, "TANDEM_MISCHIEF": mischief},
+            env={**os.environ, "PYTHONPATH": path, "KV_MISCHIEF": mischief},
             start_new_session=True,
         )
     try:

@@ -29,6 +29,8 @@ from tandem_sglang.additions import Additions
 
 Pages = Any
 """Numbers of pages, (pages,) integers."""
+_GIVEN_AWAY = -1
+"""No number of pages."""
 Checksum = Callable[[Pages], int]
 """Of the KV in pages."""
 
@@ -89,8 +91,9 @@ class Tags:
         manager = req.disagg_kv_sender.kv_mgr
         infos = manager.transfer_infos.get(req.bootstrap_room, {}).values()
         offers = [each for each in infos if not each.is_dummy]
-        if offers:  # all ranks of a decode engine have the same pages
-            number = _number(offers[0].dst_kv_indices, offers[0].dst_aux_index)
+        if offers:
+            first = offers[0]
+            number = _number(first.dst_kv_indices, first.dst_aux_index, first)
             self.rows[req.metadata_buffer_index] = self.of(req, self.pages_of(req), number)
 
     def check(self, req: Any, row: int, held: Pages, number: int) -> None:
@@ -142,8 +145,13 @@ def _checksum(kv_args: Any) -> Checksum:
     return checksum
 
 
-def _number(pages: Any, row: int) -> int:
-    """Which pages and which row of metadata decode has asked to have written."""
+def _number(pages: Pages, row: int, asked: Any) -> int:
+    """Which pages and which row of metadata decode has asked to have written. 0: several ranks of
+    decode have asked the same of one of prefill, whose one row goes to all of them. `asked`: of
+    SGLang, prefill's TransferInfo or decode's receiver.
+    """
+    if asked.required_dst_info_num > 1:
+        return 0
     return kv_tag.number_of_pages([int(row), *pages.tolist()])
 
 
@@ -187,9 +195,11 @@ class _Checked:
         if self._tags.rows[row, 0] == 0:
             return state  # SGLang waits for the row by itself
         req = self._decode_req.req
-        kept = numpy.array_equal(self._held, self._tags.pages_of(req))
+        number = _number(self._asked, row, self._receiver)
+        if not numpy.array_equal(self._held, self._tags.pages_of(req)):
+            number = _GIVEN_AWAY
         try:
-            self._tags.check(req, row, self._asked, _number(self._asked, row) if kept else 0)
+            self._tags.check(req, row, self._asked, number)
         except KvCorruptError as error:
             receiver, room = self._receiver, req.bootstrap_room
             receiver.kv_mgr.record_failure(room, error.message)

@@ -213,7 +213,9 @@ class CanaryRules:
             self._failed.remove((action.prefill, action.decode))
 
     def judge_hanging(self, action: actions.CanaryHangs) -> None:
-        keys = [each.pair and tuple(worker.key for worker in each.pair) for each in self._open.values()]
+        keys = [
+            each.pair and tuple(worker.key for worker in each.pair) for each in self._open.values()
+        ]
         if (action.prefill, action.decode) not in keys or action.seconds < HANGS_SECONDS:
             self._fault(f"a canary is said to hang, and does not: {action}")
 
