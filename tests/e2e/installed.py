@@ -29,6 +29,7 @@ SECONDS = 60
 MOST_MB = 150
 COMPONENTS = ("frontend", "router", "prefill-worker", "decode-worker", "aggregated-worker")
 HEAVY = re.compile(r"torch|nvidia|triton|nixl|sglang|kubernetes|cupy", re.IGNORECASE)
+STACK = ("--config=stack.yaml", "--hook-decode=my_hook:NoSecrets")
 SHOWN = "All went well on that day, and nobody complained about the weather."
 LATER = "Some hours later, when all of us had gone home to sleep for the night, a secret was out."
 FORCED = f"{SHOWN} {LATER}"
@@ -80,26 +81,29 @@ def lend(python: Path, folder: Path) -> None:
     package that nobody declares is not to be seen.
     """
     folder.mkdir()
-    for name in required("tandem-serving"):
+    (site,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
+    for name in required("tandem-serving", site):
         for each in metadata.distribution(name).files or ():
             source = Path(str(each.locate())).parents[len(each.parts) - 1] / each.parts[0]
             if each.parts[0] not in ("..", "__pycache__"):
                 (folder / each.parts[0]).unlink(missing_ok=True)
                 (folder / each.parts[0]).symlink_to(source)
-    (site,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
     (site / "lent.pth").write_text(f"{folder}\n")
 
 
-def required(distribution: str, extras: Sequence[str] = ()) -> set[str]:
-    """The distributions of others that one of ours requires, and all that these require."""
+def required(distribution: str, site: Path) -> set[str]:
+    """The distributions of others that one of ours requires, as the folder of our installed ones
+    says, and all that these require.
+    """
+    ours = {each.name: each.requires for each in metadata.distributions(path=[str(site)])}
     found: set[str] = set()
-    waiting = [(distribution, tuple(extras))]
+    waiting: list[tuple[str, tuple[str, ...]]] = [(distribution, ())]
     seen = set(waiting)
     while waiting:
         name, asked = waiting.pop()
-        if not name.startswith("tandem-"):
+        if name not in ours:
             found.add(name)
-        for line in metadata.requires(name) or ():
+        for line in (ours[name] if name in ours else metadata.requires(name)) or ():
             each = Requirement(line)
             marker = each.marker
             if marker and not any(marker.evaluate({"extra": extra}) for extra in ("", *asked)):
@@ -127,16 +131,14 @@ class FirstHour:
     def go(self) -> None:
         """All of it. Raises AssertionError."""
         self._programs_say_what_they_are()
-        shown = self.run("tandem", "config", "check", "router", "--prefill=a:1", "--decode=b:1")
-        assert "would start" in shown
+        self.run("tandem", "init")
+        assert "would start" in self.run("tandem", "config", "check", "stack.yaml")
         self._write_the_hook()
         text = "This is a secret thing."
         assert "4 terminate" in self.run(
             "tandem", "check-hook", "my_hook:NoSecrets", "--text", text
         )
-        started = self.run(
-            "tandem", "up", "--detach", "--port=0", "--hook-decode=my_hook:NoSecrets"
-        )
+        started = self.run("tandem", "up", "--detach", "--port=0", *STACK)
         try:
             assert "The engine is simulated" in started
             (url,) = re.findall(r"endpoint: (http://\S+)/v1", started)
@@ -152,7 +154,7 @@ class FirstHour:
         return run([self._bin / program, *arguments], self._folder, self._environ).stdout
 
     def _programs_say_what_they_are(self) -> None:
-        assert self.run("tandem", "--version") == "tandem 0.1.0\n"
+        assert self.run("tandem", "--version") == f"tandem {metadata.version('tandem-serving')}\n"
         for name in COMPONENTS:
             assert "--print-config" in self.run(f"tandem-{name}", "--help")
 

@@ -112,6 +112,7 @@ def test_each_component_is_told_its_part_and_no_more(
 ) -> None:
     told = stack_file.part(written(WHOLE), component)
     assert told.content == TOLD[component]
+    assert set(told.texts.values()) <= set(told.lines.values()), "texts of other components"
     lines = WHOLE.splitlines()
     for place, line in told.lines.items():
         if isinstance(name := place[-1], str) and place not in CHANGED:
