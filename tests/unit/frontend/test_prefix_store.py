@@ -152,7 +152,7 @@ def test_prompts_are_the_same_with_the_store_and_without(tokenizer: Tokenizer) -
 def test_the_chunks_of_what_is_known_are_not_named_again(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    named = []
+    named: list[bytes] = []
 
     def names_of(token_ids: memoryview, *before: bytes) -> prompt_chunks.Names:
         found = prompt_chunks.names_of(token_ids, *before)

@@ -65,7 +65,7 @@ async def test_a_prompt_with_names_leaves_as_without_and_they_are_not_made_again
 ) -> None:
     prompts = [Prompt.of(range(n), max_tokens=1, cache_salt="s") for n in (3000, 5000, 5000)]
     common = common_pb2.Task(cache_salt="s").SerializeToString()
-    sent = []
+    sent: list[router_pb2.Submit] = []
     for named in (False, True):
         stream = RouterStream(ByteBudget())
         stream.chunks = SentChunks(100)
