@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from tandem.engine.base import EngineRequest, Logprobs, PromptLogprobs
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
+from tandem.v1 import common_pb2
 from tandem_sim.faults import Fault
 from tandem_sim.sampling import RowSampler
 
@@ -59,6 +60,10 @@ class Sequence:
     checksum: int = 0
     given_up: TandemError | None = None
     """Why it ends, while a transfer must settle first."""
+    times: common_pb2.EngineTimes = field(default_factory=common_pb2.EngineTimes)
+    """What came before the first token."""
+    since: float = 0.0
+    """When it began to wait for what it waits for."""
     deadline: asyncio.TimerHandle | None = None
     patience: asyncio.TimerHandle | None = None
     """Ends the wait for the other phase, or a fault's delay."""

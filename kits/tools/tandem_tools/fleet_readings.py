@@ -4,19 +4,17 @@ side, each within its time.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from tandem.cli.client import ApiError, Client
+from tandem_tools.side_by_side import collect, start
 
-T = TypeVar("T")
 ANSWER_SECONDS = 2.0
 """Time that each asked component has to answer."""
 
@@ -88,8 +86,8 @@ _SERIES = {
 def read(routers: Iterable[str], workers: Iterable[str]) -> Readings:
     """Ask all. Takes little longer than one has to answer."""
     until = time.monotonic() + ANSWER_SECONDS
-    asked = _asking(routers, _fleet_of), _asking(workers, _engine_of)
-    return Readings(time.monotonic(), _collected(asked[0], until), _collected(asked[1], until))
+    asked = start(routers, _fleet_of), start(workers, _engine_of)
+    return Readings(time.monotonic(), collect(asked[0], until), collect(asked[1], until))
 
 
 def engine(exposition: str) -> EngineReading:
@@ -121,33 +119,3 @@ def _fleet_of(address: str) -> RouterReading:
 
 def _engine_of(address: str) -> EngineReading:
     return engine(Client(address, timeout_seconds=ANSWER_SECONDS).text("/metrics"))
-
-
-def _asking(
-    addresses: Iterable[str], ask: Callable[[str], T]
-) -> dict[str, tuple[threading.Thread, list[T | ApiError]]]:
-    """A thread for each. One whose peer sends a little now and then is left to itself."""
-    asked = {}
-    for address in addresses:
-        answers: list[T | ApiError] = []
-        thread = threading.Thread(target=_ask, args=(ask, address, answers), daemon=True)
-        thread.start()
-        asked[address] = thread, answers
-    return asked
-
-
-def _ask(ask: Callable[[str], T], address: str, answers: list[T | ApiError]) -> None:
-    try:
-        answers.append(ask(address))
-    except ApiError as error:
-        answers.append(error)
-
-
-def _collected(
-    asked: Mapping[str, tuple[threading.Thread, list[T | ApiError]]], until: float
-) -> dict[str, T | ApiError]:
-    found: dict[str, T | ApiError] = {}
-    for address, (thread, answers) in asked.items():
-        thread.join(max(0.0, until - time.monotonic()))
-        found[address] = answers[0] if answers else ApiError("it does not answer in time")
-    return found
