@@ -15,7 +15,7 @@ endif
 LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test hand-overs lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test hand-overs why-causes lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
@@ -86,6 +86,9 @@ playground-pictures: full ## take the pictures of docs/playground.md, of a real 
 chaos: lean ## strike real processes under load with faults of each kind (ARGS="--seed 7 --only router")
 	@[ -d build/faketime ] || scripts/unpack_debian_packages.sh build/faketime libfaketime || true
 	$(BIN)/python tests/chaos/run.py $(ARGS)
+
+why-causes: lean ## slow requests down for twenty causes, and see which ones `tandem why` names (ARGS="--only slots")
+	$(BIN)/python benchmarks/why_causes.py $(ARGS)
 
 soak: lean ## let real processes run for long while clients come and go (ARGS="--minutes 30")
 	$(BIN)/python tests/chaos/soak.py $(ARGS)

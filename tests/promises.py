@@ -2460,6 +2460,40 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-715",
+        "Given a sequence that waited, then its story says who had the slots, which workers would "
+        "not do, what prefill had to compute before, who had more of its prompt, and where the "
+        "time of its legs went beside what so many tokens usually take.",
+        ours=True,
+    ),
+    Promise(
+        "S5-716",
+        "Given a frontend or a router, when its admin port is asked, then it lists the requests "
+        "that ended last and those with the longest delay, and nothing of what they said.",
+        ours=True,
+    ),
+    Promise(
+        "S5-717",
+        "Given a request that has ended, then each second of it is in one of the parts read, "
+        "queue, prefill, kv, decode, hooks, client and other, and the report, `tandem demo` and "
+        "`tandem why` have the same ones.",
+        ours=True,
+    ),
+    Promise(
+        "S5-718",
+        "Given a request that was slow for one of twenty causes, when `tandem why` is told its "
+        "trace id and no more, then it names the cause first for nineteen of them.",
+        ours=True,
+        engines=("sim",),
+    ),
+    Promise(
+        "S5-719",
+        "Given a trace id, the last slow request or the slowest ones, then `tandem why` says where "
+        "their time went and why, from the components or, a day later, from their logs; its "
+        "status says whether it could.",
+        ours=True,
+    ),
+    Promise(
         "S5-581",
         "Given a simulated engine, then `/v1/models`, the playground, `tandem up` and `tandem "
         "chat` say that its answers are random words, wherever it runs, and say so of no other.",

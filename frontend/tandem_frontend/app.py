@@ -25,7 +25,9 @@ from tandem.errors import (
     TandemError,
     TooLargeError,
 )
+from tandem.story_book import StoryBook, log_line
 from tandem_frontend.http.browsers import Browsers
+from tandem_frontend.http.call_story import CallStory, story
 from tandem_frontend.http.capacity import Capacity
 from tandem_frontend.http.errors import HostNotAllowedError, MethodNotAllowedError, NotFoundError
 from tandem_frontend.http.messages import Call, Receive, Scope, Send
@@ -82,10 +84,16 @@ class App:
         operator_paths: Collection[str] = (),
         spans: CallSpans | None = None,
         trust_traceparent: bool = False,
+        book: StoryBook[CallStory] | None = None,
+        log_requests: bool = False,
     ) -> None:
         """`files`: static files by path. `operator_paths`: those of operators that are served too.
-        `spans`: spans of counted requests; None: no request is traced.
+        `spans`: spans of counted requests; None: no request is traced. `book`: keeps the stories of
+        requests that have ended; None: nobody can ask for them.
         """
+        self._book = book
+        self._ends_at = logging.INFO if log_requests else logging.DEBUG
+        """The level of the line that holds a request's story."""
         self._metrics = metrics
         self._browsers = browsers
         self._capacity = capacity
@@ -203,6 +211,7 @@ class App:
                 route=call.path,
             )
         error: TandemError | None = InternalError("a fault of ours")
+        full = call.connection.full_seconds
         try:
             tenant = self._authenticate(call, route)
             if tenant is not None:
@@ -219,7 +228,28 @@ class App:
                 self._tenants.leave(call.tenant, error)
             if call.span is not None:
                 call.span.end(error, streamed=call.started)
-            _log(call, error)
+            call.times.blocked = call.connection.full_seconds - full
+            self._tell(call, endpoint, error)
+
+    def _tell(self, call: Call, endpoint: str, error: TandemError | None) -> None:
+        """Keep and log the story of a request. An error's message may quote the client's own words,
+        and is left out.
+        """
+        logged = log.isEnabledFor(self._ends_at)
+        if self._book is None and not logged:
+            return
+        told = story(
+            call.times,
+            trace_id=call.trace_id,
+            endpoint=endpoint,
+            tenant="" if call.grant is None else call.grant.name,
+            outcome="finished" if error is None else error.code,
+        )
+        if self._book is not None:
+            self._book.add(told, refused=not call.times.submitted)
+        if logged:
+            named = {"client_request_id": call.client_request_id or None}
+            log.log(self._ends_at, "request ended", extra={**log_line(told), **named})
 
     def _complain(self, call: Call, error: TandemError) -> None:
         """Log what an operator should see: faults of ours, and strangers at the door."""
@@ -306,14 +336,3 @@ async def _answer_error(call: Call, error: TandemError, shape: ErrorShape) -> No
         headers.append((b"connection", b"close"))
     body = shape.body(error, call.trace_id)
     await call.respond(shape.status(error), body, headers=headers)
-
-
-def _log(call: Call, error: TandemError | None) -> None:
-    """The end of a request; its message may quote the client's own words, and is left out."""
-    if log.isEnabledFor(logging.DEBUG):
-        extra = {
-            "trace_id": call.trace_id,
-            "client_request_id": call.client_request_id or None,
-            "code": error.code if error else None,
-        }
-        log.debug("request ended early" if error else "request served", extra=extra)

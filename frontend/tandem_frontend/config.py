@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tandem import ranges, sockets, tracing
+from tandem import ranges, sockets, story_book, tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.endings import WithheldReason
@@ -24,6 +24,11 @@ from tandem.wire.silence import SILENCE_SECONDS
 
 _ORIGIN = re.compile(r"https?://[a-z0-9.\[\]:-]+")
 _LEAST_KEEP_ALIVE_SECONDS = 0.01
+_SESSION_HEADERS = (
+    *("x-parent-session-id", "x-dynamo-parent-session-id", "x-session-id"),
+    *("x-claude-code-session-id", "session-id", "session_id", "thread-id"),
+    *("x-dynamo-session-id", "x-session-token", "x-smg-routing-key"),
+)
 OPERATOR_PATHS = ("/metrics", "/ping")
 
 
@@ -33,7 +38,7 @@ class FrontendConfig:
 
     listen: str = setting("127.0.0.1:8000", "Address to serve the HTTP API on.")
     metrics_listen: str = setting(
-        "127.0.0.1:8001", "Address of /metrics, /live and /ready, plain HTTP; not for clients."
+        "127.0.0.1:8001", "Address of /metrics, probes and /debug, plain HTTP; not for clients."
     )
     https_cert: str = setting(
         "",
@@ -341,18 +346,7 @@ class FrontendConfig:
         above=0,
     )
     session_headers: tuple[str, ...] = setting(
-        (
-            "x-parent-session-id",
-            "x-dynamo-parent-session-id",
-            "x-session-id",
-            "x-claude-code-session-id",
-            "session-id",
-            "session_id",
-            "thread-id",
-            "x-dynamo-session-id",
-            "x-session-token",
-            "x-smg-routing-key",
-        ),
+        _SESSION_HEADERS,
         "Headers that name a request's session; the first one that a request has counts."
         " Requests of a session go where their prefix is cached. Without such a header the"
         " session is named by the body's `nvext.session_control`, `prompt_cache_key`, `user` or"
@@ -411,6 +405,11 @@ class FrontendConfig:
         "After SIGTERM, time that open requests have to finish; then they end with an error.",
         at_least=0,
     )
+    max_stories: int = setting(story_book.DEFAULT_MOST, story_book.MOST_HELP, at_least=0)
+    max_story_bytes: int = setting(
+        story_book.DEFAULT_BYTES, "Memory for them: some 900 bytes each.", at_least=0
+    )
+    log_requests: bool = setting(False, story_book.LOG_HELP)
     otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
     trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
     log_format: Literal["console", "json"] = setting("console", "Format of log lines.")

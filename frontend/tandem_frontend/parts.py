@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
-from tandem import sockets
-from tandem.admin import Admin, from_loop
+from tandem import sockets, story_pages
+from tandem.admin import Admin, Document, from_loop
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import CertificateFiles, ExpiryCollector
 from tandem.complaints import Complaints
@@ -14,6 +15,7 @@ from tandem.errors import TandemError
 from tandem.keys.file import KeyFile
 from tandem.metrics import DrainMetrics, HeldMetrics
 from tandem.sockets import is_loopback
+from tandem.story_book import StoryBook
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.upstream.demultiplexer import Demultiplexer
@@ -24,6 +26,7 @@ from tandem_frontend import playground
 from tandem_frontend.app import App
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.browsers import Browsers
+from tandem_frontend.http.call_story import CallStory
 from tandem_frontend.http.capacity import Capacity
 from tandem_frontend.http.connection import ConnectionBounds
 from tandem_frontend.http.draining import Draining
@@ -106,8 +109,15 @@ class Parts:
             keep_alive_seconds=config.sse_keep_alive_seconds,
         )
         self.https = _https(config)
+        self.book = StoryBook(CallStory, config.max_stories, config.max_story_bytes)
         self.app = self._app(generation, tracer)
-        self.admin = Admin(self.metrics.registry, ready=lambda: self.endpoints.serving)
+        documents: dict[str, Callable[[str], Document]] = {
+            "/debug/requests": lambda _: story_pages.requests(self.book),
+            "/debug/requests/": lambda trace_id: story_pages.request(trace_id, (), self.book),
+        }
+        self.admin = Admin(
+            self.metrics.registry, ready=lambda: self.endpoints.serving, documents=documents
+        )
         self._watch(tracer)
 
     def server(self) -> HttpServer:
@@ -137,6 +147,8 @@ class Parts:
             operator_paths=config.operator_paths,
             spans=_spans(config, tracer),
             trust_traceparent=config.trust_traceparent,
+            book=self.book,
+            log_requests=config.log_requests,
         )
 
     def _watch(self, tracer: Tracer | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tandem import ranges, sockets, tracing
+from tandem import ranges, sockets, story_book, tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.errors import ConfigError
@@ -297,22 +297,14 @@ class RouterConfig:
         "After SIGTERM, time that open requests have to finish; then they end with an error.",
         at_least=0,
     )
-    max_stories: int = setting(
-        4096,
-        "Ended requests whose stories /debug/requests/TRACE_ID of metrics_listen still tells,"
-        " the oldest forgotten first; half of the places are kept for refused requests. 0: no"
-        " stories are kept.",
-        at_least=0,
-    )
+    max_stories: int = setting(story_book.DEFAULT_MOST, story_book.MOST_HELP, at_least=0)
     max_story_bytes: int = setting(
-        16 * 1024 * 1024,
+        story_book.DEFAULT_BYTES,
         "Memory for the stories of ended requests: some 1,300 bytes each, 600 for each further"
         " output, and 100 for each worker that could not be chosen.",
         at_least=0,
     )
-    log_requests: bool = setting(
-        False, "Log a line at the end of each request that tells its story; else at level debug."
-    )
+    log_requests: bool = setting(False, story_book.LOG_HELP)
     otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
     trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
     log_format: Literal["console", "json"] = setting("console", "Format of log lines.")

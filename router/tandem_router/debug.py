@@ -4,48 +4,26 @@ output says.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from http import HTTPStatus
-from itertools import accumulate
 
 import msgspec
 
-from tandem import ids
+from tandem import story_pages
 from tandem.admin import Document
 from tandem.prefix_blocks import session_text
 from tandem_router.core.snapshot import UNKNOWN, TrustSnapshot, WorkerSnapshot
 from tandem_router.relay import Relay
 from tandem_router.workers import Workers
 
-MAX_ANSWER_BYTES = 1024 * 1024
-"""What stories take of one answer; the first is told whatever it takes."""
-
 
 def request(relay: Relay, trace_id: str) -> Document:
     """The stories of a trace id, the latest first. 400: it is none; 404: nobody knows of it."""
-    if not ids.TRACE_ID.fullmatch(trace_id):
-        text = "a trace id is 32 lower-case hex digits"
-        return _error(HTTPStatus.BAD_REQUEST, "invalid_trace_id", text)
-    known = [
-        *((None, story) for story in relay.open_stories(trace_id)),
-        *(relay.book.of(trace_id) if relay.book is not None else ()),
-    ]
-    if not known:
-        text = "this router has no open request of that trace id, and remembers none"
-        return _error(HTTPStatus.NOT_FOUND, "unknown_trace_id", text)
-    told = [
-        msgspec.json.encode(
-            {"ended_seconds_ago": None if ago is None else round(ago, 3), "story": story}
-        )
-        for ago, story in known
-    ]
-    shown = _first_that_fit([len(each) for each in told])
-    answer = {
-        "trace_id": trace_id,
-        "requests": [msgspec.Raw(each) for each in told[:shown]],
-        "left_out": len(told) - shown,
-    }
-    return Document(HTTPStatus.OK, msgspec.json.encode(answer))
+    return story_pages.request(trace_id, relay.open_stories(trace_id), relay.book)
+
+
+def requests(relay: Relay) -> Document:
+    """The requests that ended last, and the slowest of those that are remembered."""
+    return story_pages.requests(relay.book)
 
 
 def fleet(relay: Relay, workers: Workers) -> Document:
@@ -107,13 +85,3 @@ def _trust(trust: TrustSnapshot) -> dict[str, str | int]:
         "failed_legs": trust.failed,
         "ended_legs": trust.ended,
     }
-
-
-def _first_that_fit(sizes: list[int]) -> int:
-    """How many of the first take no more than an answer may; one always."""
-    together = list(accumulate(sizes))
-    return max(1, bisect_right(together, MAX_ANSWER_BYTES))
-
-
-def _error(status: HTTPStatus, code: str, message: str) -> Document:
-    return Document(status, msgspec.json.encode({"error": {"code": code, "message": message}}))

@@ -21,17 +21,17 @@ from tandem.complaints import Complaints
 from tandem.endings import Outcome
 from tandem.errors import InternalError, InvalidRequestError, WorkerError
 from tandem.prefix_blocks import session_text
+from tandem.story_book import StoryBook, log_line
 from tandem.tracing.spans import Tracer
 from tandem.v1 import worker_pb2
 from tandem.wire.prompt_chunks import ChunkRoom
-from tandem_router import action_log, inspection, spans, story_line, translate
+from tandem_router import action_log, inspection, spans, translate
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
-from tandem_router.core.story import Story
+from tandem_router.core.story import Story, shortened
 from tandem_router.core.values import Edition, Phase, Profile
 from tandem_router.inspection import Inspection
 from tandem_router.links import HEARTBEAT_SECONDS, Sink, WorkerLink
-from tandem_router.story_book import StoryBook
 from tandem_router.translate import ANY_MODEL
 from tandem_router.vouchers import Vouchers
 
@@ -54,7 +54,7 @@ class Relay:
         *,
         tracer: Tracer | None = None,
         vouchers: Vouchers | None = None,
-        book: StoryBook | None = None,
+        book: StoryBook[Story] | None = None,
         log_requests: bool = False,
         chunk_room: ChunkRoom | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -355,13 +355,7 @@ class Relay:
             self._log_end(action.story)
 
     def _log_end(self, story: Story) -> None:
-        fields = {
-            "trace_id": story.trace_id,
-            "outcome": story.outcome,
-            "seconds": story.seconds,
-            "story": story_line.of_story(story),
-        }
-        log.log(self._ends_at, "request ended", extra=fields)
+        log.log(self._ends_at, "request ended", extra=log_line(shortened(story)))
 
     def _trace(self, action: actions.SequenceTraced) -> None:
         if self.tracer is not None:

@@ -15,6 +15,7 @@ from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
 from tandem.metrics import DrainMetrics, HeldMetrics
 from tandem.settled import settle
+from tandem.story_book import StoryBook
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.wire import tls
@@ -26,11 +27,11 @@ from tandem_router.choosing import Choosing
 from tandem_router.config import RouterConfig
 from tandem_router.core import events
 from tandem_router.core.machine import Core
+from tandem_router.core.story import Story
 from tandem_router.core.values import Bounds
 from tandem_router.discovery import Discovery, make_discovery, make_share
 from tandem_router.relay import Relay
 from tandem_router.servicer import RouterServicer
-from tandem_router.story_book import StoryBook
 from tandem_router.workers import Workers
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ async def running(
         build_core(config, choosing),
         tracer=tracer,
         vouchers=vouchers.load(config.voucher_key_file),
-        book=StoryBook(config.max_stories, config.max_story_bytes) if with_admin else None,
+        book=StoryBook(Story, config.max_stories, config.max_story_bytes) if with_admin else None,
         log_requests=config.log_requests,
         chunk_room=ChunkRoom(config.prompt_chunks_mb * 2**20),
     )
@@ -194,6 +195,7 @@ def _admin(config: RouterConfig, router: RunningRouter, choosing: Choosing) -> A
     registry.register(SpanCollector(router.relay.tracer))
     registry.register(ExpiryCollector(tls.files(config)))
     documents: dict[str, Callable[[str], Document]] = {
+        "/debug/requests": lambda _: debug.requests(router.relay),
         "/debug/requests/": partial(debug.request, router.relay),
         "/debug/fleet": lambda _: debug.fleet(router.relay, router.workers),
         "/debug/lost-hits": lambda _: debug.lost_hits(router.relay),

@@ -7,7 +7,7 @@ from math import isfinite
 
 from google.protobuf.message import DecodeError
 
-from tandem import canary, ids, prefix_blocks
+from tandem import canary, ids, prefix_blocks, timeline
 from tandem.endings import OUTCOME_FROM_WIRE, Outcome
 from tandem.errors import InternalError, WorkerError, from_proto
 from tandem.prefix_blocks import MOST_CHANGES
@@ -175,6 +175,7 @@ def _closed(worker: str, message: worker_pb2.LegEvent) -> events.Event:
         retryable=closed.retryable,
         overlay=overlay,
         worker_died=closed.worker_died,
+        times=timeline.leg_times(closed.report) if closed.HasField("report") else None,
     )
 
 

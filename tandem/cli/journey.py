@@ -9,6 +9,7 @@ from typing import Any
 
 from tandem.cli.client import Client
 from tandem.cli.console import Console
+from tandem.timeline import PARTS
 
 
 @dataclass(slots=True)
@@ -125,8 +126,8 @@ def _row(phase: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _times(choice: Mapping[str, Any]) -> str:
     """Where the time of a choice went, and why it waited."""
-    names = ("queue", "prefill", "kv", "decode")
-    told = ", ".join(f"{name} {choice[f'{name}_seconds'] * 1e3:.1f} ms" for name in names)
+    seconds = {part: choice.get(f"{part}_seconds", 0.0) for part in PARTS}
+    told = ", ".join(f"{part} {each * 1e3:.1f} ms" for part, each in seconds.items() if each)
     return f"{told}; queued: {cause}" if (cause := choice["queue_cause"]) else told
 
 

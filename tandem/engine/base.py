@@ -163,6 +163,10 @@ class Delta(Struct):
     cached_tokens: int = 0
     prompt_logprobs: PromptLogprobs | None = None
     """PREFILL and AGGREGATED: with the first token, where the request wants them."""
+    times: common_pb2.EngineTimes | None = None
+    """What came before the first token, where the engine can say it: with that token, or in a delta
+    that has nothing else.
+    """
 
 
 Step = Sequence[Delta]

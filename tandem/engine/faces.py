@@ -226,7 +226,7 @@ class TwoFacedEngine:
                 firsts.append(_first_of(delta, prefill.request_id))
                 self._drop(joined, Role.PREFILL)
             delta.request_id = joined.legs[Role.DECODE].request_id
-            delta.prompt_logprobs = None  # prefill's to show
+            delta.prompt_logprobs = delta.times = None  # prefill's to show
             everything.append(delta)
             if delta.end is not None:
                 self._drop(joined, Role.DECODE)
@@ -273,4 +273,5 @@ def _first_of(delta: Delta, request_id: int) -> Delta:
         logprobs=logprobs,
         cached_tokens=delta.cached_tokens,
         prompt_logprobs=delta.prompt_logprobs,
+        times=delta.times,
     )

@@ -911,10 +911,18 @@ class PhaseReport(_message.Message):
     KV_BYTES_FIELD_NUMBER: _builtins.int
     KV_SECONDS_FIELD_NUMBER: _builtins.int
     KV_TRANSPORT_FIELD_NUMBER: _builtins.int
+    FIRST_SECONDS_FIELD_NUMBER: _builtins.int
+    ENGINE_SECONDS_FIELD_NUMBER: _builtins.int
+    ENGINE_FIELD_NUMBER: _builtins.int
+    CLASSIFIER_SECONDS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
+    """not set in LegClosed"""
     phase: Global___Phase.ValueType
     worker: _builtins.str
-    """the worker's name"""
+    """the worker's name; not set in LegClosed"""
     request_id: _builtins.int
     """this phase's own"""
     emitted: _builtins.int
@@ -929,6 +937,21 @@ class PhaseReport(_message.Message):
     kv_seconds: _builtins.float
     kv_transport: _builtins.str
     """e.g. "nixl/ucx/rdma" """
+    first_seconds: _builtins.float
+    """from the start command to the engine's first output; 0: none came"""
+    engine_seconds: _builtins.float
+    """from the start command until the engine held nothing more; 0: it still does"""
+    classifier_seconds: _builtins.float
+    """classifiers were waited for"""
+    prompt_tokens: _builtins.int
+    cached_tokens: _builtins.int
+    """of the prompt, which the engine had already"""
+    tokens: _builtins.int
+    """generated"""
+    @_builtins.property
+    def engine(self) -> Global___EngineTimes:
+        """absent: the engine does not say"""
+
     def __init__(
         self,
         *,
@@ -944,14 +967,55 @@ class PhaseReport(_message.Message):
         kv_bytes: _builtins.int = ...,
         kv_seconds: _builtins.float = ...,
         kv_transport: _builtins.str = ...,
+        first_seconds: _builtins.float = ...,
+        engine_seconds: _builtins.float = ...,
+        engine: Global___EngineTimes | None = ...,
+        classifier_seconds: _builtins.float = ...,
+        prompt_tokens: _builtins.int = ...,
+        cached_tokens: _builtins.int = ...,
+        tokens: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["emitted", b"emitted", "hook_seconds", b"hook_seconds", "kv_bytes", b"kv_bytes", "kv_seconds", b"kv_seconds", "kv_transport", b"kv_transport", "phase", b"phase", "phase_seconds", b"phase_seconds", "request_id", b"request_id", "sequence", b"sequence", "suppressed", b"suppressed", "terminated", b"terminated", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "classifier_seconds", b"classifier_seconds", "emitted", b"emitted", "engine", b"engine", "engine_seconds", b"engine_seconds", "first_seconds", b"first_seconds", "hook_seconds", b"hook_seconds", "kv_bytes", b"kv_bytes", "kv_seconds", b"kv_seconds", "kv_transport", b"kv_transport", "phase", b"phase", "phase_seconds", b"phase_seconds", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "sequence", b"sequence", "suppressed", b"suppressed", "terminated", b"terminated", "tokens", b"tokens", "worker", b"worker"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PhaseReport: _TypeAlias = PhaseReport  # noqa: Y015
+
+@_typing.final
+class EngineTimes(_message.Message):
+    """What an engine waited for before a sequence's first output, and computed for it, in seconds. 0: nothing, or it cannot say."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FORM_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    ROOM_FIELD_NUMBER: _builtins.int
+    COMPUTE_FIELD_NUMBER: _builtins.int
+    form: _builtins.float
+    """the form of the answer was compiled"""
+    queue: _builtins.float
+    """other sequences were computed"""
+    room: _builtins.float
+    """no room was free in the KV cache"""
+    compute: _builtins.float
+    """the prompt was computed"""
+    def __init__(
+        self,
+        *,
+        form: _builtins.float = ...,
+        queue: _builtins.float = ...,
+        room: _builtins.float = ...,
+        compute: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute", b"compute", "form", b"form", "queue", b"queue", "room", b"room"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EngineTimes: _TypeAlias = EngineTimes  # noqa: Y015
 
 @_typing.final
 class TokenColumns(_message.Message):

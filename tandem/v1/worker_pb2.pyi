@@ -717,6 +717,7 @@ class LegClosed(_message.Message):
     RETRYABLE_FIELD_NUMBER: _builtins.int
     OVERLAY_FIELD_NUMBER: _builtins.int
     WORKER_DIED_FIELD_NUMBER: _builtins.int
+    REPORT_FIELD_NUMBER: _builtins.int
     outcome: Global___LegClosed.Outcome.ValueType
     reason: _builtins.str
     """TERMINATED: the hook's reason"""
@@ -730,6 +731,10 @@ class LegClosed(_message.Message):
     def error(self) -> _common_pb2.Error:
         """FAILED"""
 
+    @_builtins.property
+    def report(self) -> _common_pb2.PhaseReport:
+        """of a leg that began, but for canaries: what became of its time"""
+
     def __init__(
         self,
         *,
@@ -739,10 +744,11 @@ class LegClosed(_message.Message):
         retryable: _builtins.bool = ...,
         overlay: _builtins.bytes = ...,
         worker_died: _builtins.bool = ...,
+        report: _common_pb2.PhaseReport | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "report", b"report"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "overlay", b"overlay", "reason", b"reason", "retryable", b"retryable", "worker_died", b"worker_died"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "outcome", b"outcome", "overlay", b"overlay", "reason", b"reason", "report", b"report", "retryable", b"retryable", "worker_died", b"worker_died"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -26,7 +26,7 @@ from tandem.errors import EngineError, InternalError, RequestError, TandemError
 from tandem.logits.forms.workshop import Uncompiled, Workshop
 from tandem.logits.registry import Registry
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
-from tandem.v1 import worker_pb2
+from tandem.v1 import common_pb2, worker_pb2
 
 _LEAST_SECONDS = 0.001
 
@@ -104,9 +104,12 @@ class FormedEngine:
         began = time.monotonic()
         try:
             ready = {place: await self._compiled(spec, place, request.tenant) for place in places}
-            left = request.timeout_seconds - (time.monotonic() - began)
+            took = time.monotonic() - began
+            left = request.timeout_seconds - took
             formed = _with(request, spec, ready)
             self._engine.submit(structs.replace(formed, timeout_seconds=max(left, _LEAST_SECONDS)))
+            times = common_pb2.EngineTimes(form=took)
+            self._deliver([Delta(request.request_id, (), times=times)])
         except Exception as error:  # noqa: BLE001 - whatever it is, it ends this request alone
             self._deliver([_failed(request.request_id, error)])
         finally:

@@ -15,24 +15,27 @@ import msgspec
 import pytest
 from simulated import submits
 
+from tandem import story_pages
 from tandem.endings import Outcome
 from tandem.errors import ConfigError, EngineError, WorkerLostError
 from tandem.free_ports import FreePorts
 from tandem.message_limits import MAX_OUTPUTS
-from tandem_router import debug, story_line
+from tandem.story_book import MOST_OF_ONE_TRACE, StoryBook, log_line
+from tandem.story_pages import MOST_LISTED
+from tandem.timeline import LegTimes
+from tandem_router import relay as relay_module
 from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
 from tandem_router.core.rejections import MOST_NAMED
 from tandem_router.core.sequences import MOST_MOMENTS, MOST_TOLD
-from tandem_router.core.story import MOST_OF_ONE_TRACE, Story
-from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
+from tandem_router.core.story import Ahead, Elsewhere, SequenceStory, Story, shortened
+from tandem_router.core.values import Bounds, CacheReport, Fingerprint, Phase, Profile
 from tandem_router.discovery.static import StaticDiscovery
 from tandem_router.links import WorkerLink
-from tandem_router.policies import LeastLoaded
+from tandem_router.policies import LeastLoaded, Prefix
 from tandem_router.relay import Relay
 from tandem_router.server import running
-from tandem_router.story_book import StoryBook
 
 FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -48,11 +51,11 @@ def profile(phase: Phase, name: str = "w", **fields: Any) -> Profile:
 class Bench:
     """A core with so many workers of each phase."""
 
-    def __init__(self, workers: int = 2, **bounds: Any) -> None:
+    def __init__(self, workers: int = 2, prefill_policy: Any = LeastLoaded, **bounds: Any) -> None:
         self.now = 100.0
         self.core = Core(
             bounds=Bounds(**bounds),
-            prefill_policy=LeastLoaded,
+            prefill_policy=prefill_policy,
             decode_policy=LeastLoaded,
             new_room=itertools.count(1000).__next__,
         )
@@ -146,7 +149,7 @@ def test_a_retry_a_terminate_and_an_error_are_told() -> None:
         ("closed", "decode", "worker_lost"),
     ]
     assert story.outcome == "worker_lost"
-    everything = msgspec.json.encode(story).decode() + story_line.of_story(story)
+    everything = msgspec.json.encode(story).decode() + str(log_line(story))
     assert PROMPT.decode() not in everything, "not the prompt, nor what others said of it"
 
 
@@ -221,7 +224,14 @@ def test_an_ended_request_still_tells_how_long_it_waited_and_why() -> None:
     ]
     story = bench.ended()[-1]
     assert [each.cause for each in story.sequences[0].moments][:2] == [cause, ""]
-    assert story_line.of_story(story).startswith(f"0.000 queued {cause}; 2.000 pair_chosen ")
+    queued = story.sequences[0].moments[0]
+    assert queued.holders is not None
+    assert queued.holders.tenants == {"": 2}
+    assert (queued.holders.trace_id, queued.holders.seconds) == (TRACE, 0.0)
+    assert queued.workers is not None
+    assert [(each.worker, each.reason) for each in queued.workers.workers] == [
+        ("decode-0:1", "no slot is free: 2 of 2 taken")
+    ]
 
 
 @pytest.mark.promise("S5-580")
@@ -380,19 +390,19 @@ def traces(count: int) -> list[str]:
 def test_a_book_keeps_the_last_stories_of_a_number_and_of_so_many_bytes() -> None:
     stories = [story_of(each) for each in traces(6)]
     bytes_each = size(stories[0])
-    for book in (StoryBook(6, 10**6), StoryBook(100, 2 * (3 * bytes_each + 1))):
+    for book in (StoryBook(Story, 6, 10**6), StoryBook(Story, 100, 2 * (3 * bytes_each + 1))):
         for story in stories:
             book.add(story, refused=False)
         assert [bool(book.of(each)) for each in traces(6)] == 3 * [False] + 3 * [True]
         assert book.held == (3, 3 * bytes_each)
-    small = StoryBook(100, 2 * bytes_each - 2)
+    small = StoryBook(Story, 100, 2 * bytes_each - 2)
     small.add(stories[0], refused=False)
     assert small.held == (0, 0), "what has room nowhere pushes nothing out"
 
 
 @pytest.mark.promise("S5-203")
 def test_refused_requests_push_out_no_other_story() -> None:
-    book = StoryBook(10, 10**6)
+    book = StoryBook(Story, 10, 10**6)
     book.add(story_of(TRACE), refused=False)
     for each in traces(50):
         book.add(story_of(each, rejected=True), refused=True)
@@ -401,7 +411,7 @@ def test_refused_requests_push_out_no_other_story() -> None:
 
 
 def test_a_book_of_no_stories_keeps_none_and_none_has_no_trace_id() -> None:
-    for book, trace_id in ((StoryBook(0, 10**6), TRACE), (StoryBook(9, 10**6), "")):
+    for book, trace_id in ((StoryBook(Story, 0, 10**6), TRACE), (StoryBook(Story, 9, 10**6), "")):
         book.add(story_of(trace_id), refused=False)
         book.add(story_of(trace_id), refused=True)
         assert book.held == (0, 0)
@@ -409,7 +419,7 @@ def test_a_book_of_no_stories_keeps_none_and_none_has_no_trace_id() -> None:
 
 def test_one_trace_id_of_many_requests_is_told_in_part_and_forgotten_in_whole() -> None:
     times = itertools.count(1.0)
-    book = StoryBook(2 * (MOST_OF_ONE_TRACE + 5), 10**6, clock=times.__next__)
+    book = StoryBook(Story, 2 * (MOST_OF_ONE_TRACE + 5), 10**6, clock=times.__next__)
     for _ in range(MOST_OF_ONE_TRACE + 9):
         book.add(story_of(TRACE), refused=False)
     found = book.of(TRACE)
@@ -422,7 +432,7 @@ def test_one_trace_id_of_many_requests_is_told_in_part_and_forgotten_in_whole() 
 
 def size(story: Story) -> int:
     """What a book counts for it."""
-    book = StoryBook(2, 10**6)
+    book = StoryBook(Story, 2, 10**6)
     book.add(story, refused=False)
     return book.held[1]
 
@@ -451,7 +461,7 @@ def test_a_story_counts_at_least_what_it_takes() -> None:
         bench.close(bench.legs()[-1], Outcome.REGENERATE, overlay=b"o")
     bench.feed(events.Cancel(1, 1), events.Cancel(1, 10))
     for story in bench.ended():
-        book = StoryBook(2, 10**6)
+        book = StoryBook(Story, 2, 10**6)
         book.add(story, refused=False)
         (kept,) = book._ran.kept
         takes = deep_size((kept, book._ran._by_trace), set())
@@ -563,7 +573,7 @@ async def test_an_answer_has_a_bound_and_tells_how_much_is_left_out(
         assert (len(whole["requests"]), whole["left_out"]) == (4, 0)
         one = len(json.dumps(whole["requests"][-1], separators=(",", ":")))
         for bound, shown in ((int(2.5 * one), 2), (1, 1)):
-            monkeypatch.setattr(debug, "MAX_ANSWER_BYTES", bound)
+            monkeypatch.setattr(story_pages, "MAX_ANSWER_BYTES", bound)
             answer = json.loads((await asked.get(f"/debug/requests/{TRACE}"))[2])
             assert (len(answer["requests"]), answer["left_out"]) == (shown, 4 - shown)
 
@@ -599,44 +609,99 @@ def test_one_line_tells_a_request_s_story_where_the_setting_asks_for_it(
         TRACE,
         "model_not_found",
     )
-    assert line.story == "0.000 queued; 0.000 model_not_found"  # type: ignore[attr-defined]
+    story = msgspec.json.decode(line.story, type=Story)  # type: ignore[attr-defined]
+    assert (story.trace_id, story.outcome) == (TRACE, "model_not_found")
     caplog.clear()
-    monkeypatch.setattr(story_line, "of_story", None)  # it would raise: nobody makes the text
+    monkeypatch.setattr(relay_module, "log_line", None)  # it would raise: nobody makes the line
     end_one(logging_relay(log_requests=False))
     assert caplog.records == []
 
 
-def test_a_line_tells_what_the_admin_port_tells() -> None:
-    bench = Bench()
-    bench.submit(n=2)
-    first = bench.legs()[0]
-    error = EngineError("x")
-    bench.close(first, Outcome.FAILED, error=error)
+def test_a_line_holds_the_last_moments_of_the_first_sequences_of_a_long_story() -> None:
+    bench = Bench(workers=9, max_regenerations=30)
+    bench.submit(n=30)
+    for _ in range(20):
+        bench.close(bench.legs()[0], Outcome.FINISHED)
+        bench.close(bench.legs()[1], Outcome.REGENERATE, overlay=b"o")
+        del bench.done[: len(bench.done) - 2]
     (story,) = bench.open()
-    line = story_line.of_story(story)
-    assert line == (
-        "[0] 0.000 queued; 0.000 pair_chosen prefill-0:1 (0 of 2, prefill-1:1 0)"
-        " decode-0:1 (0 of 2, decode-1:1 0); 1.000 closed prefill engine_error;"
-        " 1.000 engine_error"
-        " | [1] 0.000 queued; 0.000 pair_chosen prefill-1:1 (0 of 2, prefill-0:1 6.2)"
-        " decode-1:1 (0 of 2, decode-0:1 0.25)"
-    )
+    short = shortened(story)
+    assert [each.output_index for each in short.sequences] == [0, 1, 2, 3]
+    (first, *_), (whole, *_) = short.sequences, story.sequences
+    assert first.moments == whole.moments[-24:] != whole.moments
+    assert shortened(short) is short
+    assert len(log_line(short)["story"]) < 32 * 1024  # type: ignore[arg-type]
 
 
-def test_a_line_tells_who_was_rejected_and_is_cut_where_it_is_long() -> None:
-    bench = Bench(workers=0)
-    bench.worker(Phase.PREFILL, 0, draining=True)
-    bench.submit()
-    assert story_line.of_story(bench.ended()[-1]) == (
-        "0.000 queued; 0.000 no_pair | rejected: prefill-0:1 it is draining"
+@pytest.mark.promise("S5-715")
+def test_a_story_tells_what_a_prompt_waited_for_and_who_had_more_of_it() -> None:
+    bench = Bench(workers=0, prefill_policy=Prefix)
+    bench.worker(Phase.PREFILL, 0, max_sequences=1, kv_endpoint="p:1", context_length=10_000)
+    bench.worker(Phase.PREFILL, 1, max_sequences=2, kv_endpoint="p:2", context_length=10_000)
+    bench.worker(Phase.DECODE, 0, max_sequences=8, context_length=10_000)
+    blocks = tuple(range(1, 11))
+    for worker in ("prefill-0:1", "prefill-1:1"):
+        bench.feed(events.WorkerLoad(worker, 0, cache=CacheReport(True, (), (), False)))
+    bench.feed(events.WorkerLoad("prefill-0:1", 0, cache=CacheReport(False, blocks, (), False)))
+    bench.submit(1, prompt_tokens=700, max_tokens=8, prompt_blocks=blocks, trace_id=OTHER)
+    bench.submit(2, prompt_tokens=650, max_tokens=8, prompt_blocks=blocks)
+    bench.submit(3, prompt_tokens=640, max_tokens=8)
+    last, second = (story.sequences[0].moments[1] for story in bench.open())
+    assert second.prefill is not None
+    assert (second.prefill.worker, second.prefill.cached) == ("prefill-1:1", 0)
+    assert second.prefill.elsewhere == Elsewhere(
+        "prefill-0:1", "prefill-0", 640, "no slot was free: 1 of 1 taken", 0.0
     )
-    bench.worker(Phase.DECODE, 0, fingerprint=FINGERPRINT._replace(page_size=32))
-    for index in range(1, MOST_NAMED + 2):
-        bench.worker(Phase.PREFILL, index)
-    bench.submit()
-    line = story_line.of_story(bench.ended()[-1])
-    assert line.endswith(" ...")
-    assert len(line) == story_line.MAX_CHARACTERS + 4
+    assert second.ahead is None
+    assert last.ahead == Ahead(tokens=650, prompts=1, largest=650, trace_id=TRACE)
+
+
+@pytest.mark.promise("S5-715")
+def test_a_closed_leg_s_times_are_told_beside_what_so_many_tokens_usually_took() -> None:
+    bench = Bench(workers=1)
+    for first in (1, 2, 3):
+        bench.submit(first)
+        prefill, decode = bench.legs()[-2:]
+        slow = 5.0 if first == 3 else 1.0
+        times = LegTimes(phase="decode", request_id=9, seconds=2 * slow, first=slow, tokens=11)
+        bench.close(prefill, Outcome.FINISHED)
+        bench.close(decode, Outcome.FINISHED, times=times)
+    *_, story = bench.ended()
+    closed = story.sequences[0].moments[-1]
+    assert closed.times == times
+    assert closed.usual == pytest.approx(1.0), "as before, not as this once"
+    assert story.delay == pytest.approx(story.sequences[0].seconds - 1.0)
+
+
+@pytest.mark.promise("S5-716")
+async def test_the_admin_port_lists_the_last_requests_and_the_slowest(address: str) -> None:
+    config = RouterConfig(listen="127.0.0.1:0", metrics_listen=address)
+    nobody = StaticDiscovery(prefill=(), decode=())
+    async with running(config, discovery=nobody, with_admin=True) as served:
+        asked = asked_of(served, address)
+        status, _, body = await asked.get("/debug/requests")
+        assert (status, json.loads(body)) == (200, {"kept": 0, "recent": [], "slowest": []})
+        ids = traces(MOST_LISTED + 2)
+        stories = [msgspec.structs.replace(story_of(each), sequences=()) for each in ids]
+        slow = SequenceStory(0, "ended", "finished", 9.0, ())
+        stories[0] = msgspec.structs.replace(stories[0], sequences=(slow,))
+        for each in stories:
+            served.relay.book.add(each, refused=False)
+        _, _, body = await asked.get("/debug/requests")
+        told = json.loads(body)
+        assert told["kept"] == MOST_LISTED + 2
+        assert [each["trace_id"] for each in told["recent"]] == ids[: -MOST_LISTED - 1 : -1]
+        assert told["slowest"][0] == {
+            "trace_id": ids[0],
+            "outcome": "cancelled",
+            "delay": 9.0,
+            "model": "tiny",
+            "tenant": "",
+            "seconds": stories[0].seconds,
+            "ended_seconds_ago": told["slowest"][0]["ended_seconds_ago"],
+        }
+        assert len(told["slowest"]) == MOST_LISTED
+        assert PROMPT not in body
 
 
 @pytest.mark.parametrize("name", ["max_stories", "max_story_bytes"])

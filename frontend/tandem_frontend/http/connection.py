@@ -144,6 +144,8 @@ class Connection(HttpToolsProtocol):
         self._closing: LingeringClose | None = None
         self.writable = True
         """Whether the socket has room."""
+        self._full_since = 0.0
+        self._full_seconds = 0.0
         self._head_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self.on_writable: Callable[[], object] | None = None
@@ -195,6 +197,12 @@ class Connection(HttpToolsProtocol):
         if not self._chunks:
             self.cycle.chunked_encoding = False
         return self._chunks
+
+    @property
+    def full_seconds(self) -> float:
+        """For how long the socket has been full since the connection was opened."""
+        full = 0.0 if self.writable else self.loop.time() - self._full_since
+        return self._full_seconds + full
 
     def announce(self, size: int) -> None:
         """`size` more bytes of a stream go by ASGI: uvicorn counts what is not in chunks."""
@@ -279,7 +287,7 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.writable = False
+        self.writable, self._full_since = False, self.loop.time()
         if self._stall_timer is None:
             self._stall_timer = self.loop.call_later(
                 self.bounds.client_stall_seconds, self._stalled
@@ -289,6 +297,7 @@ class Connection(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        self._full_seconds = self.full_seconds
         self.writable = True
         self._let_go_of_unread()
         if not self.transport.is_closing():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Set
 from typing import Any
 
@@ -11,6 +12,7 @@ from tandem import ids
 from tandem.byte_budget import Allotment
 from tandem.errors import CancelledError, TooLargeError
 from tandem.keys.grant import Grant
+from tandem_frontend.http.call_story import CallTimes
 from tandem_frontend.http.connection import EXTENSION, Connection
 from tandem_frontend.http.errors import ReceiveTimeoutError
 from tandem_frontend.http.spans import CallSpan
@@ -48,6 +50,7 @@ class Call:
         self.connection: Connection = scope["extensions"][EXTENSION]
         self.allotment: Allotment
         """The bytes that are held for its body and its prompts; set before its body is read."""
+        self.times = CallTimes()
         self.started = False
         """The status line has been sent."""
         self.headers: Headers = ()
@@ -118,6 +121,7 @@ class Call:
                 raise _too_large(limit)
             self.allotment.admit(len(message["body"]))
             if not message["more_body"]:
+                self.times.came, self.times.body_bytes = time.monotonic(), size
                 return b"".join(parts)
 
     async def respond(

@@ -46,22 +46,30 @@ class PhaseReport(msgspec.Struct, kw_only=True):
     kv_bytes: int
     kv_seconds: float
     kv_transport: str
+    first_seconds: float
+    """From the start to the engine's first output."""
+    engine_queue_seconds: float
+    """The sequence waited in the engine until others were computed; 0: the engine cannot say."""
+    classifier_seconds: float
+    """Classifiers were waited for."""
 
 
 class Timeline(msgspec.Struct, kw_only=True):
-    """Where the time of a choice went, in this order, each second counted once. What is left of
-    `request_seconds` went into reading and writing, and into runs that were given up.
+    """Where the time of a choice went, in this order, each second counted once: the parts that
+    tandem/timeline.py names.
     """
 
     choice: int
+    read_seconds: float
     queue_seconds: float
-    """The choice waited at the router for workers."""
     queue_cause: str
-    """Why no worker took it at once; empty: one did."""
+    """Why no worker took the choice at once; empty: one did."""
     prefill_seconds: float
     kv_seconds: float
-    """The KV cache was handed over."""
     decode_seconds: float
+    hooks_seconds: float
+    client_seconds: float
+    other_seconds: float
 
 
 class Report(msgspec.Struct, kw_only=True):

@@ -50,9 +50,13 @@ class Generation:
 
         Raises the failure where nothing has been sent yet.
         """
-        arrived = time.monotonic()
+        arrived = call.times.arrived
         call.connection.check_opened_in_time()
         model, submission = await self._reading.submission(dialect, call)
+        call.times.model, call.times.prompt_tokens = (
+            submission.full_model,
+            submission.prompt_tokens,
+        )
         _keep_prompts(call, submission)
         if call.span is not None:
             _trace_submission(call.span, dialect, submission)
@@ -67,10 +71,10 @@ class Generation:
                 writer: Events | Collector
                 if submission.task.streaming:
                     writer = dialect.events(model.tokenizer, submission, state)
-                    await self._stream(call, state, writer, arrived, dialect)
+                    await self._stream(call, state, writer, dialect)
                 else:
                     writer = dialect.body(model.tokenizer, submission)
-                    await _collect(call, state, writer, arrived, dialect)
+                    await _collect(call, state, writer, dialect)
                 parsed = writer.parsed
                 self._metrics.count_calls(parsed.calls, broken=parsed.broken_calls)
             finally:
@@ -79,7 +83,7 @@ class Generation:
             return state.error
 
     async def _stream(
-        self, call: Call, state: RequestState, events: Events, arrived: float, dialect: Dialect
+        self, call: Call, state: RequestState, events: Events, dialect: Dialect
     ) -> None:
         """Rows go from the router to the socket at once; this task sleeps until the end."""
         live = _Live(call, state, events)
@@ -88,7 +92,7 @@ class Generation:
             state.show = live.show
         seconds = self._keep_alive_seconds
         with KeepAlive(seconds, silent_since=live.silent_since, send=live.keep_alive):
-            await _over(state, dialect)
+            await _over(call, state, dialect)
         # They hold each other: else both are left to the garbage collector.
         state.pump = state.show = None
         if state.error is not None and not call.started:
@@ -102,7 +106,7 @@ class Generation:
         if state.error is not None:
             last += events.failing(state.error)
         else:
-            last += events.closing(_usage(state, events.parsed), report(state, arrived))
+            last += events.closing(_usage(state, events.parsed), report(state, call.times))
         if not call.connection.writable:
             state.keep(len(last))
         await call.end_stream(last)
@@ -113,6 +117,7 @@ class Generation:
         if state.first_at:
             self._metrics.ttft_seconds.observe(state.first_at - arrived, exemplar)
         now = time.monotonic()
+        call.times.tokens = state.completion_tokens
         if call.tenant is not None:
             call.tenant.spend(now, completion=state.completion_tokens)
         self._metrics.request_seconds.observe(now - arrived, exemplar)
@@ -134,9 +139,12 @@ def _keep_prompts(call: Call, submission: Submission) -> None:
         call.allotment.give_back(-kept)
 
 
-async def _over(state: RequestState, dialect: Dialect) -> None:
+async def _over(call: Call, state: RequestState, dialect: Dialect) -> None:
     """Until the router has nothing more for the request; its error names what the client knows."""
     await state.over()
+    times, dispatch = call.times, state.dispatch
+    times.over, times.first = time.monotonic(), state.first_at
+    times.submitted, times.lost_routers = dispatch.submitted_at, dispatch.lost_routers
     if isinstance(state.error, RequestError):
         state.error.param = state.submission.client_param(state.error.param)
         dialect.name(state.error)
@@ -238,10 +246,8 @@ class _Live:
             self._state.settle()
 
 
-async def _collect(
-    call: Call, state: RequestState, body: Collector, arrived: float, dialect: Dialect
-) -> None:
-    await _over(state, dialect)
+async def _collect(call: Call, state: RequestState, body: Collector, dialect: Dialect) -> None:
+    await _over(call, state, dialect)
     if state.error is not None:
         raise state.error
     rows, ended = state.take()
@@ -252,7 +258,7 @@ async def _collect(
             await asyncio.sleep(0)
     for end in ended:
         body.ending(end)
-    pieces = body.pieces(_usage(state, body.parsed), report(state, arrived))
+    pieces = body.pieces(_usage(state, body.parsed), report(state, call.times))
     await call.respond_in_pieces(200, [batch async for batch in slices.batches(pieces)])
 
 

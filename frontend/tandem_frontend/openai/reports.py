@@ -4,50 +4,43 @@ from __future__ import annotations
 
 import time
 
+from tandem.timeline import divide, leg_times
 from tandem.upstream.request_state import RequestState
 from tandem.v1 import common_pb2
+from tandem_frontend.http.call_story import CallTimes
 from tandem_frontend.openai.answers import PhaseReport, Report, Timeline
 
 
-def report(state: RequestState, arrived: float) -> Report | None:
+def report(state: RequestState, times: CallTimes) -> Report | None:
     """The report of a request that has ended; None: it was not asked for."""
     if not state.submission.task.want_report:
         return None
-    phases = [_phase(each, state.base) for each in state.reports]
+    whole = time.monotonic() - times.arrived
     return Report(
         trace_id=state.submission.task.trace_id,
-        ttft_seconds=state.first_at - arrived if state.first_at else None,
-        request_seconds=time.monotonic() - arrived,
-        timeline=[_timeline(state, choice, phases) for choice in range(len(state.sequences))],
-        phases=phases,
+        ttft_seconds=state.first_at - times.arrived if state.first_at else None,
+        request_seconds=whole,
+        timeline=[_timeline(state, times, whole, each) for each in state.sequences],
+        phases=[_phase(each, state.base) for each in state.reports],
     )
 
 
-def _timeline(state: RequestState, choice: int, phases: list[PhaseReport]) -> Timeline:
-    """Where a choice's time went. Both legs are started together: a prefill leg ends with the
-    hand-over of its KV, and a decode leg's time holds that of its prefill leg.
-    """
-    waits = [each for each in state.queue_waits if each.sequence - state.base == choice]
-    prefill = [each for each in phases if each.choice == choice and each.phase == "prefill"]
-    decode = [each for each in phases if each.choice == choice and each.phase == "decode"]
-    # Decode's figure is the second choice: SGLang's holds what it waited for prefill.
-    kv = _sum("kv_seconds", prefill if any(each.kv_bytes for each in prefill) else decode)
-    whole = _sum("phase_seconds", decode)
-    before_decode = _sum("phase_seconds", prefill) if prefill else min(kv, whole)
-    kv = min(kv, before_decode)
+def _timeline(state: RequestState, times: CallTimes, whole: float, sequence: int) -> Timeline:
+    """Where a choice's time went."""
+    waits = [each for each in state.queue_waits if each.sequence == sequence]
+    mine = (leg_times(each) for each in state.reports if each.sequence == sequence)
+    parts = divide(
+        whole,
+        read=times.reading,
+        queue=times.queue + sum(each.seconds for each in waits),
+        legs=[each for each in mine if each is not None],
+        client=time.monotonic() - times.over if times.over else 0.0,
+    )
     return Timeline(
-        choice=choice,
-        queue_seconds=sum(each.seconds for each in waits),
+        choice=sequence - state.base,
         queue_cause="; ".join(dict.fromkeys(each.cause for each in waits if each.cause)),
-        prefill_seconds=before_decode - kv,
-        kv_seconds=kv,
-        decode_seconds=max(0.0, whole - before_decode),
+        **{f"{part}_seconds": seconds for part, seconds in parts.items()},
     )
-
-
-def _sum(field: str, phases: list[PhaseReport]) -> float:
-    total: float = sum(getattr(each, field) for each in phases)
-    return total
 
 
 def _phase(report: common_pb2.PhaseReport, base: int) -> PhaseReport:
@@ -64,4 +57,7 @@ def _phase(report: common_pb2.PhaseReport, base: int) -> PhaseReport:
         kv_bytes=report.kv_bytes,
         kv_seconds=report.kv_seconds,
         kv_transport=report.kv_transport,
+        first_seconds=report.first_seconds,
+        engine_queue_seconds=report.engine.queue,
+        classifier_seconds=report.classifier_seconds,
     )

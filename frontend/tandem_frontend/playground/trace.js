@@ -2,14 +2,8 @@
 
 import { count, duration, element, folded } from "./elements.js";
 
+const SECONDS = "_seconds";
 const VERDICTS = ["emitted", "suppressed", "terminated"];
-
-const SEGMENTS = [
-  ["queue", "queue"],
-  ["prefill", "prefill"],
-  ["kv", "KV"],
-  ["decode", "decode"],
-];
 
 export function trace(report) {
   return folded("trace", "Trace", timeline(report), way(report.phases));
@@ -17,12 +11,14 @@ export function trace(report) {
 
 // Where the time of the whole answer went. All are the server's own times.
 function timeline({ ttft_seconds: first, request_seconds: whole, timeline: [times] }) {
-  const segments = SEGMENTS.map(([key, name]) => ({ key, name, seconds: times[`${key}_seconds`] }));
+  const segments = Object.entries(times)
+    .filter(([name, seconds]) => name.endsWith(SECONDS) && seconds > 0)
+    .map(([name, seconds]) => ({ key: name.slice(0, -SECONDS.length), seconds }));
   const node = element(
     "div",
     { className: "timeline" },
     element("div", { className: "bar" }, ...segments.map((each) => bar(each, whole))),
-    element("p", {}, ...segments.map(({ name, seconds }) => time(name, seconds))),
+    element("p", {}, ...segments.map(({ key, seconds }) => time(key === "kv" ? "KV" : key, seconds))),
     element("p", {}, ...(first === null ? [] : [time("first token", first)]), time("whole answer", whole)),
   );
   if (times.queue_cause) node.append(element("p", { className: "cause" }, `It waited in the queue: ${times.queue_cause}.`));

@@ -139,7 +139,10 @@ class PrefillRunner:
 
     async def _serve(self, sequence: Sequence, clock: float) -> float:
         if sequence.stage is SequenceStage.PREFILL:
+            began = time.monotonic()
+            sequence.times.queue = began - sequence.since
             clock = await self._take_time(sequence, clock)
+            sequence.times.compute = time.monotonic() - began
         if sequence.stage is SequenceStage.PREFILL:  # it may have ended meanwhile
             await self._compute(sequence)
         return clock

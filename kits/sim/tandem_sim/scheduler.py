@@ -6,6 +6,7 @@ Computing is model.py's, time is runners.py's, and the hand-over is tandem_sim.k
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Collection
 from typing import Any
@@ -87,6 +88,7 @@ class Scheduler:
         sequence.deadline = loop.call_later(
             sequence.request.timeout_seconds, self._expire, sequence
         )
+        sequence.since = time.monotonic()
         self._queue.append(sequence)
         self.admit()
 
@@ -107,6 +109,8 @@ class Scheduler:
                 return
             self._queue.popleft()
             self._admitted += 1
+            now = time.monotonic()
+            sequence.times.room, sequence.since = now - sequence.since, now
             sequence.pages = pages
             sequence.generation = self._pool.generation(pages)
             if self._role is Role.DECODE:
@@ -166,6 +170,7 @@ class Scheduler:
             kv=kv,
             cached_tokens=sequence.cached_tokens,
             prompt_logprobs=sequence.prompt_logprobs,
+            times=sequence.times,
         )
 
     def _park(self, sequence: Sequence) -> None:
@@ -174,7 +179,7 @@ class Scheduler:
         self._leave(sequence)
         token, logprobs = sequence.first_token, sequence.first_logprobs
         delta = Delta(sequence.id, (token,), Ending.LENGTH, logprobs)
-        delta.cached_tokens = sequence.cached_tokens
+        delta.cached_tokens, delta.times = sequence.cached_tokens, sequence.times
         self._mailbox.put([delta])
         self.admit()
 
@@ -226,6 +231,7 @@ class Scheduler:
             kv=kv,
             cached_tokens=sequence.cached_tokens,
             prompt_logprobs=sequence.prompt_logprobs,
+            times=sequence.times,
         )
         self._mailbox.put([delta])
         if end is None:

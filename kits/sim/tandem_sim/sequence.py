@@ -11,6 +11,7 @@ from tandem.engine.base import EngineRequest, Logprobs, PromptLogprobs
 from tandem.engine.kv_tag import KvTag
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
+from tandem.v1 import common_pb2
 from tandem_sim.faults import Fault
 from tandem_sim.sampling import RowSampler
 
@@ -63,6 +64,10 @@ class Sequence:
     """PREFILL: what goes with the prompt's KV."""
     given_up: TandemError | None = None
     """Why it ends, while a transfer must settle first."""
+    times: common_pb2.EngineTimes = field(default_factory=common_pb2.EngineTimes)
+    """What came before the first token."""
+    since: float = 0.0
+    """When it began to wait for what it waits for."""
     deadline: asyncio.TimerHandle | None = None
     patience: asyncio.TimerHandle | None = None
     """Ends the wait for the other phase, or a fault's delay."""

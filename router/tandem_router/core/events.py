@@ -9,6 +9,7 @@ import msgspec
 from tandem.endings import Outcome
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
+from tandem.timeline import LegTimes
 from tandem.v1 import router_pb2
 from tandem_router.core.values import NOTHING, CacheReport, Needs, Phase, Profile, Voucher
 
@@ -162,6 +163,8 @@ class LegClosed(msgspec.Struct, frozen=True):
     """FAILED: its worker's engine died, and all legs that it held with it."""
     begun: bool = True
     """LOST: the leg had reached its worker."""
+    times: LegTimes | None = None
+    """What became of the leg's time; None: nobody says."""
 
 
 class LegFailed(msgspec.Struct, frozen=True):

@@ -48,6 +48,8 @@ class Side:
         """What those say of themselves that take work, with how many say it."""
         self.proving: dict[str, Worker] = {}
         """Workers that could take work and are yet to be proved, by address."""
+        self.usual = Pace()
+        """How long prefill computes so many tokens, or decode generates them."""
         self._prefixes = prefixes
         self.free = 0
         """How many of those that take work have a free slot."""

@@ -6,6 +6,8 @@ A pair is owned: both legs are started at once, and share a room.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
+from operator import attrgetter
 
 from tandem import prefix_blocks
 from tandem.endings import Outcome
@@ -16,10 +18,13 @@ from tandem_router.core.picking import Pair, Pick, Picked
 from tandem_router.core.resuming import Made
 from tandem_router.core.sequences import Leg, Request, Sequence, Stage
 from tandem_router.core.state import State
+from tandem_router.core.story import Ahead
 from tandem_router.core.values import MOST_MS, MOST_TOKENS, Phase, Voucher
 from tandem_router.core.worker import Worker
 
 _ROOM_DRAWS = 16
+_MOST_COMPARED = 64
+_TOKENS = attrgetter("tokens")
 
 
 class Legs:
@@ -36,8 +41,14 @@ class Legs:
         self._begin(sequence, self._fresh_room())
         prefill, decode, chosen, sequence.ahead, sequence.pace = picked
         self._state.counts.ways[chosen.way, chosen.reason] += 1
-        now, way = self._state.now, chosen.told
-        sequence.note(now, "pair_chosen", prefill=prefill.choice, decode=decode.choice, way=way)
+        sequence.note(
+            self._state.now,
+            "pair_chosen",
+            prefill=prefill.choice,
+            decode=decode.choice,
+            way=chosen.told,
+            ahead=self._ahead(prefill.worker),
+        )
         # What was to be said before its first output was said before it was resumed.
         fresh = sequence.made is None or not sequence.made.used
         request, submit = sequence.request, sequence.request.submit
@@ -55,7 +66,8 @@ class Legs:
     def start_prefill(self, sequence: Sequence, picked: Pick) -> None:
         """All of a context-only sequence, from the queue."""
         self._begin(sequence, self._fresh_room())
-        sequence.note(self._state.now, "pair_chosen", prefill=picked.choice)
+        ahead = self._ahead(picked.worker)
+        sequence.note(self._state.now, "pair_chosen", prefill=picked.choice, ahead=ahead)
         sequence.prefill = self._open(sequence, picked.worker, kv_peer="", held=False)
 
     def start_decode(self, sequence: Sequence, picked: Pick, voucher: Voucher) -> None:
@@ -110,7 +122,8 @@ class Legs:
         is_prefill, voucher = worker.phase is Phase.PREFILL, request.voucher
         tokens = self._tokens(request, worker, made)
         sent: Blocks = state.fleet.prefixes.send(worker, request.prompt) if is_prefill else ()
-        leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, sent, held)
+        usual = None if worker.side is None or request.canary else worker.side.usual
+        leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, usual, sent, held)
         worker.take(leg.number, tokens)
         state.fleet.place(worker)
         state.legs[leg.number] = leg
@@ -147,6 +160,19 @@ class Legs:
             )
         )
         return leg
+
+    def _ahead(self, worker: Worker) -> Ahead | None:
+        """What a prefill worker has to compute before the next leg; of many legs some are compared
+        for the largest.
+        """
+        if not worker.waiting_tokens:
+            return None
+        legs = [self._state.legs[each] for each in islice(worker.legs, _MOST_COMPARED)]
+        largest = max(legs, key=_TOKENS, default=None)
+        tokens, trace_id = 0, ""
+        if largest is not None:
+            tokens, trace_id = largest.tokens, largest.sequence.request.submit.trace_id
+        return Ahead(worker.waiting_tokens, len(worker.legs), tokens, trace_id)
 
     def _tokens(self, request: Request, worker: Worker, made: Made | None) -> int:
         """The load of a leg: what prefill computes of the prompt, or what decode holds. `made`:

@@ -20,6 +20,7 @@ from tandem.errors import (
     WorkerError,
     WorkerLostError,
 )
+from tandem.timeline import NOTHING, LegTimes
 from tandem_router.core import resuming
 from tandem_router.core.actions import EndSequence, GiveVoucher, RequestEnded
 from tandem_router.core.deaths import MOST_DEATHS, count_death
@@ -143,7 +144,8 @@ class Lifecycle:
         """The leg's one terminal event, or the loss of its worker."""
         sequence = leg.sequence
         code = closed.outcome if closed.error is None else closed.error.code
-        sequence.note(self._state.now, "closed", leg.phase, code)
+        usual = self._usual(leg, closed.times) if closed.outcome is Outcome.FINISHED else NOTHING
+        sequence.note(self._state.now, "closed", leg.phase, code, times=closed.times, usual=usual)
         self._legs.forget(leg, closed.outcome)
         if leg.phase is Phase.PREFILL:
             sequence.prefill_unsent = not closed.begun
@@ -157,6 +159,20 @@ class Lifecycle:
             self._prefill_closed(sequence, leg, closed)
         else:
             self._decode_closed(sequence, leg, closed)
+
+    def _usual(self, leg: Leg, times: LegTimes | None) -> float:
+        """How long the engine's work for a leg had taken of late; 0: that is not known."""
+        if leg.usual is None or times is None:
+            return NOTHING
+        if leg.phase is Phase.PREFILL:
+            tokens, took = times.prompt_tokens - times.cached_tokens, times.computing
+        else:
+            tokens, took = times.tokens - 1, times.generating
+        if tokens <= 0:
+            return NOTHING
+        usual = round(leg.usual.seconds(tokens), 6) if leg.usual.tells_of(tokens) else NOTHING
+        leg.usual.note(self._state.now, tokens, took)
+        return usual
 
     def end_request(
         self,

@@ -459,7 +459,7 @@ class Core:
         queued, self.state.queued = self.state.queued, []
         self._starts.start()
         if queued:
-            stories.note_queue_causes(queued, self.state.fleet)
+            stories.note_queue_causes(self.state, queued)
 
     def _take_proved(self, proved: list[Worker]) -> None:
         for worker in proved:

@@ -59,6 +59,11 @@ class Pace:
         self._tokens_squared = self._tokens_squared * _KEEP + tokens * tokens
         self._tokens_seconds = self._tokens_seconds * _KEEP + tokens * seconds
 
+    def seconds(self, tokens: int) -> float:
+        """How long it takes with so many tokens, by the line."""
+        least, each = self.line()
+        return least + each * tokens
+
     def line(self) -> tuple[float, float]:
         """Seconds that it takes at the least, and seconds for each token."""
         weight = self._weight

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
+from tandem.prefix_blocks import BLOCK_TOKENS
 from tandem_router.core.edition import EditionFleet
 from tandem_router.core.free import FreeWorkers
 from tandem_router.core.group import Group, preferred
 from tandem_router.core.pace import Pace
 from tandem_router.core.prefixes import Prefixes
-from tandem_router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice
+from tandem_router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice, Elsewhere
 from tandem_router.core.values import Disaggregate, Way
 from tandem_router.core.ways import ONLY, Chosen, Option, choose
 from tandem_router.core.worker import Worker
@@ -49,6 +50,8 @@ class Picks(NamedTuple):
     group: Group
     tokens: int
     """Tokens of the prompt that the prefill worker has to compute."""
+    known: Prompt
+    """With the blocks alone that some worker holds."""
 
 
 class Picked(NamedTuple):
@@ -94,19 +97,52 @@ def pick(
     else:
         chosen = ONLY[_AGGREGATED if pair is None else _PAIR]
     ahead = found.prefill.waiting_tokens + found.tokens
-    prefill = picked_from(found.prefill, found.prefills)
+    cached = prompt.tokens - found.tokens
+    elsewhere = _elsewhere(found, prefixes, cached)
+    prefill = picked_from(found.prefill, found.prefills, cached, elsewhere)
     decode = picked_from(found.decode, found.decodes)
     return Picked(prefill, decode, chosen, ahead, found.group.pace)
 
 
-def picked_from(worker: Worker, candidates: FreeWorkers | None) -> Pick:
+def picked_from(
+    worker: Worker,
+    candidates: FreeWorkers | None,
+    cached: int = 0,
+    elsewhere: Elsewhere | None = None,
+) -> Pick:
     """The story's record of a choice. `candidates`: None where the worker was the only one."""
     name, others, count = worker.profile.name[:MAX_NAME_CHARACTERS], [], 1
     if candidates is not None:
         first = islice(candidates.entries_by_load(), MOST_CANDIDATES)
         others = [Alternative(each.key, each.cost) for each in first if each.worker is not worker]
         count = len(candidates)
-    return Pick(worker, Choice(worker.key, name, worker.cost, count, tuple(others)))
+    told = Choice(worker.key, name, worker.cost, count, tuple(others), cached, elsewhere)
+    return Pick(worker, told)
+
+
+def _elsewhere(picks: Picks, prefixes: Prefixes, cached: int) -> Elsewhere | None:
+    """A worker that had more of the prompt than the prefill worker that was chosen."""
+    blocks, aggregated = picks.known.blocks, picks.group.aggregated
+    if len(blocks) * BLOCK_TOKENS <= cached:
+        return None
+    longest = next(prefixes.holders(blocks, 1, aggregated=aggregated), ())
+    holder = next((each for each in longest if each is not picks.prefill), None)
+    if holder is None:
+        return None
+    tokens = holder.to_compute(picks.known)
+    pace, ahead = picks.group.pace, holder.waiting_tokens + tokens
+    reason = holder.withheld() or (
+        f"no slot was free: {holder.open_legs} of {holder.capacity} taken"
+        if not holder.free
+        else f"{holder.waiting_tokens} tokens were to be computed there before"
+    )
+    return Elsewhere(
+        holder.key,
+        holder.profile.name[:MAX_NAME_CHARACTERS],
+        picks.known.tokens - tokens,
+        reason,
+        round(pace.seconds(ahead), 6) if pace.tells_of(ahead) else 0.0,
+    )
 
 
 def _pick_pair(
@@ -131,7 +167,7 @@ def _pick_pair(
         decodes = preferred(free, (last.decode,), barred=barred, again=True)
     assert decodes is not None
     decode = group.policy.choose(decodes, prompt)
-    return Picks(prefill, prefills, decode, decodes, group, prefill.to_compute(prompt))
+    return Picks(prefill, prefills, decode, decodes, group, prefill.to_compute(prompt), prompt)
 
 
 def _pick_whole(
@@ -149,7 +185,7 @@ def _pick_whole(
     group = next(each for each in groups if each.prefill is prefill.side)
     twin = prefill.twin
     assert twin is not None, "only whole ones are free"
-    return Picks(prefill, prefills, twin, None, group, prefill.to_compute(prompt))
+    return Picks(prefill, prefills, twin, None, group, prefill.to_compute(prompt), prompt)
 
 
 def _option(picks: Picks, last: Pair | None) -> Option:

@@ -19,13 +19,22 @@ import msgspec
 from tandem.byte_budget import Allotment
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
+from tandem.timeline import NOTHING, LegTimes
 from tandem.v1 import router_pb2
 from tandem_router.core.actions import GiveVoucher, SequenceTraced
 from tandem_router.core.events import Submit
 from tandem_router.core.pace import Pace
 from tandem_router.core.picking import Pair
 from tandem_router.core.resuming import Made
-from tandem_router.core.story import Choice, Moment, MomentName, WayTaken
+from tandem_router.core.story import (
+    Ahead,
+    Choice,
+    Holders,
+    Moment,
+    MomentName,
+    Rejected,
+    WayTaken,
+)
 from tandem_router.core.values import Edition, Needs, Phase, Voucher
 from tandem_router.core.worker import Worker
 from tandem_router.policies import Prompt
@@ -194,19 +203,31 @@ class Sequence:
         prefill: Choice | None = None,
         decode: Choice | None = None,
         way: WayTaken | None = None,
+        ahead: Ahead | None = None,
+        times: LegTimes | None = None,
+        usual: float = NOTHING,
     ) -> None:
         """Remember a moment, for its story and its span, as long as it has not ended."""
         moments = self.moments
         if moments is not None and len(moments) < MOST_MOMENTS and not self.outcome:
             at = round(now - self.request.arrived, 6)
-            moments.append(Moment(at, name, phase, code, prefill, decode, way))
+            moments.append(
+                Moment(
+                    *(at, name, phase, code, prefill, decode, way),
+                    ahead=ahead,
+                    times=times,
+                    usual=usual,
+                )
+            )
 
-    def note_queue_cause(self, cause: str) -> None:
+    def note_queue_cause(self, cause: str, holders: Holders | None, workers: Rejected) -> None:
         """Remember why it waits, with the moment at which it was queued."""
         self.queue_cause = cause
         moments = self.moments
         if moments and moments[-1].name == "queued":
-            moments[-1] = msgspec.structs.replace(moments[-1], cause=cause)
+            moments[-1] = msgspec.structs.replace(
+                moments[-1], cause=cause, holders=holders, workers=workers
+            )
 
     def traced(self, error: TandemError | None) -> SequenceTraced:
         """The moments, times and outcome of an ended sequence, for its span."""
@@ -232,6 +253,8 @@ class Leg:
     """Tokens that count as load: prefill computes them of the prompt; decode holds the whole prompt
     and the expected output.
     """
+    usual: Pace | None = None
+    """How long legs of its phase have computed or generated of late; None: nobody measures."""
     fresh: Blocks = ()
     """Prompt blocks that this leg adds to its worker's prefix cache."""
     held: bool = False

@@ -14,6 +14,7 @@ from tandem_router.core.fleet import Fleet
 from tandem_router.core.lost_hits import LostHitsOfSessions
 from tandem_router.core.sequences import Leg, Request, Sequence
 from tandem_router.core.stories import Traces
+from tandem_router.core.story import Rejected
 from tandem_router.core.timers import Timers
 from tandem_router.core.values import Bounds, Counts
 from tandem_router.core.waiting import Waiting
@@ -48,6 +49,8 @@ class State:
     """Actions that the event has led to, so far."""
     queued: list[Sequence] = field(default_factory=list)
     """Sequences that have come into the queue since it was last looked at."""
+    unfit_workers: dict[str, tuple[float, Rejected]] = field(default_factory=dict)
+    """By model, what stories were last told of workers that would not do, and when."""
     may_start: bool = False
     """A worker that had no free slot has one, or something else is next in a queue."""
     ended_canaries: list[tuple[Sequence, TandemError | None]] = field(default_factory=list)

@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from itertools import groupby, islice
+from math import inf
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from tandem.errors import NoPairError
 from tandem_router.core.fleet import Fleet
 from tandem_router.core.rejections import of_model, of_model_now, told
 from tandem_router.core.sequences import MOST_TOLD, Request, Sequence, Stage
-from tandem_router.core.story import MOST_OF_ONE_TRACE, Rejected, SequenceStory, Story
+from tandem_router.core.story import Holders, Rejected, SequenceStory, Story
 from tandem_router.core.values import Phase
 
+if TYPE_CHECKING:
+    from tandem_router.core.state import State
+
+MOST_OF_ONE_TRACE = 16
+"""Requests of one trace id that are told, the last that came: a client's many prompts share it."""
 _OTHERS = "others wait before it"
+_MOST_LOOKED_AT = 256
+_MOST_TENANTS = 4
+_MOST_UNFIT = 8
+_UNFIT_SECONDS = 1.0
+"""For so long workers that would not do are told as they were: a look costs a pass over all."""
 
 
 class Traces:
@@ -65,16 +77,43 @@ def of_request(request: Request, fleet: Fleet, now: float) -> Story:
     )
 
 
-def note_queue_causes(queued: Iterable[Sequence], fleet: Fleet) -> None:
+def note_queue_causes(state: State, queued: Iterable[Sequence]) -> None:
     """Note of sequences that have just been queued why those wait that could not start at once.
-    Costs the same however many workers there are.
+    Costs the same however many workers there are, but for a pass over them once a second.
     """
     waiting = [each for each in queued if each.stage is Stage.QUEUED]
-    for _, same in groupby(waiting, key=attrgetter("request")):
+    for request, same in groupby(waiting, key=attrgetter("request")):
         sequences = list(same)
-        cause = _queue_cause(sequences[0], fleet)
+        cause = _queue_cause(sequences[0], state.fleet)
+        holders, workers = _holders(request, state), _unfit(request, state)
         for each in sequences:
-            each.note_queue_cause(cause)
+            each.note_queue_cause(cause, holders, workers)
+
+
+def _holders(request: Request, state: State) -> Holders | None:
+    """Who has the slots that a request waits for; None: nobody of this router."""
+    accounts = islice(state.waiting.queue(request).accounts.items(), _MOST_LOOKED_AT)
+    running = {key: account.running for key, account in accounts if account.running}
+    if not running:
+        return None
+    most = sorted(running, key=running.__getitem__, reverse=True)[:_MOST_TENANTS]
+    tenants = {key: running[key] for key in most}
+    for leg in islice(state.legs.values(), _MOST_LOOKED_AT):
+        other, begun = leg.sequence.request, leg.sequence.begun_at
+        if begun is not None and not other.canary and other.edition == request.edition:
+            return Holders(tenants, other.submit.trace_id, round(state.now - begun, 6))
+    return Holders(tenants, "", 0.0)
+
+
+def _unfit(request: Request, state: State) -> Rejected:
+    """The workers of a model that would not do, as they were within the last second."""
+    model = request.submit.model
+    since, workers = state.unfit_workers.get(model, (-inf, None))
+    if workers is None or state.now - since >= _UNFIT_SECONDS:
+        found = of_model_now(state.fleet, model)
+        workers = Rejected(found[:_MOST_UNFIT], max(0, len(found) - _MOST_UNFIT))
+        state.unfit_workers[model] = state.now, workers
+    return workers
 
 
 def _queue_cause(sequence: Sequence, fleet: Fleet) -> str:
@@ -86,13 +125,15 @@ def _queue_cause(sequence: Sequence, fleet: Fleet) -> str:
     kv_peer = "" if request.voucher is None else request.voucher.kv_peer
     groups = fleet.groups_for(request.edition, request.needs, kv_peer)
     full = []
+    adapter = request.needs.lora_adapter
+    with_it = f" with the adapter {adapter}" if adapter else ""
     for phase in (Phase.DECODE,) if kv_peer else Phase:
         sides = [group.side(phase) for group in groups]
         capacity = sum(side.capacity for side in sides)
         if not capacity:
-            return f"no {phase} worker that could run it takes work"
+            return f"no {phase} worker{with_it} that could run it takes work"
         if not any(side.slots for side in sides):
-            full.append(f"no slot is free on {phase}, which has {capacity}")
+            full.append(f"no slot is free on {phase}{with_it}, which has {capacity}")
     if full:
         return "; ".join(full)
     if not (kv_peer or any(group.free_pairs for group in groups)):

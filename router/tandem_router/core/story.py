@@ -10,13 +10,50 @@ from typing import Literal
 
 import msgspec
 
-MOST_OF_ONE_TRACE = 16
-"""Requests of one trace id that are told, the last that came: a client's many prompts share it."""
+from tandem.timeline import NOTHING, LegTimes
+
 MAX_NAME_CHARACTERS = 200
 """What a worker calls itself is cut to this."""
+_LOGGED, _LOGGED_MOMENTS = 4, 24
 MomentName = Literal[
     "queued", "pair_chosen", "started", "verdict", "closed", "retry", "regenerate", "resume"
 ]
+
+
+class Elsewhere(msgspec.Struct, frozen=True, gc=False):
+    """A worker that had more of a prompt in its cache than the chosen one."""
+
+    worker: str
+    name: str
+    tokens: int
+    """Tokens of the prompt that it had, as far as the router knew."""
+    reason: str
+    """Why it was not chosen, for people."""
+    seconds: float
+    """Predicted there until the first token; 0: nothing was measured yet."""
+
+
+class Ahead(msgspec.Struct, frozen=True, gc=False):
+    """Prompts that a prefill worker had to compute before."""
+
+    tokens: int
+    prompts: int
+    """Of this router."""
+    largest: int
+    """Tokens of the largest of these."""
+    trace_id: str
+    """The request that the largest belongs to."""
+
+
+class Holders(msgspec.Struct, frozen=True, gc=False):
+    """Who had the slots for which a sequence waited."""
+
+    tenants: dict[str, int]
+    """Sequences that ran, by key."""
+    trace_id: str
+    """The request among them that had run for longest; empty: other routers had them all."""
+    seconds: float
+    """For how long."""
 
 
 class Alternative(msgspec.Struct, frozen=True, gc=False):
@@ -28,7 +65,7 @@ class Alternative(msgspec.Struct, frozen=True, gc=False):
     """The worker's load, which least_loaded compares."""
 
 
-class Choice(msgspec.Struct, frozen=True, gc=False):
+class Choice(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A worker that a policy chose, and the other candidates."""
 
     worker: str
@@ -39,6 +76,10 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     """How many there were, itself included."""
     others: tuple[Alternative, ...]
     """Candidates with the smallest cost, the chosen one left out."""
+    cached: int = 0
+    """Prefill: tokens of the prompt that its cache had, as far as the router knew."""
+    elsewhere: Elsewhere | None = None
+    """Prefill: who had more of them."""
 
 
 class WayTaken(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -51,6 +92,22 @@ class WayTaken(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     pair_seconds: float = 0.0
     """Predicted for either way, where they were compared."""
     aggregated_seconds: float = 0.0
+
+
+class Rejection(msgspec.Struct, frozen=True, gc=False):
+    """Why no pair takes a worker. A worker has one for each reason."""
+
+    worker: str
+    phase: str
+    reason: str
+
+
+class Rejected(msgspec.Struct, frozen=True, gc=False):
+    """Workers of a model that would not do, and why."""
+
+    workers: tuple[Rejection, ...]
+    """The first workers by address."""
+    more: int
 
 
 class Moment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -69,6 +126,16 @@ class Moment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """pair_chosen: absent where one phase runs alone."""
     cause: str = ""
     """queued: why the sequence did not start at once, for people; empty: it did."""
+    holders: Holders | None = None
+    """queued: who had the slots, where none was free."""
+    workers: Rejected | None = None
+    """queued: workers that would not do, as they were within the second."""
+    ahead: Ahead | None = None
+    """pair_chosen: what the prefill worker had to compute before; None: nothing."""
+    times: LegTimes | None = None
+    """closed: where the leg's time went."""
+    usual: float = NOTHING
+    """closed: what computing, or generating, so many tokens had taken of late; 0: not known."""
 
 
 class SequenceStory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -82,22 +149,6 @@ class SequenceStory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """When it ended; 0: it has not."""
     moments: tuple[Moment, ...]
     """The sequence's first moments."""
-
-
-class Rejection(msgspec.Struct, frozen=True, gc=False):
-    """Why no pair takes a worker. A worker has one for each reason."""
-
-    worker: str
-    phase: str
-    reason: str
-
-
-class Rejected(msgspec.Struct, frozen=True, gc=False):
-    """The workers of a model that would not do, and why."""
-
-    workers: tuple[Rejection, ...]
-    """The first workers by address."""
-    more: int
 
 
 class Story(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -121,3 +172,31 @@ class Story(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Numbers of further sequences by outcome, or by stage while the request is open."""
     rejected: Rejected | None = None
     """Where no pair is to be had."""
+
+    @property
+    def delay(self) -> float:
+        """Seconds that the slowest sequence waited, and that its tokens took longer than usual."""
+        return max((_delay(each) for each in self.sequences), default=0.0)
+
+
+def shortened(story: Story) -> Story:
+    """What a line of the log holds of a story: the last moments of the first sequences."""
+    if len(story.sequences) <= _LOGGED and all(
+        len(each.moments) <= _LOGGED_MOMENTS for each in story.sequences
+    ):
+        return story
+    first = [
+        msgspec.structs.replace(each, moments=each.moments[-_LOGGED_MOMENTS:])
+        for each in story.sequences[:_LOGGED]
+    ]
+    return msgspec.structs.replace(story, sequences=tuple(first))
+
+
+def _delay(sequence: SequenceStory) -> float:
+    """All of the sequence's time but what decode usually takes for so many tokens."""
+    for moment in reversed(sequence.moments):
+        if moment.times is not None and moment.phase == "decode":
+            generating = moment.times.generating
+            usual = min(moment.usual, generating) if moment.usual else generating
+            return max(0.0, sequence.seconds - usual)
+    return sequence.seconds

@@ -31,8 +31,7 @@ class Option(NamedTuple):
 
     def seconds(self) -> float:
         """Until the first token, and what the prompt takes of those that run there."""
-        least, each = self.pace.line()
-        return least + each * (self.waiting + self.tokens * (1 + self.running))
+        return self.pace.seconds(self.waiting + self.tokens * (1 + self.running))
 
 
 class Chosen(NamedTuple):

@@ -75,7 +75,7 @@ class Ends:
         if leg.stage is Stage.LEAVING and not leg.engine_holds:
             self.move(leg, Stage.CLOSED)
             self.forget(leg)
-            leg.say_closed()
+            leg.say_closed(self._state.rules.phase, self._state.now)
             self._state.actions.append(actions.LegClosed(leg, self._state.now))
 
     def forget(self, leg: Leg) -> None:

@@ -97,8 +97,8 @@ class Closing(Struct, frozen=True):
         """Whether the leg's output came to its own end: no failure, no cancel."""
         return self.outcome in (Outcome.FINISHED, Outcome.TERMINATED)
 
-    def event(self, leg: int) -> worker_pb2.LegEvent:
-        """As the router is told of leg number `leg`."""
+    def event(self, leg: int, report: common_pb2.PhaseReport | None = None) -> worker_pb2.LegEvent:
+        """As the router is told of leg number `leg`. `report`: of a leg that began."""
         closed = worker_pb2.LegClosed(
             outcome=OUTCOME_TO_WIRE[self.outcome],
             reason=self.reason,
@@ -106,6 +106,7 @@ class Closing(Struct, frozen=True):
             retryable=self.retryable,
             overlay=self.overlay,
             worker_died=self.worker_died,
+            report=report,
         )
         return worker_pb2.LegEvent(leg=leg, closed=closed)
 
@@ -179,6 +180,14 @@ class Leg(Struct, eq=False, kw_only=True):
     """Output that waits, or that has all left since; see `waiting`."""
     first_at: float | None = None
     """When the engine brought the first of its output."""
+    let_go_at: float | None = None
+    """When the engine held nothing more of it."""
+    engine_times: common_pb2.EngineTimes | None = None
+    """As far as the engine has said them."""
+    asked_at: float = 0.0
+    """When classifiers were asked last."""
+    classifier_seconds: float = 0.0
+    """Time in which classifiers had a question."""
     closing: Closing | None = None
     """How it ends, from ENDING on."""
     kv: KvTransfer | None = None
@@ -212,10 +221,11 @@ class Leg(Struct, eq=False, kw_only=True):
         else:
             parcel.events.append(event)
 
-    def say_closed(self) -> None:
+    def say_closed(self, phase: common_pb2.Phase.ValueType, now: float) -> None:
         """Tell the router that the leg has ended, after the leg's output."""
         assert self.closing is not None
-        self.say_behind(self.closing.event(self.number))
+        report = None if self.canary else self._report(phase, now)
+        self.say_behind(self.closing.event(self.number, report))
 
     def show_prompt(self, prompt: PromptLogprobs) -> None:
         """Show the client the log-probabilities of all of the prompt; the first token has none."""
@@ -320,23 +330,34 @@ class Leg(Struct, eq=False, kw_only=True):
         """What this phase did, where the client asked for it."""
         if not self.want_report:
             return
-        output = self.output
-        report = common_pb2.PhaseReport(
-            sequence=self.sequence,
-            phase=phase,
-            worker=worker,
-            request_id=self.request_id,
-            phase_seconds=now - self.started_at,
-            emitted=output.emitted,
-            suppressed=output.suppressed,
-            terminated=output.terminated,
-            hook_seconds=output.hook_seconds,
-        )
-        if self.kv is not None:
-            report.kv_bytes, report.kv_seconds = self.kv.bytes, self.kv.seconds
-            report.kv_transport = self.kv.transport
+        report = self._report(phase, now)
+        report.sequence, report.worker = self.sequence, worker
         parcel = self.waiting
         if parcel is None:
             self.outgoing.draft(self.destination).rest.report.append(report)
         else:
             parcel.report = report
+
+    def _report(self, phase: common_pb2.Phase.ValueType, now: float) -> common_pb2.PhaseReport:
+        """What this phase did so far, and what became of its time."""
+        output, began = self.output, self.started_at
+        report = common_pb2.PhaseReport(
+            phase=phase,
+            request_id=self.request_id,
+            phase_seconds=now - began,
+            emitted=output.emitted,
+            suppressed=output.suppressed,
+            terminated=output.terminated,
+            hook_seconds=output.hook_seconds,
+            first_seconds=0.0 if self.first_at is None else self.first_at - began,
+            engine_seconds=0.0 if self.let_go_at is None else self.let_go_at - began,
+            engine=self.engine_times,
+            classifier_seconds=self.classifier_seconds,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            tokens=output.completion_tokens,
+        )
+        if self.kv is not None:
+            report.kv_bytes, report.kv_seconds = self.kv.bytes, self.kv.seconds
+            report.kv_transport = self.kv.transport
+        return report

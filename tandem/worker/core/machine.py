@@ -332,8 +332,14 @@ class Core:
             if leg is None:
                 continue
             self.tokens += len(delta.token_ids)
+            if delta.times is not None:
+                leg.engine_times = leg.engine_times or delta.times
+                if delta.times is not leg.engine_times:
+                    leg.engine_times.MergeFrom(delta.times)
+                if not delta.token_ids and delta.end is None:
+                    continue
             if delta.end is not None:
-                leg.engine_holds = False
+                leg.engine_holds, leg.let_go_at = False, self._state.now
                 if delta.end in _NOTHING_LEFT:
                     leg.parking = None
             stage = leg.stage

@@ -79,6 +79,7 @@ class Shows:
             reason = "" if end is None else end.reason
             output = leg.output
             leg.asked_tokens = output.ruled_tokens if leg.hooked else output.completion_tokens
+            leg.asked_at = self._state.now
             self._state.actions.append(actions.AskClassifiers(leg.request_id, step.ask, reason))
 
     def show(
@@ -129,6 +130,7 @@ class Shows:
         return True
 
     def judged(self, leg: Leg, guard: SequenceGuard, judgement: Judgement) -> None:
+        leg.classifier_seconds += self._state.now - leg.asked_at
         again = None
         if leg.closing is not None and leg.closing.outcome is Outcome.FINISHED:
             # Only where nothing was shown, which the settings see to, and no hook ended it.

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from tandem import kv_hints
+from tandem.v1.router_pb2 import ServedModel
 from tandem_frontend.http.messages import Call
 from tandem_frontend.metrics import OTHER_FIELD, Metrics
 from tandem_frontend.openai.asked import Asked
@@ -77,6 +78,8 @@ class Reading:
         began = time.monotonic()
         found = await self._read(dialect, call, body)
         self._metrics.reading.count(found.asked.steps)
+        call.times.read = time.monotonic()
+        call.times.steps = {step.name: round(step.seconds, 6) for step in found.asked.steps}
         if call.span is not None:
             read_spans.record(call.span, found.asked, size=len(body), began=began)
         tell_ignored(call, found.asked.passed_over, self._metrics)
@@ -89,7 +92,7 @@ class Reading:
             asked = request.generating
             chosen = await self._models.choose(asked.model, asked.user, call.grant)
             model = chosen.model
-            served = await model.route.served_model(call.connection, asked.timeout)
+            served = await _served(model, call, asked.timeout)
             chosen.check(served)
             prefixes = self._prefixes.lookup(_key(call), model.name)
             submission = model.reader.submission(
@@ -105,7 +108,7 @@ class Reading:
             return Submissible(model, _whole(submission, prefixes))
         chosen = await self._named(body, call)
         model = chosen.model
-        served = await model.route.served_model(call.connection, None)
+        served = await _served(model, call, None)
         chosen.check(served)
         prefixes = self._prefixes.lookup(_key(call), model.name)
         order = Order(
@@ -149,6 +152,15 @@ class Reading:
         """What a body is for, of which nothing else is read yet."""
         named = _ASKED_MODEL.decode(body, self._rules).request
         return await self._models.choose(named.model, named.known_user, call.grant)
+
+
+async def _served(model: LoadedModel, call: Call, seconds: float | None) -> ServedModel:
+    """What workers of a model take; waits up to `seconds` for workers that are to come."""
+    began = time.monotonic()
+    try:
+        return await model.route.served_model(call.connection, seconds)
+    finally:
+        call.times.no_workers += time.monotonic() - began
 
 
 def _whole(asked: Asked, prefixes: Lookup | None) -> Asked:

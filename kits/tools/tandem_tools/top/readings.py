@@ -4,19 +4,17 @@ side, each within its time.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import msgspec
 
 from tandem.cli.client import ApiError, Client
+from tandem_tools.side_by_side import collect, start
 from tandem_tools.top import scrapes
 from tandem_tools.top.scrapes import EngineReading, FrontendReading
 
-T = TypeVar("T")
 ANSWER_SECONDS = 2.0
 """Time that each asked component has to answer."""
 
@@ -79,14 +77,14 @@ class FleetAddresses:
 def read(asked: FleetAddresses) -> FleetReading:
     """Ask all. Takes little longer than one has to answer."""
     until = time.monotonic() + ANSWER_SECONDS
-    routers = _asking(asked.routers, _fleet_of)
-    workers = _asking(asked.workers, _engines_of)
-    frontends = _asking(asked.frontends, _frontend_of)
+    routers = start(asked.routers, _fleet_of)
+    workers = start(asked.workers, _engines_of)
+    frontends = start(asked.frontends, _frontend_of)
     return FleetReading(
         time.monotonic(),
-        _collected(routers, until),
-        _collected(workers, until),
-        _collected(frontends, until),
+        collect(routers, until),
+        collect(workers, until),
+        collect(frontends, until),
     )
 
 
@@ -108,33 +106,3 @@ def _frontend_of(address: str) -> FrontendReading:
 
 def _metrics_of(address: str) -> str:
     return Client(address, timeout_seconds=ANSWER_SECONDS).text("/metrics")
-
-
-def _asking(
-    addresses: Iterable[str], ask: Callable[[str], T]
-) -> dict[str, tuple[threading.Thread, list[T | ApiError]]]:
-    """A thread for each. One whose peer sends a little now and then is left to itself."""
-    asked = {}
-    for address in addresses:
-        answers: list[T | ApiError] = []
-        thread = threading.Thread(target=_ask, args=(ask, address, answers), daemon=True)
-        thread.start()
-        asked[address] = thread, answers
-    return asked
-
-
-def _ask(ask: Callable[[str], T], address: str, answers: list[T | ApiError]) -> None:
-    try:
-        answers.append(ask(address))
-    except ApiError as error:
-        answers.append(error)
-
-
-def _collected(
-    asked: Mapping[str, tuple[threading.Thread, list[T | ApiError]]], until: float
-) -> dict[str, T | ApiError]:
-    found: dict[str, T | ApiError] = {}
-    for address, (thread, answers) in asked.items():
-        thread.join(max(0.0, until - time.monotonic()))
-        found[address] = answers[0] if answers else ApiError("it does not answer in time")
-    return found

@@ -1,22 +1,58 @@
 """The stories of requests that have ended, for whoever asks later: bounded in number and bytes.
 
-Refused requests have a shelf of their own: a flood of them takes the place of no other.
+Each component keeps its own part of a request. Refused requests have a shelf of their own: a flood
+of them takes the place of no other.
 """
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
-from tandem_router.core.story import MOST_OF_ONE_TRACE, Story
-
+MOST_OF_ONE_TRACE = 16
+"""Requests of one trace id that are told, the last that ended."""
+DEFAULT_MOST = 4096
+DEFAULT_BYTES = 16 * 1024 * 1024
+MOST_HELP = (
+    "Ended requests whose stories /debug/requests of metrics_listen still tells, the oldest"
+    " forgotten first; half of the places are kept for refused requests. 0: no stories are kept."
+)
+LOG_HELP = (
+    "Log a line at the end of each request that holds its story, for `tandem why --log`; else at"
+    " level debug."
+)
 PLACE_BYTES = 500
 """Counted for a story beside its own bytes: its trace id, and its places in the book."""
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(Story).decode
+
+
+class Ended(Protocol):
+    """What every component's story has."""
+
+    @property
+    def trace_id(self) -> str:
+        """Empty: nobody can ask for the story."""
+        ...
+
+    @property
+    def outcome(self) -> str: ...
+
+    @property
+    def seconds(self) -> float: ...
+
+    @property
+    def delay(self) -> float:
+        """Seconds that the request could have been shorter, by which the slowest are found."""
+        ...
+
+
+T = TypeVar("T", bound=Ended)
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
@@ -27,6 +63,7 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
 
     ended: float
     trace_id: str
+    delay: float
     story: bytes
 
     @property
@@ -35,36 +72,68 @@ class Kept(msgspec.Struct, frozen=True, gc=False):
         return PLACE_BYTES + len(self.story)
 
 
-class StoryBook:
+class StoryBook(Generic[T]):
     """Keeps the last `most` stories of at most `most_bytes`, half of each for refused requests."""
 
     def __init__(
-        self, most: int, most_bytes: int, *, clock: Callable[[], float] = time.monotonic
+        self,
+        kind: type[T],
+        most: int = DEFAULT_MOST,
+        most_bytes: int = DEFAULT_BYTES,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`kind`: the type of the stories, a struct."""
         self._clock = clock
+        self._decode = msgspec.msgpack.Decoder(kind).decode
         self._ran = _Shelf(most - most // 2, most_bytes - most_bytes // 2)
         self._refused = _Shelf(most // 2, most_bytes // 2)
 
-    def add(self, story: Story, *, refused: bool) -> None:
+    def add(self, story: T, *, refused: bool) -> None:
         """What has no trace id is not kept: nobody could ask for it."""
         shelf = self._refused if refused else self._ran
         if shelf.most and story.trace_id:
-            shelf.add(Kept(self._clock(), story.trace_id, _encode(story)))
+            shelf.add(Kept(self._clock(), story.trace_id, story.delay, _encode(story)))
 
-    def of(self, trace_id: str) -> list[tuple[float, Story]]:
+    def of(self, trace_id: str) -> list[tuple[float, T]]:
         """Stories of the requests with that trace id and the seconds since they ended, the latest
         first.
         """
         found = [*self._ran.of(trace_id), *self._refused.of(trace_id)]
         found.sort(key=lambda kept: -kept.ended)
         told = found[:MOST_OF_ONE_TRACE]
-        return [(self._clock() - kept.ended, _decode(kept.story)) for kept in told]
+        return self._told(told)
+
+    def recent(self, most: int) -> list[tuple[float, T]]:
+        """The stories of the requests that ended last, the latest first."""
+        last = (islice(reversed(each.kept), most) for each in (self._ran, self._refused))
+        found = sorted(chain(*last), key=lambda kept: -kept.ended)
+        return self._told(found[:most])
+
+    def slowest(self, most: int) -> list[tuple[float, T]]:
+        """The stories of the requests with the longest delay, the longest first. Looks at all."""
+        kept = chain(self._ran.kept, self._refused.kept)
+        return self._told(heapq.nlargest(most, kept, key=lambda each: each.delay))
+
+    def _told(self, found: Iterable[Kept]) -> list[tuple[float, T]]:
+        now = self._clock()
+        return [(now - kept.ended, self._decode(kept.story)) for kept in found]
 
     @property
     def held(self) -> tuple[int, int]:
         """How many stories it keeps, and their bytes."""
         shelves = self._ran, self._refused
         return sum(len(each.kept) for each in shelves), sum(each.bytes for each in shelves)
+
+
+def log_line(story: Ended) -> dict[str, object]:
+    """The fields of a log line that holds a whole story, as JSON."""
+    return {
+        "trace_id": story.trace_id,
+        "outcome": story.outcome,
+        "seconds": story.seconds,
+        "story": msgspec.json.encode(story).decode(),
+    }
 
 
 class _Shelf:
