@@ -16,6 +16,10 @@ compile "$@" --python-version 3.11 --extra stack --extra sglang --extra dev \
     --override scripts/requirements/overrides-full.txt pyproject.toml --output-file constraints.txt
 echo "constraints.txt: $(grep -c == constraints.txt) packages"
 
+# vLLM's pins exclude SGLang's, so that what .venv-vllm holds is resolved by itself.
+compile "$@" --python-version 3.11 --extra stack --override scripts/requirements/overrides-vllm.txt \
+    pyproject.toml scripts/requirements/vllm.in --output-file scripts/requirements/vllm.txt
+
 for_image tandem --python-version 3.11 --override scripts/requirements/overrides-lean.txt --extra stack pyproject.toml
 # Beside what SGLang's image brings: docs/images.md.
 for_image sglang --python-version 3.12 --extra tracing pyproject.toml - <<<$'dill\ngoogle-re2'

@@ -20,7 +20,7 @@ MOST_PORT = 65_535
 def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
-        choices=("sim", "sglang"),
+        choices=("sim", "sglang", "vllm"),
         default="sglang",
         help="Engine of the workers: real SGLang, or the simulation, which needs no torch. "
         "[%(default)s]",

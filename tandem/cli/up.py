@@ -22,7 +22,7 @@ from tandem.cli.run_state import RunState
 from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
 from tandem.errors import StartError
 
-START_SECONDS = {"sim": 60.0, "sglang": 600.0}
+START_SECONDS = {"sim": 60.0, "sglang": 600.0, "vllm": 600.0}
 SIMULATED = "The engine is simulated: its answers are random words."
 PLAYGROUND = "playground"
 OFFERED = (PLAYGROUND, "allow_reports")

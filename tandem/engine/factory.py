@@ -18,8 +18,12 @@ from tandem.logits.forms.workshop import FormPlan
 from tandem.usercode.loader import entry_points, load_entry_point
 
 GROUP = "tandem.engines"
-EngineName = Literal["sim", "sglang"]
-_EXTRAS: dict[EngineName, str] = {"sim": "worker", "sglang": "worker,sglang"}
+EngineName = Literal["sim", "sglang", "vllm"]
+_EXTRAS: dict[EngineName, str] = {
+    "sim": "worker",
+    "sglang": "worker,sglang",
+    "vllm": "worker,vllm",
+}
 
 
 class NotInstalledError(StartError):
@@ -71,7 +75,8 @@ def _fitting(name: EngineName, settings: EngineSettings) -> EngineKit:
 
 
 def _kit(name: EngineName) -> EngineKit:
-    wanted = f"`make full` in a checkout, else pip install 'tandem-serving[{_EXTRAS[name]}]'"
+    target = "vllm" if name == "vllm" else "full"
+    wanted = f"`make {target}` in a checkout, else pip install 'tandem-serving[{_EXTRAS[name]}]'"
     if name not in entry_points(GROUP).names:
         raise NotInstalledError(f"engine {name!r} is not installed: {wanted}")
     try:
