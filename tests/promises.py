@@ -2707,15 +2707,16 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-725",
-        "Given a pair on vLLM, then decode reads the pages that prefill computed, its first token is "
-        "prefill's, and both legs settle by one word of it; nothing of vLLM is replaced for that.",
+        "Given a pair on vLLM, then decode reads the pages that prefill computed, its first token "
+        "is prefill's, and both legs settle by one word of it; nothing of vLLM is replaced for "
+        "that.",
         ours=True,
     ),
     Promise(
         "S5-726",
         "Given KV that decode was told of, then it stays until decode says that it is done or the "
-        "lease is over, whatever becomes of the request or the stream; KV that nobody was told of is "
-        "free with its request.",
+        "lease is over, whatever becomes of the request or the stream; KV that nobody was told of "
+        "is free with its request.",
         ours=True,
     ),
     Promise(
@@ -2732,8 +2733,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-729",
-        "Given a logits processor that raises in vLLM's process, or whatever else goes wrong with a "
-        "row there, then its request ends with the error and the engine serves on.",
+        "Given a logits processor that raises in vLLM's process, or whatever else goes wrong with "
+        "a row there, then its request ends with the error and the engine serves on.",
         ours=True,
     ),
     Promise(

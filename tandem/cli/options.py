@@ -22,7 +22,7 @@ def add_engine(parser: argparse.ArgumentParser) -> None:
         "--engine",
         choices=("sim", "sglang", "vllm"),
         default="sglang",
-        help="Engine of the workers: real SGLang, or the simulation, which needs no torch. "
+        help="Engine of the workers: real SGLang or vLLM, or the simulation, which needs no torch. "
         "[%(default)s]",
     )
     parser.add_argument(

@@ -72,6 +72,11 @@ def _check_engine(name: str) -> None:
             "SGLang is not installed: `make full` installs it in a checkout; --engine sim does"
             " without"
         )
+    if name == "vllm" and find_spec("vllm") is None:
+        raise StartError(
+            "vLLM is not installed: `make vllm` installs it in a checkout, in an environment of its"
+            " own"
+        )
 
 
 def _check_same(present: RunState, wanted: StackOptions) -> None:

@@ -52,7 +52,9 @@ def sglang_workers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="session")
 def vllm_workers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     if find_spec("vllm") is None:
-        pytest.skip("vLLM is not installed: `make vllm-test` runs this in an environment of its own")
+        pytest.skip(
+            "vLLM is not installed: `make vllm-test` runs this in an environment of its own"
+        )
     flags = (*FLAGS, *VLLM_FLAGS)
     yield from _pair("vllm", model_path, tmp_path_factory, VLLM_READY_SECONDS, flags)
 
