@@ -8,6 +8,7 @@ import os
 import signal
 
 from tandem import config, orphans
+from tandem.usercode.deadline import WATCH
 
 _NAME = "vllm_parent"
 """The process id of the worker, in the environment of what it starts."""
@@ -19,11 +20,13 @@ def announce(pid: int) -> None:
 
 
 def register() -> None:
-    """In a process that a worker has started: a worker that is killed leaves nothing behind, and
-    Ctrl-C is the worker's, which has requests to finish. Anywhere else: nothing.
+    """In a process that a worker has started: a worker that is killed leaves nothing behind, Ctrl-C
+    is the worker's, which has requests to finish, and a logits processor that takes too long is
+    interrupted. Anywhere else: nothing.
     """
     parent = config.inherited(_NAME)
     if not parent or int(parent) == os.getpid():
         return
     orphans.die_with(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    WATCH.install()

@@ -24,7 +24,8 @@ def check_calls(message: pull_pb2.PullCalls) -> None:
     """Raises KvTransferError for what no decode engine of ours says."""
     if len(message.calls) > MOST_ROOMS or len(message.ends) > MOST_ROOMS:
         raise KvTransferError(f"one message speaks of more than {MOST_ROOMS} rooms")
-    if not all(each.room for each in (*message.calls, *message.ends)):
+    rooms = [call.room for call in message.calls] + [end.room for end in message.ends]
+    if not all(rooms):
         raise KvTransferError("room 0 joins nothing")
     for end in message.ends:
         if not 0 <= end.seconds < math.inf or len(end.transport) > _MOST_TRANSPORT:

@@ -10,6 +10,7 @@ import pytest
 
 BODY = """
 import os, signal, subprocess, sys
+from tandem.usercode.deadline import WATCH
 from tandem_vllm import settle
 if len(sys.argv) == 1:
     settle.announce(os.getpid())
@@ -20,6 +21,7 @@ if len(sys.argv) == 1:
 else:
     settle.register()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    assert WATCH.next_look == float("inf")  # a late processor is interrupted
     print("settled", flush=True)
     signal.pause()
 """
