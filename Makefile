@@ -7,25 +7,27 @@ export PYTHON
 # Where an environment forbids Python to keep what it has compiled, each process compiles SGLang and torch for 10 s.
 export PYTHONDONTWRITEBYTECODE :=
 
-ifeq ($(filter sglang sim,$(ENGINE)),)
-$(error ENGINE is sglang or sim, not '$(ENGINE)')
+ifeq ($(filter sglang sim vllm,$(ENGINE)),)
+$(error ENGINE is sglang, vllm or sim, not '$(ENGINE)')
 endif
 
 # The sim engine needs no SGLang, so neither does its set-up.
-LEVEL := $(if $(filter sim,$(ENGINE)),lean,full)
+# vLLM's pins and SGLang's exclude each other, so that vLLM has an environment of its own.
+LEVEL := $(if $(filter sim,$(ENGINE)),lean,$(if $(filter vllm,$(ENGINE)),vllm,full))
+ENGINE_BIN := $(if $(filter vllm,$(ENGINE)),.venv-vllm,.venv)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test hand-overs why-causes lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test hand-overs why-causes vllm vllm-test lean full clean
 
 help: ## list these targets
-	@echo "Targets (ENGINE=sglang runs real SGLang on the CPU, ENGINE=sim needs no torch):"
+	@echo "Targets (ENGINE=sglang and ENGINE=vllm run real engines on the CPU, ENGINE=sim needs no torch):"
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 29
 
 demo: $(LEVEL) ## run a request through prefill and decode workers and show what happened
-	$(BIN)/tandem demo --engine $(ENGINE)
+	$(ENGINE_BIN)/tandem demo --engine $(ENGINE)
 
 up: $(LEVEL) ## start the same stack and leave it running; prints its address and a curl line
-	$(BIN)/tandem up --engine $(ENGINE) --detach
+	$(ENGINE_BIN)/tandem up --engine $(ENGINE) --detach
 
 down: lean ## stop what `make up` started
 	$(BIN)/tandem down
@@ -141,6 +143,12 @@ lean: ## set up .venv without torch
 full: ## set up .venv with SGLang: about 3 GB to download
 	@scripts/set_up.sh full
 
+vllm: ## set up .venv-vllm with vLLM: about 3 GB to download
+	@scripts/set_up.sh vllm
+
+vllm-test: vllm ## run what needs vLLM: the contract of engines (ARGS="-k forced")
+	.venv-vllm/bin/python -m pytest -m vllm kits/vllm/tests tests/contract $(ARGS)
+
 clean: ## remove .venv, caches and build products
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage build dist
+	rm -rf .venv .venv-vllm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -41,7 +41,7 @@ COPY kits kits
 COPY model model
 COPY tandem tandem
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /dist \
-        . ./kits/answers ./kits/executor ./kits/guardrails ./kits/loop_grpc ./kits/sglang ./kits/sim ./kits/tiny ./kits/tools \
+        . ./kits/answers ./kits/executor ./kits/guardrails ./kits/loop_grpc ./kits/sglang ./kits/sim ./kits/tiny ./kits/tools ./kits/vllm \
     && python -m pip --python /opt/venv/bin/python install --no-deps --no-compile --no-index /dist/*.whl \
     && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib
 

@@ -38,7 +38,7 @@ COPY tandem tandem
 # NIXL's kernels of expert parallelism, 91 MB, are for torch and GPUs. Byte code never looks at its source's time: it is
 # the same in every build, and a read-only root needs none written.
 RUN /opt/build/bin/python -m pip wheel --no-deps --no-build-isolation --no-index --wheel-dir /dist \
-        . ./kits/answers ./kits/executor ./kits/guardrails ./kits/loop_grpc ./kits/sglang ./kits/sim ./kits/tiny ./kits/tools \
+        . ./kits/answers ./kits/executor ./kits/guardrails ./kits/loop_grpc ./kits/sglang ./kits/sim ./kits/tiny ./kits/tools ./kits/vllm \
     && python -m pip --python /opt/venv/bin/python install --no-deps --no-compile --no-index /dist/*.whl \
     && rm -r /opt/venv/lib/python3.11/site-packages/nixl_ep_cu13 \
     && /opt/venv/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/venv/lib

@@ -23,6 +23,9 @@ main() {
     echo "constraints.txt: $(grep -c == constraints.txt) packages"
     local release
     for release in "${OTHERS[@]}"; do write_differences "$release"; done
+    # vLLM's pins exclude SGLang's, so that what .venv-vllm holds is resolved by itself.
+    compile "$@" --python-version 3.11 --extra stack --override scripts/requirements/overrides-vllm.txt \
+        pyproject.toml scripts/requirements/vllm.in --output-file scripts/requirements/vllm.txt
     for_image tandem --python-version 3.11 --override scripts/requirements/overrides-lean.txt --extra stack pyproject.toml
     # Beside what SGLang's image brings: docs/images.md.
     for_image sglang --python-version 3.12 --extra tracing --override scripts/requirements/overrides-image.txt \

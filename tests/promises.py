@@ -2916,6 +2916,50 @@ PROMISES: tuple[Promise, ...] = (
         "either, and a second half is judged whole.",
         ours=True,
     ),
+    Promise(
+        "S5-725",
+        "Given a pair on vLLM, then decode reads the pages that prefill computed, its first token "
+        "is prefill's, and both legs settle by one word of it; nothing of vLLM is replaced for "
+        "that.",
+        ours=True,
+    ),
+    Promise(
+        "S5-726",
+        "Given KV that decode was told of, then it stays until decode says that it is done or the "
+        "lease is over, whatever becomes of the request or the stream; KV that nobody was told of "
+        "is free with its request.",
+        ours=True,
+    ),
+    Promise(
+        "S5-727",
+        "Given KV that is read after its lease, then no token of it is shown: decode counts the "
+        "lease from before it asked, and the request fails with an error that may be tried again.",
+        ours=True,
+    ),
+    Promise(
+        "S5-728",
+        "Given a room on vLLM, then one decode engine is told of its KV, and no other one can end "
+        "it.",
+        ours=True,
+    ),
+    Promise(
+        "S5-729",
+        "Given a logits processor that raises in vLLM's process, or whatever else goes wrong with "
+        "a row there, then its request ends with the error and the engine serves on.",
+        ours=True,
+    ),
+    Promise(
+        "S5-730",
+        "Given NIXL's side channel of vLLM, which asks nobody who he is, then it listens at the "
+        "worker's address for prefill alone, and elsewhere on loopback.",
+        ours=True,
+    ),
+    Promise(
+        "S5-731",
+        "Given a worker on vLLM that is killed, while it loads or later, then vLLM's process ends "
+        "with it; Ctrl-C is left to the worker.",
+        ours=True,
+    ),
 )
 
 

@@ -20,8 +20,8 @@ MOST_PORT = 65_535
 def add_engine(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
-        choices=("sim", "sglang"),
-        help="Engine of the workers: real SGLang, or the simulation, which needs no torch."
+        choices=("sim", "sglang", "vllm"),
+        help="Engine of the workers: real SGLang or vLLM, or the simulation, which needs no torch."
         " [sglang where it is installed]",
     )
     parser.add_argument(

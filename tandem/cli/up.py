@@ -23,7 +23,7 @@ from tandem.cli.run_state import RunState
 from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
 from tandem.errors import StartError
 
-START_SECONDS = {"sim": 60.0, "sglang": 600.0}
+START_SECONDS = {"sim": 60.0, "sglang": 600.0, "vllm": 600.0}
 SIMULATED = "The engine is simulated: its answers are random words."
 PLAYGROUND = "playground"
 OFFERED = (PLAYGROUND, "allow_reports")
@@ -85,6 +85,11 @@ def _check_engine(name: str) -> None:
         raise StartError(
             "SGLang is not installed: pip install 'tandem-serving[sglang]' on a machine with a GPU,"
             " `make full` in a checkout; --engine sim does without"
+        )
+    if name == "vllm" and find_spec("vllm") is None:
+        raise StartError(
+            "vLLM is not installed: `make vllm` installs it in a checkout, in an environment of its"
+            " own"
         )
 
 

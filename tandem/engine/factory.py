@@ -18,10 +18,11 @@ from tandem.logits.forms.workshop import FormPlan
 from tandem.usercode.loader import entry_points, load_entry_point
 
 GROUP = "tandem.engines"
-EngineName = Literal["sim", "sglang"]
+EngineName = Literal["sim", "sglang", "vllm"]
 _BROUGHT_BY: dict[EngineName, str] = {
     "sim": "tandem-sim",
     "sglang": "'tandem-serving[sglang]'",
+    "vllm": "'tandem-serving[vllm]'",
 }
 
 
@@ -74,7 +75,8 @@ def _fitting(name: EngineName, settings: EngineSettings) -> EngineKit:
 
 
 def _kit(name: EngineName) -> EngineKit:
-    wanted = f"`make full` in a checkout, else pip install {_BROUGHT_BY[name]}"
+    target = "vllm" if name == "vllm" else "full"
+    wanted = f"`make {target}` in a checkout, else pip install {_BROUGHT_BY[name]}"
     if name not in entry_points(GROUP).names:
         raise NotInstalledError(f"engine {name!r} is not installed: {wanted}")
     try:

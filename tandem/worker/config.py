@@ -89,8 +89,8 @@ class WorkerConfig:
     tls_key: str = setting("", tls.KEY_HELP)
     tls_ca: str = setting("", tls.CA_HELP)
     tls_peer_name: str = setting("tandem", tls.PEER_NAME_HELP)
-    engine: Literal["sim", "sglang"] = setting(
-        "sglang", "The engine that computes: sglang, or sim, a simulation."
+    engine: Literal["sim", "sglang", "vllm"] = setting(
+        "sglang", "The engine that computes: sglang, vllm, or sim, a simulation."
     )
     model_path: Path = setting(REQUIRED, "Folder of the model, in Hugging Face layout.")
     served_model_name: str = setting(

