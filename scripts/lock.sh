@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Resolve every name in pyproject.toml and write the exact versions to constraints.txt, and what of them the images
-# install, with hashes, to docker/.
+# install, with hashes, to docker/; what builds the site, to scripts/requirements/site.txt.
 # Run it through `make lock`, which has uv installed first; add `--upgrade` to move to the newest versions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,3 +20,6 @@ for_image tandem --python-version 3.11 --override scripts/requirements/overrides
 # Beside what SGLang's image brings: docs/images.md.
 for_image sglang --python-version 3.12 --extra tracing pyproject.toml - <<<$'dill\ngoogle-re2'
 for_image build --python-version 3.11 - <<<hatchling
+# The generator of the documentation's site, in an environment of its own.
+.venv/bin/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" --python-version 3.11 \
+    --generate-hashes --output-file scripts/requirements/site.txt "$@" - <<<$'furo\ngriffelib\nmyst-parser\npystemmer\npyyaml\nsphinx'
