@@ -61,13 +61,13 @@ def title(text: str) -> str:
 
 
 def summary(text: str) -> str:
-    """The first sentence of a page's first paragraph, without links; empty where none is prose."""
-    paragraphs = text.partition("\n# ")[2] or text
-    for paragraph in re.split(r"\n\s*\n", paragraphs.partition("\n")[2]):
+    """The first sentence of a page's prose, without marks; empty where the page has none."""
+    bare = re.sub(r"^( *)```.*?^\1``` *$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for paragraph in re.split(r"\n\s*\n", bare.partition("\n")[2]):
         line = " ".join(paragraph.split())
-        if line and line[0] not in "#|`<!->*[" and not paragraph.startswith("    "):
-            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line)
-            return re.split(r"(?<=[.:!?]) (?=[A-Z`])", plain)[0]
+        if line and line[0] not in "#|<!->*" and not paragraph.startswith("    "):
+            plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", line).replace("**", "")
+            return re.split(r"(?<=[.!?]) (?=[A-Z`])", plain)[0].rstrip(":")
     return ""
 
 

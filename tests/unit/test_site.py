@@ -90,9 +90,12 @@ def test_every_page_has_a_title() -> None:
 
 
 def test_a_summary_is_the_first_sentence_of_prose() -> None:
-    text = "# A `title`\n\n![a picture](x.png)\n\n    code\n\nSee [one](x.md) of\n`two`. More.\n"
+    text = (
+        "# A `title`\n\n![a picture](x.png)\n\n    code\n\n```python\nimport one\n\nimport two\n"
+        "```\n\nSee [one](x.md) of\n**`two`**: both. More.\n"
+    )
     assert navigation.title(text) == "A title"
-    assert navigation.summary(text) == "See one of `two`."
+    assert navigation.summary(text) == "See one of `two`: both."
     assert navigation.summary("# Only a title\n") == ""
 
 
