@@ -17,7 +17,7 @@ LEVEL := $(if $(filter sim,$(ENGINE)),lean,$(if $(filter vllm,$(ENGINE)),vllm,fu
 ENGINE_BIN := $(if $(filter vllm,$(ENGINE)),.venv-vllm,.venv)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test hand-overs why-causes vllm vllm-test lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test hand-overs why-causes vllm vllm-test site lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang and ENGINE=vllm run real engines on the CPU, ENGINE=sim needs no torch):"
@@ -130,6 +130,9 @@ bench: lean ## CPU cost of a streamed token, with the sim engine
 
 model: full ## train model/tandem-tiny again (docs/model.md says how long it takes)
 	$(BIN)/python model/make_model.py $(ARGS)
+
+site: ## build the documentation's site into build/site/html (ARGS=--ask: ask its search in Chromium)
+	scripts/build_site.sh $(ARGS)
 
 lock: lean ## resolve pyproject.toml into constraints.txt again (ARGS=--upgrade for newer versions)
 	scripts/lock.sh $(ARGS)

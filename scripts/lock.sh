@@ -33,6 +33,9 @@ main() {
     for_image build --python-version 3.11 - <<<hatchling
     # What names the parts of a release: .github/workflows/release.yml.
     compile --generate-hashes --python-version 3.11 --output-file scripts/requirements/sbom.txt - <<<cyclonedx-bom
+    # The generator of the documentation's site, in an environment of its own.
+    compile --generate-hashes --python-version 3.11 --output-file scripts/requirements/site.txt "$@" - \
+        <<<$'furo\ngriffelib\nmyst-parser\npystemmer\npyyaml\nsphinx'
 }
 
 # RELEASE FILE ...: what FILE has already stays as far as it can. SGLang's release is an override, because

@@ -2960,6 +2960,18 @@ PROMISES: tuple[Promise, ...] = (
         "with it; Ctrl-C is left to the worker.",
         ours=True,
     ),
+    Promise(
+        "S5-740",
+        "Given a page below a folder docs/, then the site's navigation lists it exactly once; a "
+        "page that is left out, listed twice or gone fails the tests.",
+        ours=True,
+    ),
+    Promise(
+        "S5-741",
+        "Given a question of the documentation's index, then its row names a page of the site, "
+        "and the site's build fails where the site's search does not find that page.",
+        ours=True,
+    ),
 )
 
 

@@ -172,8 +172,6 @@ def additions(*, ranks: int, peer_ranks: int, transfer_backend: str = "nixl") ->
         revision="",
         handover_timeout_seconds=60,
         grammar_cache_bytes=0,
-        kv_check=KvCheck.TAG,
-        revision="",
     )
 
 
