@@ -2665,12 +2665,6 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
-        "S5-693",
-        "Given a transfer of SGLang that misbehaves and `kv_check` `bytes`, then no answer is "
-        "wrong.",
-        ours=True,
-    ),
-    Promise(
         "S5-694",
         "Given what SGLang says of KV or metadata that were refused, then the request ends as "
         "`kv_corrupt` and may be tried again.",
