@@ -2484,7 +2484,6 @@ PROMISES: tuple[Promise, ...] = (
         "Given a request that was slow for one of twenty causes, when `tandem why` is told its "
         "trace id and no more, then it names the cause first for nineteen of them.",
         ours=True,
-        engines=("sim",),
     ),
     Promise(
         "S5-719",
@@ -2837,12 +2836,6 @@ PROMISES: tuple[Promise, ...] = (
         "S5-692",
         "Given legs of a pair that are of different prompts or cache salts, on any engine, then "
         "decode shows nothing and the leg may be tried again.",
-        ours=True,
-    ),
-    Promise(
-        "S5-693",
-        "Given a transfer of SGLang that misbehaves and `kv_check` `bytes`, then no answer is "
-        "wrong.",
         ours=True,
     ),
     Promise(

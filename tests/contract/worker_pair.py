@@ -96,14 +96,14 @@ def options_flag(options: str) -> str:
 
 @contextmanager
 def launched(
-    phase: str, engine: str, model_path: Path, log: Path, *flags: str, mischief: str = ""
+    phase: str, engine: str, model_path: Path, log: Path, *flags: str
 ) -> Iterator[WorkerProcess]:
-    """`mischief`: done to the hand-overs of SGLang's prefill, see kv_mischief.py."""
     held = ExitStack()
     metrics_port = FreePorts(held).port()
     command = [
         sys.executable,
-        *(["-m", "kv_mischief", phase] if mischief else ["-m", f"tandem_{phase}_worker"]),
+        "-m",
+        f"tandem_{phase}_worker",
         f"--engine={engine}",
         f"--model-path={model_path}",
         "--listen=127.0.0.1:0",
@@ -118,7 +118,7 @@ def launched(
         process = subprocess.Popen(
             command,
             stderr=stderr,
-            env={**os.environ, "PYTHONPATH": path, "KV_MISCHIEF": mischief},
+            env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,
         )
     try:
@@ -132,20 +132,14 @@ def launched(
 
 @contextmanager
 def launched_pair(
-    engine: str,
-    model_path: Path,
-    folder: Path,
-    *,
-    ready_seconds: float,
-    flags: Sequence[str] = (),
-    mischief: str = "",
+    engine: str, model_path: Path, folder: Path, *, ready_seconds: float, flags: Sequence[str] = ()
 ) -> Iterator[tuple[WorkerProcess, WorkerProcess]]:
     with ExitStack() as stack:
         workers = [
             stack.enter_context(
-                launched(phase, engine, model_path, folder / f"{phase}.log", *flags, mischief=each)
+                launched(phase, engine, model_path, folder / f"{phase}.log", *flags)
             )
-            for phase, each in (("prefill", mischief), ("decode", ""))
+            for phase in ("prefill", "decode")
         ]
         deadline = time.monotonic() + ready_seconds
         for worker in workers:
