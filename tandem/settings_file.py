@@ -58,11 +58,10 @@ class SettingsFile:
             for text, line in self.texts.items()
             if repr(text) in message or ("/" in text and text in message)
         ]
-        unknown = _UNKNOWN.search(message)
         if not named:
-            above = self.lines.get((unknown[1],), 0) if unknown else 0
-            return above or min(quoted, default=0)
+            return min(quoted, default=0)
         begin, place = named[0]
+        unknown = _UNKNOWN.search(message)
         line = self._nearest((*place, unknown[1]) if unknown else place)
         if begin:
             return min(quoted, default=line)
