@@ -237,6 +237,7 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
     if request.stop_at is not None:
         stop = [text_of(request.token(*each, request.stop_at)) for each in runs]
     words = [common_pb2.StopWord(token_id=word) for each in runs if (word := request.word(*each))]
+    salt = "another" if half is not None and half.spoilt == "task" else ""
     sampling = common_pb2.SamplingParams(
         temperature=1.0,
         top_p=1.0,
@@ -251,7 +252,9 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
         prompts=[
             replace(
                 Prompt.of(
-                    [7, tokenizer, request.number + 1, prompt], max_tokens=request.max_tokens
+                    [7, tokenizer, request.number + 1, prompt],
+                    max_tokens=request.max_tokens,
+                    cache_salt=salt,
                 ),
                 blocks=pack(blocks_of(request.number)),
             )
@@ -267,7 +270,7 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
             want_report=request.want_report,
             want_external_scores=request.want_report,
             tenant=request.tenant,
-            cache_salt="another" if half is not None and half.spoilt == "task" else "",
+            cache_salt=salt,
         ),
         submit=router_pb2.Submit(
             n=request.n,
