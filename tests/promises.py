@@ -2749,6 +2749,12 @@ PROMISES: tuple[Promise, ...] = (
         "with it; Ctrl-C is left to the worker.",
         ours=True,
     ),
+    Promise(
+        "S5-732",
+        "Given a seed and a long prompt on vLLM on a CPU, then the prompt is computed in one step: "
+        "vLLM's engine would end behind the first chunk of it.",
+        ours=True,
+    ),
 )
 
 
