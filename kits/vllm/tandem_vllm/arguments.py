@@ -113,8 +113,8 @@ def engine_args(
 
 
 def _batched_tokens(options: Options, settings: EngineSettings, *, cpu: bool) -> int:
-    """Of one step; 0: vLLM's choice. On CPUs no prompt is cut: behind each part but the last vLLM
-    winds a seeded request's generator back, which a CPU's cannot be, and the engine would end.
+    """Tokens of one step; 0: vLLM's choice. On CPUs no prompt is cut: behind each part but the last
+    vLLM winds a seeded request's generator back, which a CPU's cannot be, and the engine would end.
     """
     if not cpu:
         return options.max_batched_tokens
