@@ -2965,6 +2965,12 @@ PROMISES: tuple[Promise, ...] = (
         "and the site's build fails where the site's search does not find that page.",
         ours=True,
     ),
+    Promise(
+        "S5-732",
+        "Given a seed and a long prompt on vLLM on a CPU, then the prompt is computed in one step: "
+        "vLLM's engine would end behind the first chunk of it.",
+        ours=True,
+    ),
 )
 
 

@@ -15,7 +15,6 @@ from tandem_vllm.validation import MAX_TOP_LOGPROBS
 _CPU_KV_BYTES = 256 * 2**20
 _CPU_PAGE = 32
 """Tokens: vLLM's own is 128, and of others its CPU kernels are fast with multiples of 32."""
-_CPU_BATCHED_TOKENS = 512
 _LOOPBACK = "127.0.0.1"
 
 
@@ -106,10 +105,21 @@ def engine_args(
         "kv_cache_memory_bytes": options.kv_cache_bytes or (_CPU_KV_BYTES if cpu else 0),
         "gpu_memory_utilization": options.gpu_memory_utilization,
         "block_size": options.page_size or (_CPU_PAGE if cpu else 0),
-        "max_num_batched_tokens": options.max_batched_tokens
-        or (max(_CPU_BATCHED_TOKENS, settings.max_sequences) if cpu else 0),
+        "max_num_batched_tokens": _batched_tokens(options, settings, cpu=cpu),
     }
+    if cpu:
+        arguments["enable_chunked_prefill"] = False
     return arguments | {name: size for name, size in sizes.items() if size}
+
+
+def _batched_tokens(options: Options, settings: EngineSettings, *, cpu: bool) -> int:
+    """Tokens of one step; 0: vLLM's choice. On CPUs no prompt is cut: behind each part but the last
+    vLLM winds a seeded request's generator back, which a CPU's cannot be, and the engine would end.
+    """
+    if not cpu:
+        return options.max_batched_tokens
+    context = options.context_length or model_files.context_length(settings.model_path)
+    return max(options.max_batched_tokens, context, settings.max_sequences)
 
 
 def _transfer(role: Role, *, cpu: bool) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Stored(msgspec.Struct, tag="BlockStored"):
     block_size: int
     medium: str | None = None
     extra_keys: list[list[Any] | None] | None = None
-    """Of each page; a prompt's first one has the salt."""
+    """What each page is kept apart by; a prompt's first page has the salt."""
 
 
 class Removed(msgspec.Struct, tag="BlockRemoved"):

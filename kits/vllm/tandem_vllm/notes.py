@@ -50,7 +50,7 @@ class NoteReader:
         self._socket.setblocking(False)
         self._decoder = msgspec.msgpack.Decoder(_Failed | _Pages)
         self.page_bytes = 0
-        """Of a page of all layers, once it was said."""
+        """Bytes of a page of all layers; 0 until vLLM's process has said so."""
 
     def read(self) -> dict[str, TandemError]:
         """Which requests have failed since, by vLLM's names of them."""

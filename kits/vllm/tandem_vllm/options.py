@@ -41,7 +41,7 @@ class Options:
     page_size: int = ranged(0, Range(at_least=0))
     """Tokens to a KV page, equal in both phases; 0: vLLM's choice, on CPUs 32."""
     max_batched_tokens: int = ranged(0, Range(at_least=0))
-    """Tokens that one step computes at most; 0: vLLM's choice, on CPUs 512."""
+    """Tokens that one step computes at most; 0: vLLM's choice. On CPUs no less than a context."""
     enforce_eager: bool = False
     """Compile nothing and capture no graphs. On CPUs that is always so."""
     decode_prefix_cache: bool = False

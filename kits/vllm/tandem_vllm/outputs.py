@@ -37,7 +37,7 @@ def logprobs(lists: Any, wanted: int) -> Logprobs | None:
 
 
 def prompt_logprobs(tensors: Any, token_ids: Sequence[int], wanted: int) -> PromptLogprobs | None:
-    """Of a whole prompt, whose first token has none."""
+    """Log-probabilities of a whole prompt, whose first token has none."""
     found = logprobs(tensors, wanted)
     return None if found is None else PromptLogprobs(token_ids, found)
 

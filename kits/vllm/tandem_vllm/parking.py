@@ -14,7 +14,7 @@ class Parking:
         self._limits = limits
         self._sizes: dict[int, int] = {}
         self._rooms: dict[int, int] = {}
-        """Of requests that have ended: their KV alone is left."""
+        """Rooms of requests that have ended: their KV alone is left."""
 
     def reserve(self, request: EngineRequest, size: int) -> None:
         """Take a place for KV of so many bytes, until `free`. Raises ParkingFullError."""

@@ -14,7 +14,7 @@ STREAM_SILENCE_SECONDS = 15.0
 MOST_ROOMS = 65_536
 """Rooms of one message, and rooms that a prefill engine keeps in mind."""
 MOST_PARAMS_BYTES = 4 * 2**20
-"""Of one hand-over: a million pages have numbers of four digits."""
+"""The longest `PullReady.params`, bytes: room for the numbers of half a million pages."""
 _MOST_TRANSPORT = 64
 """Characters."""
 MOST_VALID_SECONDS = 86_400.0

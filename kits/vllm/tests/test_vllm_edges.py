@@ -11,16 +11,16 @@ import numpy
 import pytest
 from vllm_stand_ins import request
 
+from tandem.engine import model_files
 from tandem.engine.base import Ending, Role
 from tandem.errors import ConfigError, ProcessorError
+from tandem.logits.registry import Registry
 from tandem.prefix_blocks import packed
 from tandem.v1 import pull_pb2
 from tandem_vllm import arguments, outputs, requests
 from tandem_vllm.cache_events import CacheEvents, salt
 from tandem_vllm.notes import NoteReader, NoteWriter
 from tandem_vllm.options import Options, parse
-
-SETTINGS: Any = SimpleNamespace
 
 
 def test_sampling_parameters_are_vllms() -> None:
@@ -186,6 +186,34 @@ def test_the_side_channel_listens_for_prefills_peers_alone(role: Role) -> None:
     assert given["TORCH_COMPILE_DISABLE"] == "1"
     on_gpu = arguments.environment(role, host="10.0.0.7", side_channel_port=7, cpu=False)
     assert "TORCH_COMPILE_DISABLE" not in on_gpu
+
+
+@pytest.mark.promise("S5-732")
+def test_on_cpus_no_prompt_is_cut(model_path: Path) -> None:
+    """Whatever an operator says of steps: see `arguments._batched_tokens`."""
+    settings = SimpleNamespace(
+        model_path=model_path, max_sequences=16, registry=Registry.builtin(), host="127.0.0.1"
+    )
+    context = model_files.context_length(model_path)
+    for asked, tokens in ((0, context), (100, context), (context + 1, context + 1)):
+        given = arguments.engine_args(
+            Options(max_batched_tokens=asked),
+            settings,  # type: ignore[arg-type]
+            Role.PREFILL,
+            cpu=True,
+            notes="",
+        )
+        assert given["enable_chunked_prefill"] is False
+        assert given["max_num_batched_tokens"] == tokens
+    on_gpu = arguments.engine_args(
+        Options(max_batched_tokens=100),
+        settings,  # type: ignore[arg-type]
+        Role.DECODE,
+        cpu=False,
+        notes="",
+    )
+    assert "enable_chunked_prefill" not in on_gpu
+    assert on_gpu["max_num_batched_tokens"] == 100
 
 
 def test_a_page_that_does_not_come_is_never_recomputed() -> None:

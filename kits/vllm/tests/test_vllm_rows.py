@@ -139,7 +139,7 @@ def test_an_embedding_bias_is_applied() -> None:
 
 
 def test_penalties_are_those_of_vllm() -> None:
-    """Of `apply_penalties` in vLLM: repetition by prompt and output, the others by output."""
+    """By `apply_penalties` in vLLM: repetition by prompt and output, the others by output."""
     row = numpy.array([2.0, -2.0, 4.0, 1.0, -1.0], dtype=numpy.float32)
     penalties = Penalties.of([0.5, 0.25, 2.0])
     assert penalties is not None
