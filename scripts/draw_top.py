@@ -21,6 +21,7 @@ from tandem.cli.answer import CHAT
 from tandem.cli.client import ApiError, Client
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
+from tandem.cli.up import stopping_on_signals
 from tandem_tools.top import frame, readings
 from tandem_tools.top.figures import FleetHistory
 from tandem_tools.top.frame import FleetView
@@ -57,7 +58,11 @@ def main() -> None:
     seconds = parser.parse_args().seconds
     PICTURES.mkdir(exist_ok=True)
     readings.ANSWER_SECONDS = 20.0  # of a machine that has other things to do as well
-    with tempfile.TemporaryDirectory() as folder, Stack(STACK, run_dir=Path(folder)) as stack:
+    with (
+        stopping_on_signals(),
+        tempfile.TemporaryDirectory() as folder,
+        Stack(STACK, run_dir=Path(folder)) as stack,
+    ):
         stack.wait_ready(timeout_seconds=READY_SECONDS)
         ports = {name: each.launch.metrics for name, each in stack.components.items()}
         names = {port: name for name, port in ports.items() if "worker" in name}

@@ -35,6 +35,7 @@ _HELP = {
     "replay": "Say what fleets and policies would make of a trace, in virtual time.",
     "measure-times": "Measure how long workers take, for `tandem replay`.",
     "top": "Show the fleet, the queues and slow workers, live.",
+    "monitoring": "Write dashboards and rules for a Prometheus and a Grafana that are there.",
     "keys": "Make keys for clients.",
     "fetch-model": "Bring a model's files into a folder, whole or not at all.",
     "plan-fit": "Say whether a model fits on GPUs, and what fits beside it.",
