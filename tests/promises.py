@@ -937,6 +937,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-754",
+        "Given a plot of `tandem bench` or `tandem replay`, then it has a title, the parameters, "
+        "the date, units, round ticks and the objectives, and no panel of nothing.",
+        ours=True,
+    ),
+    Promise(
+        "S5-755",
+        "Given a command that runs for long, then it says which share is done and about how long "
+        "the rest takes, and off a terminal only now and then.",
+        ours=True,
+    ),
+    Promise(
         "S5-206",
         "Given workers of one model with different tokenizers, then a prompt's token ids run on "
         "those of the tokenizer that made them alone, and neither waits for the other.",
