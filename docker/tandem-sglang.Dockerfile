@@ -37,6 +37,9 @@ COPY router router
 COPY prefill_worker prefill_worker
 COPY decode_worker decode_worker
 COPY aggregated_worker aggregated_worker
+# What a link of the tools' kit leads to.
+COPY helm/tandem/dashboards helm/tandem/dashboards
+COPY helm/tandem/rules helm/tandem/rules
 COPY kits kits
 COPY model model
 COPY tandem tandem

@@ -28,8 +28,8 @@ sys.path.insert(0, str(ROOT / "tests" / "monitoring"))
 from watching import MODEL, Prometheus, Tools, options, watching  # noqa: E402
 
 from monitoring.generate import OUTPUT  # noqa: E402
-from monitoring.rules import fill  # noqa: E402
 from tandem.cli.stack import Stack  # noqa: E402
+from tandem_tools.monitoring.release import fill  # noqa: E402
 
 READY_SECONDS = 120
 SCRAPE_SECONDS = 2

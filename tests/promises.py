@@ -901,15 +901,15 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-748",
-        "Given a fleet of 0 to 200 workers and a terminal of 44 to 200 columns and any height, then "
-        "`tandem top` shows latencies, goodput, queues and workers by name within it, those in "
-        "trouble first.",
+        "Given a fleet of 0 to 200 workers and a terminal of 44 to 200 columns and any height, "
+        "then `tandem top` shows latencies, goodput, queues and workers by name within it, those "
+        "in trouble first.",
         ours=True,
     ),
     Promise(
         "S5-749",
-        "Given metrics ports of workers, then `tandem top` shows what a port says beside the worker "
-        "and phase that it is of, and beside no other.",
+        "Given metrics ports of workers, then `tandem top` shows what a port says beside the "
+        "worker and phase that it is of, and beside no other.",
         ours=True,
     ),
     Promise(
@@ -922,6 +922,30 @@ PROMISES: tuple[Promise, ...] = (
         "S5-751",
         "Given a key, a signal, an error, a suspension or a terminal that goes, when it ends "
         "`tandem top`, then the terminal is as it was.",
+        ours=True,
+    ),
+    Promise(
+        "S5-752",
+        "Given a release without the chart, then `tandem monitoring export` writes dashboards, "
+        "rules and a configuration that Prometheus takes, with no placeholder left.",
+        ours=True,
+    ),
+    Promise(
+        "S5-753",
+        "Given a value that would end a rule it stands in, then `tandem monitoring export` refuses "
+        "it and writes nothing.",
+        ours=True,
+    ),
+    Promise(
+        "S5-754",
+        "Given a plot of `tandem bench` or `tandem replay`, then it has a title, the parameters, "
+        "the date, units, round ticks and the objectives, and no panel of nothing.",
+        ours=True,
+    ),
+    Promise(
+        "S5-755",
+        "Given a command that runs for long, then it says which share is done and about how long "
+        "the rest takes, and off a terminal only now and then.",
         ours=True,
     ),
     Promise(

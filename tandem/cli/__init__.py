@@ -42,6 +42,7 @@ _HELP = {
     "measure-times": "Measure how long workers take, for `tandem replay`.",
     "top": "Show the fleet, the queues and slow workers, live.",
     "why": "Say where the time of a request went, and what each wait was for.",
+    "monitoring": "Write dashboards and rules for a Prometheus and a Grafana that are there.",
     "keys": "Make keys for clients.",
     "fetch-model": "Bring a model's files into a folder, whole or not at all.",
     "plan-fit": "Say whether a model fits on GPUs, and what fits beside it.",

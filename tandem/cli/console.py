@@ -36,16 +36,22 @@ class Console:
         self._stream.write(text)
         self._stream.flush()
 
-    def live(self, what: str, seconds: float) -> None:
-        """One line that is rewritten while something is awaited."""
+    def live(self, what: str, seconds: float, *, share: float | None = None) -> None:
+        """One line that is rewritten while something is awaited. `share`: how much of it is done in
+        these seconds, by which the rest is estimated; without a terminal such a line comes only
+        every PLAIN_SECONDS.
+        """
+        left = seconds * (1 - share) / share if share else 0.0
+        told = what if not share else f"{what}, {share:.0%}, about {left:.0f} s left"
         if self._terminal:
             self._live = what
-            self.write(f"{_CLEAR}  {self.dim(f'{seconds:4.0f} s')}  {what}")
+            self.write(f"{_CLEAR}  {self.dim(f'{seconds:4.0f} s')}  {told}")
             return
         now = time.monotonic()
-        if what != self._live or now - self._live_at >= PLAIN_SECONDS:
+        changed = what != self._live if share is None else not self._live
+        if changed or now - self._live_at >= PLAIN_SECONDS:
             self._live, self._live_at = what, now
-            self.write(f"  {seconds:4.0f} s  {what}\n")
+            self.write(f"  {seconds:4.0f} s  {told}\n")
 
     def clear(self) -> None:
         """End the live line, leaving nothing of it on a terminal."""

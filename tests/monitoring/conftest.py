@@ -13,8 +13,8 @@ import pytest
 from watching import Tools, options, traffic
 
 from monitoring.generate import OUTPUT
-from monitoring.rules import fill
 from tandem.cli.stack import Stack
+from tandem_tools.monitoring.release import fill
 
 HERE = Path(__file__).resolve().parent
 READY_SECONDS = 60

@@ -23,6 +23,7 @@ from monitoring.expressions import Expressions, UnknownLabelError, parse, select
 from monitoring.generate import OUTPUT, files
 from monitoring.panels import Panel, Query
 from monitoring.registries import families
+from tandem_tools.monitoring.release import MonitoredRelease, placeholder
 
 ROOT = OUTPUT.parents[1]
 RUNBOOKS = ROOT / "docs" / "runbooks"
@@ -276,4 +277,6 @@ def test_placeholders_of_rules_are_those_that_the_chart_knows() -> None:
             re.findall(r"@[A-Z_]+@", path.read_text()) for path in (OUTPUT / "rules").glob("*.yaml")
         )
     )
-    assert found == rules.DEFAULTS.keys()
+    assert found == {placeholder(each) for each in MonitoredRelease.__dataclass_fields__}
+    chart = (OUTPUT / "templates" / "prometheusrule.yaml").read_text()
+    assert set(re.findall(r'replace "(@[A-Z_]+@)"', chart)) == found

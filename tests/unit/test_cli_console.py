@@ -40,6 +40,30 @@ def test_on_a_terminal_a_live_line_is_rewritten_in_place(monkeypatch: pytest.Mon
     assert "\x1b[32mok\x1b[0m" in text
 
 
+@pytest.mark.promise("S5-755")
+def test_what_has_a_share_says_it_and_about_how_long_the_rest_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream = io.StringIO()
+    console = Console(stream, terminal=True)
+    console.live("3/8 2:4 by prefix", 30.0, share=0.25)
+    assert "3/8 2:4 by prefix, 25%, about 90 s left" in stream.getvalue()
+    console.live("1/8 2:4 by prefix", 0.0, share=0.0)
+    assert stream.getvalue().endswith("1/8 2:4 by prefix"), "nothing is known of the rest yet"
+    now = 100.0
+    monkeypatch.setattr("tandem.cli.console.time.monotonic", lambda: now)
+    stream = io.StringIO()
+    console = Console(stream, terminal=False)
+    for number in range(1, 31):
+        now += 1.0
+        console.live(f"{number}/30 requests", float(number), share=number / 30)
+    assert stream.getvalue().splitlines() == [
+        "     1 s  1/30 requests, 3%, about 29 s left",
+        "    11 s  11/30 requests, 37%, about 19 s left",
+        "    21 s  21/30 requests, 70%, about 9 s left",
+    ]
+
+
 def test_no_color_takes_the_colours_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b[3" not in written(terminal=True)

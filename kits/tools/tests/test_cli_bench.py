@@ -5,6 +5,7 @@ tests/e2e/test_bench.py runs AIPerf itself.
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import sys
@@ -475,26 +476,44 @@ def test_options_that_cannot_be_meant_are_refused(
     assert says in capsys.readouterr().err
 
 
-def test_the_plot_shows_both_distributions_and_an_objective_that_was_missed(
+@pytest.mark.promise("S5-754")
+def test_the_plot_shows_both_distributions_their_objectives_and_what_was_asked(
     tool: Tool, url: str, tmp_path: Path
 ) -> None:
     tool.does([record(ttft=10.0 * n, itl=None if n == 3 else 4.0) for n in range(1, 6)])
     out = tmp_path / "plot.svg"
     assert main(["bench", "--url", url, "--plot", str(out), "--slo-ttft", "0.025"]) == 0
     namespace = "{http://www.w3.org/2000/svg}"
-    ttft, itl = ElementTree.parse(out).getroot().iterfind(f"{namespace}g")
+    root = ElementTree.parse(out).getroot()
+    ttft, itl = root.iterfind(f"{namespace}g")
     lines = [panel.find(f"{namespace}polyline") for panel in (ttft, itl)]
     points = [line.get("points", "").split() for line in lines if line is not None]
     assert [len(each) for each in points] == [5, 4]
-    assert points[0][-1] == f"{plot.WIDTH - plot.MARGIN:.1f},{plot.MARGIN:.1f}"
+    right, top = plot.WIDTH - plot.MARGIN, plot.MARGIN
+    assert points[0][0].startswith(f"{plot.MARGIN:.1f},"), "10 ms is the axis' low end"
+    assert points[0][-1] == f"{right:.1f},{top:.1f}", "50 ms its high end"
     dashed = [panel.find(f"{namespace}path[@stroke-dasharray]") for panel in (ttft, itl)]
+    place = math.log(25 / 10) / math.log(50 / 10)
     assert dashed[0] is not None
-    middle = plot.MARGIN + (plot.WIDTH - 2 * plot.MARGIN) / 2
-    assert dashed[0].get("d", "").startswith(f"M{middle:.1f} ")
-    assert dashed[1] is None
+    assert dashed[1] is not None
+    x = plot.MARGIN + place * (plot.WIDTH - 2 * plot.MARGIN)
+    assert dashed[0].get("d", "").startswith(f"M{x:.1f} ")
+    texts = [str(each.text) for each in root.iter(f"{namespace}text")]
+    assert "tandem bench: tandem-tiny" in texts
+    for said in ("16 requests at once", "200 requests", "512 prompt and 128 output", " UTC"):
+        assert any(said in each for each in texts), said
+    assert {"10 ms", "20 ms", "50 ms", "SLO 25 ms", "SLO 100 ms", "50%"} <= {*texts}
 
 
-def test_a_plot_of_no_answers_is_drawn() -> None:
+@pytest.mark.promise("S5-754")
+def test_a_plot_has_no_panel_of_nothing() -> None:
+    def panels(*answers: TimedAnswer) -> int:
+        figures = Figures.of(answers, Slo(ttft_seconds=2.0, itl_seconds=0.1))
+        root = ElementTree.fromstring(plot.svg(figures, title="<any> & \x1b", parameters=()))
+        return len(root.findall("{http://www.w3.org/2000/svg}g"))
+
+    assert panels() == 0
+    assert panels(TimedAnswer(0.0, 1.0, output_tokens=1, ttft=0.5)) == 1
+    assert panels(TimedAnswer(0.0, 1.0, output_tokens=2, ttft=0.5, itl=0.1)) == 2
     nothing = Figures.of([], Slo(ttft_seconds=2.0, itl_seconds=0.1))
-    assert ElementTree.fromstring(plot.svg(nothing)).tag.endswith("svg")
     assert dict(nothing.rows())["within both"] == "0 of 0"

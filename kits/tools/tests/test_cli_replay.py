@@ -59,7 +59,11 @@ def test_every_fleet_is_tried_by_every_policy_and_shown_written_and_drawn(
     assert "whether to disaggregate makes no difference at this load" in shown
     root = ElementTree.fromstring(drawing.read_text(encoding="utf-8"))
     texts = {each.text for each in root.iter(f"{SVG}text")}
-    assert {"TTFT p90, s", "hit rate", "prefix", "round_robin", *fleets} <= texts
+    titles = {"TTFT p90, s (logarithmic)", "hit rate, share of prompt tokens", "SLO 2"}
+    assert {"tandem replay: chat", *titles, "prefix", "round_robin", *fleets} <= texts
+    for said in ("60 requests in ", "prompt tokens", "speed 1 · seed 1", "SLO: TTFT 2 s", " UTC"):
+        assert any(said in str(each) for each in texts), said
+    assert "1/6 1:2 by prefix" in shown
     bars = [each for each in root.iter(f"{SVG}rect") if each.get("width") != "100%"]
     assert len(bars) == 4 * len(told)
     places = [(each.get("x"), each.get("fill")) for each in bars[: len(told)]]

@@ -59,6 +59,18 @@ def p90(found: Replayed) -> float:
     return values[len(values) * 9 // 10]
 
 
+@pytest.mark.promise("S5-755")
+def test_a_run_says_about_a_hundred_times_which_share_of_its_requests_has_ended() -> None:
+    heard: list[float] = []
+    least = POLICIES["least_loaded"]
+    trace = prompts(*[10] * 1000, apart=50.0)
+    Replay(fleet(), Policies(least, least), trace).run(heard.append)
+    assert len(heard) == 100
+    assert heard == sorted(heard)
+    assert heard[-1] == 1.0
+    assert heard[0] == pytest.approx(0.01)
+
+
 @pytest.mark.promise("S5-360")
 def test_a_request_alone_takes_overhead_prefill_hand_over_and_a_step_for_each_token() -> None:
     (answer,) = run(fleet(), prompts(100)).answers

@@ -299,6 +299,7 @@ def test_a_worker_has_what_its_own_metrics_port_says_by_name_else_by_host_and_ph
     assert figures.workers[3].reason == "metrics: nobody answers"
 
 
+@pytest.mark.promise("S5-749")
 def test_ports_of_one_host_are_not_mixed_up() -> None:
     """Two decode workers and the metrics port of one: whose it is, nobody says."""
     seen = router(worker("127.0.0.1:5001"), worker("127.0.0.1:5002"))
@@ -374,6 +375,7 @@ def test_a_screen_is_as_large_as_the_terminal(count: int, width: int, height: in
         assert "silent for 9" in rows[0] or width < 80
 
 
+@pytest.mark.promise("S5-748")
 @pytest.mark.parametrize("height", range(1, 16))
 def test_a_low_screen_keeps_its_head_and_some_workers(height: int) -> None:
     lines = drawn(of_recorded(), 80, height)

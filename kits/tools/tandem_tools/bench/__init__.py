@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from importlib import metadata
 from pathlib import Path
 
 from tandem.cli import options
@@ -67,10 +68,20 @@ def bench(arguments: argparse.Namespace, console: Console) -> int:
         told = {"model": model, "load": load.told(), **figures.told()}
         arguments.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     if arguments.plot:
-        arguments.plot.write_text(plot.svg(figures), encoding="utf-8")
+        drawn = plot.svg(figures, title=f"tandem bench: {model}", parameters=_parameters(load, slo))
+        arguments.plot.write_text(drawn, encoding="utf-8")
     if outcome.interrupted:
         return 130
     return 0 if figures.succeeded and not outcome.problem else 1
+
+
+def _parameters(load: BenchLoad, slo: Slo) -> tuple[str, ...]:
+    """What a plot says of a run beside its figures."""
+    return (
+        *load.said(),
+        f"SLO: TTFT {slo.ttft_seconds:g} s, ITL {slo.itl_seconds:g} s",
+        f"tandem {metadata.version('tandem-tools')}",
+    )
 
 
 def _add_frontend(parser: argparse.ArgumentParser) -> None:

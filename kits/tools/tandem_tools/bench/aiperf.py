@@ -192,15 +192,19 @@ def _watch(
     load: BenchLoad,
     console: Console,
 ) -> None:
-    began = time.monotonic()
-    of = f" of {load.expected}" if load.expected else ""
+    began, first = time.monotonic(), 0.0
+    of = f"/{load.expected}" if load.expected else ""
     while process.poll() is None:
         outcome.answers += records.fresh()
-        failed = sum(bool(answer.failure) for answer in outcome.answers)
-        told = f", {failed} failed" if failed else ""
-        done = len(outcome.answers)
-        what = f"{done}{of} requests{told}" if done else "AIPerf makes prompts"
-        console.live(what, time.monotonic() - began)
+        if not (done := len(outcome.answers)):
+            console.live("AIPerf makes prompts", time.monotonic() - began)
+        else:
+            # From the first answer on: what AIPerf took to start says nothing of the rest.
+            seconds = time.monotonic() - (first := first or time.monotonic() - POLL_SECONDS)
+            failed = sum(bool(answer.failure) for answer in outcome.answers)
+            told = f", {failed} failed" if failed else ""
+            share = done / load.expected if load.expected else seconds / load.seconds
+            console.live(f"{done}{of} requests{told}", seconds, share=min(1.0, share))
         time.sleep(POLL_SECONDS)
 
 

@@ -33,6 +33,16 @@ class BenchLoad:
         """How many requests will be sent; 0 where time decides it."""
         return len(self.trace) or (0 if self.seconds else self.requests)
 
+    def said(self) -> tuple[str, ...]:
+        """For people, in parts."""
+        if self.trace:
+            return (f"a trace of {len(self.trace):,} requests",)
+        how = f"{self.rate:g} requests/s" if self.rate else f"{self.concurrency} requests at once"
+        bounds = (f"{self.requests:,} requests" * bool(self.requests), f"{self.seconds:g} s")
+        until = bounds if self.seconds else bounds[:1]
+        lengths = f"{self.prompt_tokens} prompt and {self.output_tokens} output tokens each"
+        return (how, *filter(None, until), lengths)
+
     def told(self) -> dict[str, object]:
         """For the file of figures."""
         if self.trace:

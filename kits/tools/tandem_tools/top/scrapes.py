@@ -15,7 +15,6 @@ from tandem.cli.client import ApiError
 Buckets = Mapping[float, float]
 """A histogram: how many were at most so many seconds, by that bound; the last bound is infinite."""
 _FRONTEND, _WORKER = "tandem_frontend_", "tandem_worker_"
-_BUILD = "tandem_build_info"
 _TIMES = {f"{_FRONTEND}{name}_seconds_bucket": name for name in ("ttft", "itl")}
 _SERVER = "server"
 """The label of a failure that is not the client's."""
@@ -57,13 +56,21 @@ class EngineReading:
     draining: float = 0.0
 
 
+_OF_A_WORKER = tuple(_WORKER + name for name in EngineReading.__dataclass_fields__)
+_OF_A_FRONTEND = (
+    "tandem_build_info",
+    *_TIMES,
+    *(_FRONTEND + name for name in ("requests", "completion_tokens", "slo_", "served_model_info")),
+)
+
+
 def frontend(exposition: str) -> FrontendReading:
     """A frontend's figures. Raises ApiError for a text that holds none."""
     counts: defaultdict[str, float] = defaultdict(float)
     errors: defaultdict[str, float] = defaultdict(float)
     times: dict[str, dict[float, float]] = {name: {} for name in _TIMES.values()}
     models, slo, version = set(), {}, ""
-    for name, labels, value in _samples(exposition, (_FRONTEND, _BUILD)):
+    for name, labels, value in _samples(exposition, _OF_A_FRONTEND):
         match name.removeprefix(_FRONTEND):
             case "requests_total":
                 counts["requests"] += value
@@ -102,7 +109,7 @@ def frontend(exposition: str) -> FrontendReading:
 def engines(exposition: str) -> dict[str, EngineReading]:
     """A worker's figures, by phase. Raises ApiError for a text that holds none."""
     found: dict[str, dict[str, float]] = {}
-    for name, labels, value in _samples(exposition, (_WORKER,)):
+    for name, labels, value in _samples(exposition, _OF_A_WORKER):
         given = name.removeprefix(_WORKER).removesuffix("_total")
         if given in EngineReading.__dataclass_fields__ and "phase" in labels:
             values = found.setdefault(labels["phase"], {})

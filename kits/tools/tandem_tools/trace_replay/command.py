@@ -7,6 +7,8 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 from tandem.cli import options
@@ -44,11 +46,15 @@ def replay(arguments: argparse.Namespace, console: Console) -> int:
         traces.write(arguments.write_trace, trace)
     console.line(_described(trace, arguments.speed))
     found, began = [], time.monotonic()
-    for fleet in asked:
-        for name, chosen in policies.items():
-            console.live(f"{fleet.name} by {name}", time.monotonic() - began)
-            run = Replay(fleet, chosen, trace, speed=arguments.speed, seed=arguments.seed).run()
-            found.append(_result(fleet, name, run, slo, _by_length(trace, run, arguments.long)))
+    runs = [(fleet, name) for fleet in asked for name in policies]
+    for number, (fleet, name) in enumerate(runs):
+        what = f"{number + 1}/{len(runs)} {fleet.name} by {name}"
+        tell = partial(_tell, console, what, began, number, len(runs))
+        tell(0.0)
+        run = Replay(fleet, policies[name], trace, speed=arguments.speed, seed=arguments.seed).run(
+            tell
+        )
+        found.append(_result(fleet, name, run, slo, _by_length(trace, run, arguments.long)))
     console.clear()
     head = (*results.HEAD, *(results.HEAD_BY_LENGTH if arguments.long else ()))
     console.table([each.row() for each in found], head=head)
@@ -61,8 +67,29 @@ def replay(arguments: argparse.Namespace, console: Console) -> int:
         told = [each.told() for each in found]
         arguments.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     if arguments.plot:
-        arguments.plot.write_text(plot.svg(found), encoding="utf-8")
+        title = f"tandem replay: {arguments.generate or arguments.trace.name}"
+        drawn = plot.svg(found, title=title, parameters=_parameters(trace, arguments, slo))
+        arguments.plot.write_text(drawn, encoding="utf-8")
     return 0
+
+
+def _tell(console: Console, what: str, began: float, before: int, runs: int, share: float) -> None:
+    """How far all runs are, with a share of one of them."""
+    console.live(what, time.monotonic() - began, share=(before + share) / runs)
+
+
+def _parameters(
+    trace: tuple[TracedRequest, ...], arguments: argparse.Namespace, slo: Slo
+) -> tuple[str, ...]:
+    """What a plot says of the replays beside their figures."""
+    return (
+        *_described(trace, arguments.speed).split("; "),
+        f"speed {arguments.speed:g}",
+        f"seed {arguments.seed}",
+        f"decode by {arguments.decode_policy}",
+        f"SLO: TTFT {slo.ttft_seconds:g} s, ITL {slo.itl_seconds:g} s",
+        f"tandem {metadata.version('tandem-tools')}",
+    )
 
 
 def _result(

@@ -53,6 +53,7 @@ class Measuring:
         self._console = console
         self._seeds = itertools.count(1)
         self._began = time.monotonic()
+        self._done, self._measurements = 0, 0
         self._body: dict[str, object] = {"tandem": {"report": True}}
         try:
             self._ask(8, 2)
@@ -64,14 +65,16 @@ class Measuring:
 
     def times(self, prompt_tokens: Iterable[int], sequences: Iterable[int]) -> Times:
         """Takes some seconds for each of them."""
-        alone = {words: self._alone(words) for words in sorted({*prompt_tokens})}
+        prompts, counts = sorted({*prompt_tokens}), sorted({*sequences})
+        self._measurements = 2 * len(prompts) + len(counts)
+        alone = {words: self._alone(words) for words in prompts}
         sizes = {words: _prompt_tokens(found) for words, found in alone.items()}
         busy = {words: self._busy_seconds(words) for words in alone}
         transfer = {words: _transfer_seconds(found) for words, found in alone.items()}
         first = {words: median(each.ttft for each in found) for words, found in alone.items()}
         prefill = {words: min(busy[words], first[words] - transfer[words]) for words in alone}
         rest = [first[words] - prefill[words] - transfer[words] for words in alone]
-        steps = [(count, self._step_seconds(count)) for count in sorted({*sequences})]
+        steps = [(count, self._step_seconds(count)) for count in counts]
         self._console.clear()
         return Times(
             prefill_ms=tuple((sizes[words], _ms(prefill[words])) for words in alone),
@@ -115,7 +118,11 @@ class Measuring:
         return journey
 
     def _tell(self, what: str) -> None:
-        self._console.live(what, time.monotonic() - self._began)
+        """Of what is measured now, the measurement after those that are done."""
+        done, self._done = self._done, self._done + 1
+        what = f"{self._done}/{self._measurements} {what}"
+        seconds = time.monotonic() - self._began
+        self._console.live(what, seconds, share=done / self._measurements)
 
 
 def _prompt_tokens(journeys: Sequence[Journey]) -> int:

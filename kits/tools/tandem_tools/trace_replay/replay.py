@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,6 +23,8 @@ from tandem_tools.trace_replay.reading import Reading, Readings
 from tandem_tools.trace_replay.router import LINK_SECONDS, Policies, Router, worker_up
 from tandem_tools.trace_replay.workers import Around, DecodeWorker, PrefillWorker
 
+TELLINGS = 100
+"""How often a run says how far it is."""
 REPORT_SECONDS = 1.0
 """How often a worker says what it has, as workers do."""
 
@@ -76,6 +78,8 @@ class Replay:
         begins = trace[0].timestamp
         self._requests = [Request(line, (line.timestamp - begins) / 1000 / speed) for line in trace]
         self._open = len(trace)
+        self._tell_every = max(1, len(trace) // TELLINGS)
+        self._tell_share: Callable[[float], None] = lambda _: None
         self._workers = self._build_workers()
         self._ideal = IdealCache(fleet.cache_tokens)
         self._ways: Counter[tuple[Way, Reason]] = Counter()
@@ -91,8 +95,9 @@ class Replay:
         )
         self._routers = [self._new_router() for _ in range(fleet.routers)]
 
-    def run(self) -> Replayed:
-        """Until every request has ended."""
+    def run(self, tell: Callable[[float], None] = lambda _: None) -> Replayed:
+        """Until every request has ended. `tell` hears now and then which share of them has."""
+        self._tell_share = tell
         for worker in self._workers.values():
             self._agenda.at(random.random() * REPORT_SECONDS, self._report, worker)
         if self._fleet.router_kill_seconds:
@@ -184,6 +189,8 @@ class Replay:
         request.ended, request.blocks = self._agenda.now, ()
         request.failure = error.code if error is not None else ""
         self._open -= 1
+        if self._open % self._tell_every == 0:
+            self._tell_share(1 - self._open / len(self._requests))
 
     def _tell(self, worker: Worker) -> None:
         for router in self._routers:
