@@ -203,7 +203,7 @@ def when_it_is_looked_at() -> list[str]:
     said = [str(handed.receiver_poll() == KVPoll.Success)]
     handed.write()
     handed.carry()
-    handed.asked.cache_salt = "other"
+    handed.asked.cache_salt = cache_events.salt("other", "sql")
     said += [handed.outcome(), str(handed.receiver.conclude_state == KVPoll.Failed)]
     return said
 
