@@ -41,7 +41,7 @@ main() {
 # RELEASE FILE ...: what FILE has already stays as far as it can. SGLang's release is an override, because
 # the bound of tandem-sglang knows none that came after it.
 resolve() {
-    compile "${@:3}" --python-version 3.11 --extra stack --extra sglang --extra dev \
+    compile "${@:3}" --python-version 3.11 --extra stack --extra sglang --extra vllm --extra dev \
         --override scripts/requirements/overrides-full.txt --override <(echo "sglang==$1") \
         pyproject.toml --output-file "$2"
 }
