@@ -64,8 +64,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
-    """The causes of a request's time. Ends that the deployment wanted come first, then what could
-    have been saved, the longest first, then the work itself.
+    """The causes of a request's time. What could have been saved comes first, the longest before
+    others, and what ended the request counts all of its time; then the work itself.
     """
     parts = evidence.parts()
     causes = [*_ends(evidence)]
@@ -87,10 +87,10 @@ def diagnose(evidence: Evidence) -> Diagnosis:
     )
 
 
-def _weight(cause: Cause, delay: float) -> tuple[bool, bool, float]:
+def _weight(cause: Cause, delay: float) -> tuple[bool, float]:
     """The last in this order is the first that is told."""
     avoidable = cause.level != "ideal" and cause.seconds >= _WORTH_FIRST * delay
-    return cause.kind in _FINAL, avoidable, cause.seconds
+    return avoidable, cause.seconds
 
 
 def _possible(seconds: float, causes: list[Cause]) -> dict[Level, float]:
