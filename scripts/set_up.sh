@@ -82,7 +82,7 @@ install_uv() {
 
 install_lean() {
     echo "==> Installing the components and development tools (about 300 MB to download the first time)"
-    uv_install --override scripts/requirements/overrides-lean.txt --editable '.[stack,sglang,dev]'
+    uv_install --override scripts/requirements/overrides-lean.txt --editable '.[stack,sglang,vllm,dev]'
 }
 
 install_full() {
@@ -93,7 +93,7 @@ install_full() {
         fail "less than 7 GB are free in $(pwd). Free some space, or use what needs no SGLang: make demo ENGINE=sim"
     fi
     uv_install --override scripts/requirements/overrides-full.txt \
-        --editable '.[stack,sglang,dev]' --editable kits/sglang-cpu
+        --editable '.[stack,sglang,vllm,dev]' --editable kits/sglang-cpu
 }
 
 install_vllm() {
