@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 HEAD = 64
 """Pixels above all panels, for the title and the parameters."""
 LINE_CHARACTERS = 125
-"""Of parameters that fit side by side into two panels."""
+"""A line of parameters fits above two panels."""
 OBJECTIVE = "firebrick"
 _ROUND = (1, 2, 5)
 _WIDE = 20

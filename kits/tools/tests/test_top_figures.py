@@ -325,6 +325,20 @@ def test_what_is_no_number_is_as_what_is_not_there() -> None:
     assert told == FrontendReading(requests=3.0)
 
 
+@pytest.mark.promise("S5-749")
+def test_each_phase_of_a_worker_has_its_own_figures_and_token_processes_are_summed() -> None:
+    text = (
+        'tandem_worker_tokens_total{phase="prefill"} 5\n'
+        'tandem_worker_tokens_total{phase="decode",token_process="0"} 30\n'
+        'tandem_worker_tokens_total{phase="decode",token_process="1"} 12\n'
+        'tandem_worker_kv_used_ratio{phase="decode"} 0.5\n'
+    )
+    assert scrapes.engines(text) == {
+        "prefill": EngineReading(tokens=5.0),
+        "decode": EngineReading(tokens=42.0, kv_used_ratio=0.5),
+    }
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -34,7 +34,7 @@ from tandem_tools.top.readings import FleetAddresses, FleetReading
 
 ROUTER = "127.0.0.1:7001"
 PLAIN_WIDTH = 200
-"""Columns of what is no terminal."""
+"""Columns of a page that goes into a file or a pipe."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +110,7 @@ class _Fleet:
     workers: list[Target]
     frontends: list[Target]
     names: Mapping[str, str]
-    """Of workers, by their metrics port."""
+    """Names of workers, by metrics port."""
 
     def view(self) -> FleetView:
         return FleetView(address=self.url, interval=self.interval)
@@ -233,7 +233,7 @@ def _read_for_ever(fleet: _Fleet, asked: FleetAddresses, interval: float, shown:
 
 @contextmanager
 def _screen(terminal: Terminal, keyboard: Keyboard) -> Iterator[Live]:
-    """The terminal's other screen; afterwards all is as it was, whatever ended it."""
+    """The terminal's other screen. Any end gives back the first screen, the cursor and the keys."""
     live = Live(console=terminal, screen=True, auto_refresh=False, redirect_stderr=False)
     with keyboard.listening():
         try:

@@ -81,12 +81,12 @@ class TrafficFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Failures that are not their client's, by code, most of them first."""
     goodput_per_second: float
     goodput_share: float | None
-    """Of the requests that were compared with the objectives; None: none was."""
+    """Share of requests compared with the objectives; None: no request was compared."""
     tokens_per_second: float
 
 
 class FleetFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """All of one interval."""
+    """The whole fleet in one interval."""
 
     interval_seconds: float
     window_seconds: float

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 RESIZE, SUSPEND, QUIT = "resize", "suspend", "q"
 MOST_BYTES = 1024
-"""Of what was typed or pasted, read at once."""
+"""Bytes read at once of typed or pasted text."""
 _NAMES = {
     **{f"\x1b{start}{end}": name for start in "[O" for end, name in zip(
         "ABHF", ("up", "down", "home", "end"), strict=True
@@ -76,7 +76,7 @@ class Keyboard:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Keys come one by one and are not shown; afterwards they are as before."""
+        """Keys come one by one, without echo; the end restores the terminal's settings."""
         before = termios.tcgetattr(self._input) if self._input is not None else None
         handlers = {each: signal.signal(each, lambda *_: None) for each in _SIGNALS}
         wakeup = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)

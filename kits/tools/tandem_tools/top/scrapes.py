@@ -122,8 +122,8 @@ def engines(exposition: str) -> dict[str, EngineReading]:
 def _samples(
     exposition: str, prefixes: tuple[str, ...]
 ) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    """Of the lines that begin so, each sample that is a number. Of the others nothing is read: of
-    200 workers they would take longer than an interval.
+    """Each sample that is a finite number, from lines with these prefixes. Other lines are not
+    parsed: with 200 workers, parsing every line would take longer than an interval.
     """
     kept = "".join(f"{line}\n" for line in exposition.splitlines() if line.startswith(prefixes))
     try:

@@ -74,7 +74,7 @@ def replay(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _tell(console: Console, what: str, began: float, before: int, runs: int, share: float) -> None:
-    """How far all runs are, with a share of one of them."""
+    """Show the progress of all runs: `before` finished runs and a share of the present run."""
     console.live(what, time.monotonic() - began, share=(before + share) / runs)
 
 

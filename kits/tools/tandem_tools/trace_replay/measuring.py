@@ -118,7 +118,7 @@ class Measuring:
         return journey
 
     def _tell(self, what: str) -> None:
-        """Of what is measured now, the measurement after those that are done."""
+        """Show which measurement begins, and the share of measurements already done."""
         done, self._done = self._done, self._done + 1
         what = f"{self._done}/{self._measurements} {what}"
         seconds = time.monotonic() - self._began
