@@ -155,13 +155,14 @@ class SentChunks(_Chunks[None]):
 
     def shorten(self, task: bytes, names: Names = ()) -> tuple[bytes, bytes]:
         """What a message that leaves now says of a task: the `known_prompt` of its prompt, and the
-        task without that. `names`: of the prompt's chunks; empty: they are not known.
+        task without that. `names`: of the prompt's chunks, where they are known.
         """
         place = _prompt(task) if self.most and len(task) >= chunk_bytes() else None
         if place is None:
             return b"", task
         token_ids = memoryview(task)[place.start : place.end]
-        names = names or names_of(token_ids, place.key)
+        if names[:1] != names_of(token_ids[: chunk_bytes()], place.key):  # of another salt
+            names = names_of(token_ids, place.key)
         known = self._known(names)
         self._use(names, dict.fromkeys(names[known:]))
         if not known:

@@ -119,7 +119,13 @@ def test_of_a_prompt_that_is_too_long_the_beginning_is_kept() -> None:
 def test_names_that_are_known_are_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     carried, whole = stream(100), task(range(40))
     (names,) = carried.reader.complete([carried.message(whole)])
-    monkeypatch.setattr(prompt_chunks, "names_of", None)
+    made = prompt_chunks.names_of
+
+    def of_one_chunk(token_ids: memoryview, *key: bytes) -> prompt_chunks.Names:
+        assert len(token_ids) <= chunk_bytes()
+        return made(token_ids, *key)
+
+    monkeypatch.setattr(prompt_chunks, "names_of", of_one_chunk)
     known, rest = carried.writer.shorten(whole, names)
     assert known == names[-1]
     assert len(rest) < CHUNK + len(task([]))

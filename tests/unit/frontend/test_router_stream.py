@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tandem.byte_budget import ByteBudget
@@ -10,7 +12,7 @@ from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import prompt_chunks
-from tandem.wire.prompt_chunks import SentChunks
+from tandem.wire.prompt_chunks import SentChunks, names_of
 
 
 def submit(first: int, size: int = 0) -> router_pb2.Submit:
@@ -71,7 +73,7 @@ async def test_a_prompt_with_names_leaves_as_without_and_they_are_not_made_again
         stream.chunks = SentChunks(100)
         messages = stream.outbox.messages()
         if named:
-            monkeypatch.setattr(prompt_chunks, "names_of", None)
+            monkeypatch.setattr(prompt_chunks, "names_of", _of_one_chunk)
         for number, prompt in enumerate(prompts):
             whole = router_pb2.Submit(first_sequence=number, task=common + prompt.task)
             stream.submit([whole], [prompt.chunks] if named else [b""])
@@ -80,6 +82,27 @@ async def test_a_prompt_with_names_leaves_as_without_and_they_are_not_made_again
     assert sent[:3] == sent[3:]
     known = [each.known_prompt for each in sent[:3]]
     assert known == [b"", *(prompts[place].chunks[-16:] for place in (0, 1))]
+
+
+def _of_one_chunk(token_ids: memoryview, *key: bytes, made: Any = names_of) -> Any:
+    """What is looked at of a prompt whose names are known."""
+    assert len(token_ids) <= prompt_chunks.chunk_bytes()
+    return made(token_ids, *key)
+
+
+@pytest.mark.promise("S5-710")
+async def test_names_of_another_salt_are_not_told() -> None:
+    stream, named = RouterStream(ByteBudget()), Prompt.of(range(3000), max_tokens=1)
+    stream.chunks = SentChunks(100)
+    messages = stream.outbox.messages()
+    salted = common_pb2.Task(cache_salt="s").SerializeToString() + named.task
+    known = Prompt.of(range(3000), max_tokens=1, cache_salt="s").chunks[-16:]
+    for number in range(2):
+        whole = router_pb2.Submit(first_sequence=number, task=salted)
+        stream.submit([whole], [named.chunks])
+        (sent,) = (await anext(messages)).submit
+    assert sent.known_prompt == known != named.chunks[-16:]
+    await messages.aclose()
 
 
 async def test_large_prompts_leave_in_several_messages(monkeypatch: pytest.MonkeyPatch) -> None:
