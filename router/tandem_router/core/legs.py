@@ -122,7 +122,7 @@ class Legs:
         is_prefill, voucher = worker.phase is Phase.PREFILL, request.voucher
         tokens = self._tokens(request, worker, made)
         sent: Blocks = state.fleet.prefixes.send(worker, request.prompt) if is_prefill else ()
-        usual = None if worker.side is None or request.canary else worker.side.usual
+        usual = worker.side.usual if worker.side and request.number else None
         leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, usual, sent, held)
         worker.take(leg.number, tokens)
         state.fleet.place(worker)
