@@ -53,7 +53,7 @@ class NoteReader:
         """Bytes of a page of all layers; 0 until vLLM's process has said so."""
 
     def read(self) -> dict[str, TandemError]:
-        """Which requests have failed since, by vLLM's names of them."""
+        """Return the requests that failed since the last read, by vLLM's names of them."""
         found: dict[str, TandemError] = {}
         while True:
             try:

@@ -43,7 +43,7 @@ def prompt_logprobs(tensors: Any, token_ids: Sequence[int], wanted: int) -> Prom
 
 
 def first_logprobs(ready: pull_pb2.PullReady) -> Logprobs | None:
-    """What prefill said of its token."""
+    """Return the log-probabilities of prefill's token, as prefill has told them."""
     if not ready.logprob:
         return None
     top = list(zip(ready.top_token_id, ready.top_logprob, strict=True))

@@ -31,7 +31,7 @@ class Penalties:
 
     @classmethod
     def of(cls, given: Sequence[float] | None) -> Penalties | None:
-        """Those that `requests.steering` wrote; None: there are none."""
+        """Return the penalties that `requests.steering` wrote; None: there are none."""
         return None if given is None else cls(*given)
 
     def apply(self, row: Any, history: TokenHistory) -> None:

@@ -68,7 +68,7 @@ class Held:
 class _Call:
     link: Link
     at: float
-    """By time.monotonic(), when it was read."""
+    """When the call was read, by time.monotonic()."""
 
 
 class PullServer:

@@ -39,7 +39,7 @@ class Row:
     """Without what another engine made."""
     made: Sequence[int]
     outputs: Sequence[int]
-    """vLLM's list of what it generated, which grows."""
+    """vLLM's list of the generated tokens, which grows."""
     first: int | None
     """The token that prefill sampled, which comes next where there are no outputs."""
     penalties: Penalties | None

@@ -319,7 +319,7 @@ class Traffic:
                 return
 
     def take(self, step: Sequence[Any], stats: Any = None) -> None:
-        """All outputs of one step."""
+        """Take in all outputs of one step."""
         if stats is not None:
             self._waiting = stats.num_waiting_reqs + stats.num_skipped_waiting_reqs
         for name, error in self._notes.read().items():
