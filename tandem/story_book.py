@@ -32,7 +32,7 @@ PLACE_BYTES = 500
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Ended(Protocol):
+class EndedStory(Protocol):
     """What every component's story has."""
 
     @property
@@ -52,7 +52,7 @@ class Ended(Protocol):
         ...
 
 
-T = TypeVar("T", bound=Ended)
+T = TypeVar("T", bound=EndedStory)
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
@@ -126,7 +126,7 @@ class StoryBook(Generic[T]):
         return sum(len(each.kept) for each in shelves), sum(each.bytes for each in shelves)
 
 
-def log_line(story: Ended) -> dict[str, object]:
+def log_line(story: EndedStory) -> dict[str, object]:
     """The fields of a log line that holds a whole story, as JSON."""
     return {
         "trace_id": story.trace_id,

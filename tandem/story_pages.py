@@ -1,4 +1,4 @@
-"""What an admin port tells of requests, as JSON: one by its trace id, and which there were."""
+"""The pages of an admin port about requests, as JSON: one request by its trace id, and lists."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 from tandem import ids
 from tandem.admin import Document
-from tandem.story_book import Ended, StoryBook
+from tandem.story_book import EndedStory, StoryBook
 
 MAX_ANSWER_BYTES = 1024 * 1024
 """What stories take of one answer; the first is told whatever it takes."""
@@ -61,7 +61,7 @@ def requests(book: StoryBook[Any] | None) -> Document:
     return Document(HTTPStatus.OK, msgspec.json.encode({"kept": kept, **answer}))
 
 
-def _entry(ago: float, story: Ended) -> dict[str, object]:
+def _entry(ago: float, story: EndedStory) -> dict[str, object]:
     told = {name: getattr(story, name) for name in _LISTED}
     return {**told, "delay": round(story.delay, 3), "ended_seconds_ago": round(ago, 3)}
 

@@ -2569,6 +2569,11 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S6-381",
+        "Given pages with another tenant's KV, then decode answers nothing from them.",
+        ours=True,
+    ),
+    Promise(
         "S6-183",
         "Given what a simulated engine says of a hand-over and cannot be, then its room fails "
         "alone, or its stream ends.",
@@ -2877,11 +2882,6 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S5-696",
         "Given a pair that is being proved and no other, then `no_pair` says so, and for how long.",
-        ours=True,
-    ),
-    Promise(
-        "S6-381",
-        "Given pages with another tenant's KV, then decode answers nothing from them.",
         ours=True,
     ),
     Promise(

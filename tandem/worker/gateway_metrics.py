@@ -21,7 +21,7 @@ _NAMES: Mapping[str, tuple[str, str, str]] = {
     "vllm": ("vllm:num_requests_waiting", "vllm:num_requests_running", "vllm:kv_cache_usage_perc"),
     "sglang": ("sglang:num_queue_reqs", "sglang:num_running_reqs", "sglang:token_usage"),
 }
-"""Of each dialect: what waits, what runs, and the share of the KV cache, 0 to 1."""
+"""The names of waiting and running requests and of the KV cache's share, by dialect."""
 
 
 class GatewayCollector(Collector):

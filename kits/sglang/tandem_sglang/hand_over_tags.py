@@ -32,7 +32,7 @@ Pages = Any
 _GIVEN_AWAY = -1
 """No number of pages."""
 Checksum = Callable[[Pages], int]
-"""Of the KV in pages."""
+"""A checksum of the KV in pages."""
 
 
 def watch(scheduler: Any, additions: Additions) -> None:
@@ -50,7 +50,7 @@ def watch(scheduler: Any, additions: Additions) -> None:
         queue._send_kv_metadata = functools.partial(_send, tags, queue._send_kv_metadata)
 
 
-class Tags:
+class HandOverTags:
     """The tags of one scheduler's hand-overs. A tag's words are a row of `rows`, (rows, 8) uint64,
     the room first.
     """
@@ -101,7 +101,7 @@ class Tags:
         kv_tag.check(KvTag(*self.rows[row].tolist()), self.of(req, held, number))
 
 
-def _tags(scheduler: Any, additions: Additions, manager: Any) -> Tags:
+def _tags(scheduler: Any, additions: Additions, manager: Any) -> HandOverTags:
     args, config = scheduler.server_args, scheduler.model_config
     layout = kv_tag.number_of(
         additions.revision,
@@ -112,7 +112,7 @@ def _tags(scheduler: Any, additions: Additions, manager: Any) -> Tags:
     )
     # On GPUs SGLang itself sums the bytes up, where they are.
     summed = additions.kv_check is KvCheck.BYTES and additions.on_cpu
-    return Tags(
+    return HandOverTags(
         scheduler.disagg_metadata_buffers.bootstrap_room.numpy(),
         layout=layout,
         pages_of=functools.partial(_pages_of, scheduler.req_to_token_pool, args.page_size),
@@ -155,14 +155,16 @@ def _number(pages: Pages, row: int, asked: Any) -> int:
     return kv_tag.number_of_pages([int(row), *pages.tolist()])
 
 
-def _write(tags: Tags, set_buf: Callable[[Any], None], req: Any) -> None:
+def _write(tags: HandOverTags, set_buf: Callable[[Any], None], req: Any) -> None:
     """In place of SGLang's `set_buf` of a prefill scheduler's metadata."""
     set_buf(req)
     if req.bootstrap_host != FAKE_BOOTSTRAP_HOST:
         tags.write(req)
 
 
-def _send(tags: Tags, send: Callable[..., None], decode_req: Any, *args: Any, **more: Any) -> None:
+def _send(
+    tags: HandOverTags, send: Callable[..., None], decode_req: Any, *args: Any, **more: Any
+) -> None:
     """In place of SGLang's `_send_kv_metadata` of a decode scheduler's queue."""
     if decode_req.req.bootstrap_host != FAKE_BOOTSTRAP_HOST:
         _Checked(tags, decode_req)
@@ -172,7 +174,7 @@ def _send(tags: Tags, send: Callable[..., None], decode_req: Any, *args: Any, **
 class _Checked:
     """One hand-over to decode: what was asked for, and the look at what has come."""
 
-    def __init__(self, tags: Tags, decode_req: Any) -> None:
+    def __init__(self, tags: HandOverTags, decode_req: Any) -> None:
         self._tags = tags
         self._decode_req = decode_req
         self._receiver = receiver = decode_req.kv_receiver

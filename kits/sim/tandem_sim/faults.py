@@ -20,7 +20,7 @@ class Fault(enum.StrEnum):
     CORRUPT = "corrupt"
     STALE = "stale"
     REUSED = "reused"
-    LATE = "late"
+    BELATED = "belated"
     DOUBLED = "doubled"
     TENANT = "tenant"
     ADAPTER = "adapter"
@@ -81,7 +81,7 @@ class Faults:
     reused: Selector = setting(
         _NEVER, "PREFILL gives the prompt's pages to another prompt before they are handed over."
     )
-    late: Selector = setting(
+    belated: Selector = setting(
         _NEVER, "PREFILL says that KV has landed, and writes it `fault_delay_ms` later."
     )
     doubled: Selector = setting(

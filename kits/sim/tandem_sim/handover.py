@@ -121,7 +121,7 @@ class Handover:
                 ),
                 settle=settle,
                 withheld=int(Fault.WITHHOLD in faults),
-                late_seconds=fault_seconds if Fault.LATE in faults else 0.0,
+                belated_seconds=fault_seconds if Fault.BELATED in faults else 0.0,
                 again_seconds=fault_seconds if Fault.DOUBLED in faults else 0.0,
                 on_write=on_write,
             )

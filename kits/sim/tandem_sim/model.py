@@ -195,7 +195,7 @@ class SimModel:
         kv_tag.check(kv_tag.unpacked(landed.tag), expected._replace(pages=generation))
 
     def _tag(self, sequence: Sequence, adapter: str, salt: str, checksum: int) -> KvTag:
-        """Of the sequence's KV, whatever pages it is in."""
+        """The tag of the sequence's KV, whatever pages hold the KV."""
         request = sequence.request
         return kv_tag.tag_of(
             room=request.room,

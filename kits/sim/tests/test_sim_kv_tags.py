@@ -66,7 +66,7 @@ async def test_the_kv_of_another_request_is_not_answered_from(
     ("fault", "said"),
     [
         ("stale", "damaged"),
-        ("late", "damaged"),
+        ("belated", "damaged"),
         ("withhold", "damaged"),
         ("corrupt", "damaged"),
         ("reused", "gave the pages away"),

@@ -35,7 +35,7 @@ def _ask(ask: Callable[[str], T], address: str, answers: list[T | ApiError]) -> 
 def collect(
     asked: Mapping[str, tuple[threading.Thread, list[T | ApiError]]], until: float
 ) -> dict[str, T | ApiError]:
-    """The answers by address, as far as they have come by then."""
+    """The answers by address, as far as answers have come until the time `until`."""
     found: dict[str, T | ApiError] = {}
     for address, (thread, answers) in asked.items():
         thread.join(max(0.0, until - time.monotonic()))

@@ -38,9 +38,9 @@ class Ahead(msgspec.Struct, frozen=True, gc=False):
 
     tokens: int
     prompts: int
-    """Of this router."""
+    """How many prompts this router had sent to the worker before."""
     largest: int
-    """Tokens of the largest of these."""
+    """Tokens of the largest prompt among the prompts ahead."""
     trace_id: str
     """The request that the largest belongs to."""
 

@@ -183,7 +183,7 @@ class Leg(Struct, eq=False, kw_only=True):
     let_go_at: float | None = None
     """When the engine held nothing more of it."""
     engine_times: common_pb2.EngineTimes | None = None
-    """As far as the engine has said them."""
+    """The engine's own times of the leg, as far as the engine has said them."""
     asked_at: float = 0.0
     """When classifiers were asked last."""
     classifier_seconds: float = 0.0

@@ -34,7 +34,7 @@ class Expected:
     lease_seconds: float
     settle: Callable[[kv_pb2.KvLanded | TandemError], None] | None
     generation: int = 0
-    """Of the pages, see KvOffer."""
+    """The generation of the pages: see KvOffer."""
     parked: bool = False
     """Prefill has the KV by now, or never will."""
     given_up: TandemError | None = None

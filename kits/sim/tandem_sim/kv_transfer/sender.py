@@ -43,12 +43,12 @@ class Export:
     settle: Callable[[kv_pb2.KvLanded | TandemError], None]
     """Called once, with `landed` or why not; then no transfer touches the pages."""
     tag: KvTag | None = None
-    """Of the KV. The pages that it is written into are filled in here."""
+    """The tag of the KV, without the pages that the KV is written into: they are filled in here."""
     intact: Callable[[], bool] | None = None
     """Whether the pages are still those of the KV: asked when they have been written."""
     withheld: int = 0
     """How many of the last pages are not written, for a fault."""
-    late_seconds: float = 0.0
+    belated_seconds: float = 0.0
     """How long after decode is told the pages are written, for a fault; 0: before."""
     again_seconds: float = 0.0
     """After how long they are written and told a second time, for a fault; 0: never."""
@@ -233,10 +233,10 @@ class Sender:
             return
         if export.tag is not None:
             export.landed.tag = export.tag._replace(pages=offer.generation).packed()
-        if seconds := export.late_seconds or export.again_seconds:
+        if seconds := export.belated_seconds or export.again_seconds:
             again = self._misbehave(seconds, export, link, offer)
             self._tasks.start(again, name="kv writes of a fault")
-        count = 0 if export.late_seconds else len(export.pages) - export.withheld
+        count = 0 if export.belated_seconds else len(export.pages) - export.withheld
         source, target = export.pages[:count], offer.pages[:count]
         started = time.perf_counter()
         try:

@@ -52,11 +52,11 @@ class Ports:
         """Components that did not answer, and why."""
 
     def of(self, trace_id: str) -> Evidence | None:
-        """What is known of a request; None: nobody knows of it."""
+        """The evidence about a request; None: no component knows the request."""
         return self.all((trace_id,)).get(trace_id)
 
     def all(self, trace_ids: Iterable[str]) -> dict[str, Evidence]:
-        """What is known of several requests."""
+        """The evidence about several requests."""
         told: list[Any] = []
         for trace_id in trace_ids:
             for answer in self._ask(f"/debug/requests/{trace_id}", unknown={"requests": []}):

@@ -43,11 +43,11 @@ class Run:
 
 @dataclass(slots=True, frozen=True)
 class Evidence:
-    """All that was told of a trace id. At least one of the stories is there."""
+    """Every story that components told of a trace id; at least one is there."""
 
     call: CallStory | None
     story: Story | None
-    """Of several requests of the trace id at routers, the one that took longest."""
+    """The router's request of the trace id that took longest, where several have the id."""
 
     @property
     def trace_id(self) -> str:
