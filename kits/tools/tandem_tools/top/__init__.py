@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from rich.console import Console as Terminal
-from rich.live import Live
 
 from tandem import config
 from tandem.cli import options, run_state, worker_counts
@@ -26,6 +24,13 @@ from tandem.cli.console import Console
 from tandem.cli.up import stopping_on_signals
 from tandem.cli.worker_counts import Target
 from tandem.errors import ConfigError
+
+try:
+    from rich.console import Console as Terminal
+    from rich.live import Live
+except ImportError as error:
+    raise ConfigError("the screen is drawn by rich: pip install 'tandem-serving[top]'") from error
+
 from tandem_tools.top import frame, readings
 from tandem_tools.top.figures import FleetFigures, FleetHistory
 from tandem_tools.top.frame import FleetView
