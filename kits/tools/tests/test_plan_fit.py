@@ -1,11 +1,11 @@
 """`tandem plan-fit`: the memory of models whose sizes are known.
 
-tests/model_configs/ holds what the public configurations say, in the keys that describe a model's
-shape: https://huggingface.co/ and Qwen/Qwen3-8B, meta-llama/Llama-3.3-70B-Instruct,
-Qwen/Qwen3-235B-A22B, deepseek-ai/DeepSeek-V3 and -V3.2, openai/gpt-oss-120b,
-MiniMaxAI/MiniMax-M2.5, moonshotai/Kimi-K2.5, zai-org/GLM-5.1, and of nvidia DeepSeek-V3.1-NVFP4,
-Qwen3-235B-A22B-NVFP4 and Llama-3.1-70B-Instruct-FP8. The parameters below are those that the same
-pages and the models' reports give.
+tests/model_configs/ and checkpoints/ hold what the public configurations say, in the keys that
+describe a model's shape: https://huggingface.co/ and Qwen/Qwen3-8B,
+meta-llama/Llama-3.3-70B-Instruct, Qwen/Qwen3-235B-A22B, deepseek-ai/DeepSeek-V3 and -V3.2,
+openai/gpt-oss-120b, MiniMaxAI/MiniMax-M2.5, moonshotai/Kimi-K2.5, zai-org/GLM-5.1, and of nvidia
+DeepSeek-V3.1-NVFP4, Qwen3-235B-A22B-NVFP4 and Llama-3.1-70B-Instruct-FP8. The parameters below are
+those that the same pages and the models' reports give.
 """
 
 from __future__ import annotations
@@ -21,11 +21,17 @@ from tandem.engine import model_files
 from tandem_tools.fit import quantisation, shape
 
 CONFIGS = Path(__file__).resolve().parents[3] / "tests" / "model_configs"
+CHECKPOINTS = Path(__file__).parent / "checkpoints"
 QWEN, LLAMA, MOE = "Qwen3-8B", "Llama-3.3-70B-Instruct", "Qwen3-235B-A22B"
 DEEPSEEK, GPT_OSS = "DeepSeek-V3", "gpt-oss-120b"
 INDEXED, MINIMAX, KIMI, GLM = "DeepSeek-V3.2", "MiniMax-M2.5", "Kimi-K2.5", "GLM-5.1"
 DEEPSEEK_FP4, MOE_FP4 = "DeepSeek-V3.1-NVFP4", "Qwen3-235B-A22B-NVFP4"
 LLAMA_FP8 = "Llama-3.1-70B-Instruct-FP8"
+
+
+def folder(name: str) -> Path:
+    """The folder of a configuration."""
+    return next(path for path in (CONFIGS / name, CHECKPOINTS / name) if path.exists())
 
 
 def read(path: Path) -> shape.Shape:
@@ -35,7 +41,7 @@ def read(path: Path) -> shape.Shape:
 
 
 def both(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str, Any]:
-    main(["plan-fit", str(CONFIGS / name), "--json", *flags])
+    main(["plan-fit", str(folder(name)), "--json", *flags])
     answer: dict[str, Any] = json.loads(capsys.readouterr().out)
     return answer
 
@@ -48,7 +54,7 @@ def told(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str
 
 def changed(tmp_path: Path, name: str, **fields: Any) -> str:
     """The configuration of a model with other fields."""
-    config = json.loads((CONFIGS / name / "config.json").read_text())
+    config = json.loads((folder(name) / "config.json").read_text())
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**config, **fields}))
     return str(path)
@@ -63,7 +69,7 @@ def changed(tmp_path: Path, name: str, **fields: Any) -> str:
     ],
 )
 def test_parameters_are_those_that_the_model_is_known_for(name: str, billions: float) -> None:
-    found = read(CONFIGS / name)
+    found = read(folder(name))
     assert found.parameters / 1e9 == pytest.approx(billions, rel=1e-3)
 
 
@@ -97,9 +103,9 @@ def test_weights_are_within_two_percent_of_the_public_files(
 @pytest.mark.promise("S5-666")
 def test_modules_that_a_quantisation_leaves_out_are_counted_as_they_are(tmp_path: Path) -> None:
     """The files of DeepSeek-R1-NVFP4, whose `o_proj` is in half precision too, weigh 397 GB."""
-    whole = read(CONFIGS / DEEPSEEK_FP4).parts(shape.Division(1))[0].weights
-    config = json.loads((CONFIGS / DEEPSEEK_FP4 / "config.json").read_text())
-    beside = json.loads((CONFIGS / DEEPSEEK_FP4 / "hf_quant_config.json").read_text())
+    whole = read(folder(DEEPSEEK_FP4)).parts(shape.Division(1))[0].weights
+    config = json.loads((folder(DEEPSEEK_FP4) / "config.json").read_text())
+    beside = json.loads((folder(DEEPSEEK_FP4) / "hf_quant_config.json").read_text())
     beside["quantization"]["exclude_modules"] += ["model.layers.*.self_attn.o_proj"]
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "hf_quant_config.json").write_text(json.dumps(beside))
@@ -232,14 +238,14 @@ def test_decode_says_what_deepep_takes_at_once(capsys: pytest.CaptureFixture[str
 def test_what_sglang_would_not_take_is_refused(
     name: str, flags: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["plan-fit", str(CONFIGS / name), *flags]) == 2
+    assert main(["plan-fit", str(folder(name)), *flags]) == 2
     assert named in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("gpu", ["h100x", "4095", "4194305", "-5", "1e5", "９９９９９", "9" * 99])
 def test_a_gpu_is_a_name_or_a_number_of_mib(gpu: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["plan-fit", str(CONFIGS / QWEN), f"--gpu={gpu}"])
+        main(["plan-fit", str(folder(QWEN)), f"--gpu={gpu}"])
     assert "is none of l4, a30" in capsys.readouterr().err
     assert told(capsys, QWEN, "--gpu", "81559")["kv_bytes"] == told(capsys, QWEN)["kv_bytes"]
 
@@ -310,7 +316,7 @@ def test_gpus_of_a_group_share_its_heads(capsys: pytest.CaptureFixture[str]) -> 
 def test_parts_of_a_pipeline_have_the_layers_that_sglang_gives_them(
     parts: int, layers: list[int]
 ) -> None:
-    found = read(CONFIGS / DEEPSEEK)
+    found = read(folder(DEEPSEEK))
     made = found.parts(shape.Division(1, parts=parts))
     assert [part.kv / ((512 + 64) * 2) for part in made] == layers
     whole = found.parts(shape.Division(1))
@@ -539,18 +545,18 @@ def test_each_gpu_has_shared_experts_whole_where_experts_exchange_tokens(
 def test_what_does_not_fit_says_how_many_gpus_it_takes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--tp", "8"]) == 1
+    assert main(["plan-fit", str(folder(DEEPSEEK)), "--tp", "8"]) == 1
     shown = capsys.readouterr().out
     assert "prefill holds no sequence of 8,192 tokens: it takes 16 of these GPUs (--tp)" in shown
     assert "decode holds no sequence" in shown
-    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--tp", "16"]) == 0
-    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--tp", "8", "--decode-tp", "16"]) == 1
+    assert main(["plan-fit", str(folder(DEEPSEEK)), "--tp", "16"]) == 0
+    assert main(["plan-fit", str(folder(DEEPSEEK)), "--tp", "8", "--decode-tp", "16"]) == 1
     assert "!!  decode" not in capsys.readouterr().out
-    assert main(["plan-fit", str(CONFIGS / DEEPSEEK), "--gpu", "l40s", "--tp", "32"]) == 0
+    assert main(["plan-fit", str(folder(DEEPSEEK)), "--gpu", "l40s", "--tp", "32"]) == 0
     capsys.readouterr()
     assert told(capsys, LLAMA, "--gpu", "l4")["fewest_gpus"] == 8
     scarce = ("--gpu", "l4", "--decode-memory-share", "0.01")
-    assert main(["plan-fit", str(CONFIGS / LLAMA), *scarce]) == 1
+    assert main(["plan-fit", str(folder(LLAMA)), *scarce]) == 1
     assert "no number of these GPUs is enough" in capsys.readouterr().out
 
 
@@ -613,7 +619,7 @@ def test_a_folder_without_a_configuration_is_refused(
 
 
 def test_the_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plan-fit", str(CONFIGS / LLAMA), "--tp", "4", "--decode-tp", "8"]) == 0
+    assert main(["plan-fit", str(folder(LLAMA)), "--tp", "4", "--decode-tp", "8"]) == 0
     shown = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
     cells = {row[1]: [cell for cell in map(str.strip, row[2:]) if cell] for row in shown}
     assert "70.55 billion parameters" in cells
@@ -621,9 +627,7 @@ def test_the_table_is_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     assert cells["KV a token"] == ["81,920 B a GPU", "40,960 B a GPU"]
     assert cells["a hand-over"] == ["2.7 GB for 8,192 tokens"]
     assert "attention" not in cells
-    main(
-        ["plan-fit", str(CONFIGS / MOE), "--tp", "8", "--dp", "4", "--decode-dp", "8", "--pp", "2"]
-    )
+    main(["plan-fit", str(folder(MOE)), "--tp", "8", "--dp", "4", "--decode-dp", "8", "--pp", "2"])
     shown = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["attention", "in", "4", "groups", "in", "8", "groups"] in shown
     assert ["layers", "in", "2", "parts", "in", "2", "parts"] in shown

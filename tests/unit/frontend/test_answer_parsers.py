@@ -67,7 +67,7 @@ def test_without_a_package_of_families_a_frontend_does_not_take_answers_for_text
     monkeypatch: pytest.MonkeyPatch, setting: str
 ) -> None:
     installed(monkeypatch)
-    with pytest.raises(ConfigError, match=r"tandem-serving\[frontend\].*model_family to none"):
+    with pytest.raises(ConfigError, match=r"tandem-answers.*model_family to none"):
         family_of(setting)
     assert family_of("none") is None
 
