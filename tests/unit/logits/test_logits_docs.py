@@ -135,7 +135,7 @@ def test_rows_are_tensors_where_the_module_of_the_processor_uses_torch(
 
 
 def test_the_settings_page_shows_settings_that_load() -> None:
-    (text,) = blocks(DOCS / "configuring.md", "yaml")
+    _, text = blocks(DOCS / "configuring.md", "yaml")  # behind the stack's file
     settings = parse(yaml.safe_load(text)["logits_processors"])
     assert settings["house_style"].clients == "select"
     assert settings["watermark"] == ProcessorSettings(
