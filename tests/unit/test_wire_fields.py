@@ -119,6 +119,7 @@ VOUCHER = common_pb2.Voucher(
 )
 PARKED = worker_pb2.LegParked(token_ids=[1], logprobs=[-1.0], task_digest=bytes(32), lease_ms=9000)
 ERROR = common_pb2.Error(code="worker_error", message="m", phase=1, param="p")
+REPORT = common_pb2.PhaseReport(engine=common_pb2.EngineTimes())
 SUBMIT = router_pb2.Submit(
     first_sequence=1, n=1, trace_id=TRACE, model="m", timeout_ms=9000, task=b""
 )
@@ -324,7 +325,7 @@ async def test_a_worker_s_description_costs_its_own_stream(message: Any, phase: 
     [
         {"started": worker_pb2.LegStarted(kv_bytes=1, kv_seconds=1)},
         {"verdict": worker_pb2.LegVerdict(terminate=True, reason="r")},
-        {"closed": worker_pb2.LegClosed(outcome=4, reason="r", error=ERROR)},
+        {"closed": worker_pb2.LegClosed(outcome=4, reason="r", error=ERROR, report=REPORT)},
         {"parked": PARKED},
         {"made": worker_pb2.LegMade(steps=b"s", tokens=1, over=True, obstacle="o")},
     ],
@@ -378,7 +379,7 @@ COLUMNS = common_pb2.TokenColumns(
         )
     ],
     finish=[common_pb2.Finish(sequence=1, stop_tokens=[1])],
-    report=[common_pb2.PhaseReport(sequence=1)],
+    report=[common_pb2.PhaseReport(sequence=1, engine=common_pb2.EngineTimes())],
     offset=[0],
 )
 FLEET = router_pb2.Fleet(
@@ -677,7 +678,7 @@ def test_every_message_of_the_wire_is_tried() -> None:
         worker_pb2.LegMade(steps=b"s"),
         VOUCHER,
         common_pb2.SignedVoucher(voucher=b"v"),
-        worker_pb2.LegClosed(error=ERROR),
+        worker_pb2.LegClosed(error=ERROR, report=REPORT),
         MESSAGE,
         COLUMNS,
         OFFERS,

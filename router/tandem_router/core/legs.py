@@ -122,7 +122,8 @@ class Legs:
         is_prefill, voucher = worker.phase is Phase.PREFILL, request.voucher
         tokens = self._tokens(request, worker, made)
         sent: Blocks = state.fleet.prefixes.send(worker, request.prompt) if is_prefill else ()
-        usual = worker.side.usual if worker.side and request.number else None
+        canary = request.canary
+        usual = None if worker.side is None or canary else worker.side.usual
         leg = Leg(self._last_leg, worker.phase, worker, sequence, tokens, usual, sent, held)
         worker.take(leg.number, tokens)
         state.fleet.place(worker)
@@ -148,7 +149,7 @@ class Legs:
                     say_logprobs=says_logprobs,
                     task_digest=b"" if voucher is None else voucher.task_digest,
                     parent_span=sequence.span,
-                    canary=request.canary,
+                    canary=canary,
                     to_compute=min(tokens, MOST_TOKENS) if is_prefill else None,
                     new_blocks=prefix_blocks.pack(sent),
                 ),
