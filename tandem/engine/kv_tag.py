@@ -21,8 +21,6 @@ from tandem.errors import KvCorruptError
 from tandem.little_endian import to_bytes
 from tandem.v1 import common_pb2
 
-WORDS = 8
-"""Numbers of a tag, 64 bits each."""
 _PACKED = struct.Struct("<8Q")
 _REMEMBERED = 256
 """Names whose numbers are kept."""
@@ -62,7 +60,7 @@ class KvTag(NamedTuple):
     """The checksum of the bytes under KvCheck.BYTES, else 0."""
 
     def packed(self) -> bytes:
-        """The tag as it travels: WORDS little-endian numbers."""
+        """The tag as it travels: its numbers, little-endian."""
         return _PACKED.pack(*self)
 
 

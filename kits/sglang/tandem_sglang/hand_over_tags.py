@@ -94,7 +94,9 @@ class HandOverTags:
         if offers:
             first = offers[0]
             number = _number(first.dst_kv_indices, first.dst_aux_index, first)
-            self.rows[req.metadata_buffer_index] = self.of(req, self.pages_of(req), number)
+            # Their numbers lie on the GPU, which is waited for.
+            held = None if self._checksum is None else self.pages_of(req)
+            self.rows[req.metadata_buffer_index] = self.of(req, held, number)
 
     def check(self, req: Any, row: int, held: Pages, number: int) -> None:
         """DECODE: raises KvCorruptError where what has come is not the request's."""
@@ -177,34 +179,36 @@ class _Checked:
     def __init__(self, tags: HandOverTags, decode_req: Any) -> None:
         self._tags = tags
         self._decode_req = decode_req
-        self._receiver = receiver = decode_req.kv_receiver
-        self._send, self._poll = receiver.send_metadata, receiver.poll
         self._asked: Pages = None
         self._held: Pages = None
         self._matches = False
+        # Nothing here holds the receiver: SGLang lets it go when the hand-over ends, and a cycle
+        # would keep the request until the garbage collector comes by.
+        receiver = decode_req.kv_receiver
         receiver.send_metadata, receiver.poll = self.send_metadata, self.poll
 
     def send_metadata(self, pages: Pages, row: int, *args: Any, **more: Any) -> None:
         self._asked, self._held = pages, self._tags.pages_of(self._decode_req.req)
-        self._send(pages, row, *args, **more)
+        receiver = self._decode_req.kv_receiver
+        type(receiver).send_metadata(receiver, pages, row, *args, **more)
 
     def poll(self) -> Any:
         """SGLang's state of the hand-over: Failed where it has come and is not the request's."""
-        state = self._poll()
+        receiver = self._decode_req.kv_receiver
+        state = type(receiver).poll(receiver)
         if state != KVPoll.Success or self._matches:
             return state
         row = self._decode_req.metadata_buffer_index
         if self._tags.rows[row, 0] == 0:
             return state  # SGLang waits for the row by itself
         req = self._decode_req.req
-        number = _number(self._asked, row, self._receiver)
+        number = _number(self._asked, row, receiver)
         if not numpy.array_equal(self._held, self._tags.pages_of(req)):
             number = _GIVEN_AWAY
         try:
             self._tags.check(req, row, self._asked, number)
         except KvCorruptError as error:
-            receiver, room = self._receiver, req.bootstrap_room
-            receiver.kv_mgr.record_failure(room, error.message)
+            receiver.kv_mgr.record_failure(req.bootstrap_room, error.message)
             receiver.conclude_state = KVPoll.Failed
             return KVPoll.Failed
         self._matches = True

@@ -134,9 +134,8 @@ def _check(options: Options) -> None:
             "engine option page_size must be 1 on cpu: SGLang pages KV with a GPU kernel"
         )
     _check_prefix_cache(options)
-    stages = options.decode_pipeline_parallel or options.pipeline_parallel
-    unequal = options.decode_tensor_parallel or options.pipeline_parallel > 1 or stages > 1
-    if options.kv_check == "bytes" and (unequal or options.decode_data_parallel):
+    unequal = options.decode_tensor_parallel or options.decode_data_parallel
+    if options.kv_check == "bytes" and (unequal or options.pipeline_parallel > 1):
         raise ConfigError(
             "engine option kv_check must be tag or off where ranks of prefill and decode have "
             "other parts of the KV, or pipelines have stages: their checksums differ"

@@ -4,7 +4,9 @@ a decode scheduler, of which only what the tags need is there.
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from array import array
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -33,10 +35,10 @@ class Receiver:
     required_dst_info_num = 1
 
     def __init__(self) -> None:
-        self.failures: list[str] = []
+        self.failures = failures = list[str]()
         self.asked: Any = None
         self.conclude_state: Any = None
-        self.kv_mgr = SimpleNamespace(record_failure=lambda room, why: self.failures.append(why))
+        self.kv_mgr = SimpleNamespace(record_failure=lambda room, why: failures.append(why))
 
     def send_metadata(self, pages: Any, row: int) -> None:
         self.asked = pages, row
@@ -208,5 +210,17 @@ def when_it_is_looked_at() -> list[str]:
     return said
 
 
+def what_is_left_when_it_is_over() -> list[str]:
+    """Without a word of the garbage collector's, once SGLang has let the receiver go."""
+    gc.disable()
+    handed = Handed()
+    left = [_handed(handed)]
+    receiver = weakref.ref(handed.receiver)
+    handed.decode_req.kv_receiver = None
+    del handed.receiver
+    return [*left, str(receiver())]
+
+
 if __name__ == "__main__":
-    print(json.dumps({f.__name__: f() for f in (what_becomes_of_each, when_it_is_looked_at)}))
+    asked = (what_becomes_of_each, when_it_is_looked_at, what_is_left_when_it_is_over)
+    print(json.dumps({each.__name__: each() for each in asked}))

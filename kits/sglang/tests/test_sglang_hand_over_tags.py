@@ -52,6 +52,10 @@ def test_it_is_looked_at_when_all_has_come_and_refused_for_good() -> None:
     assert _said()["when_it_is_looked_at"] == ["True", f"{REFUSED} of another cache salt", "True"]
 
 
+def test_a_hand_over_that_is_over_is_held_by_nothing() -> None:
+    assert _said()["what_is_left_when_it_is_over"] == ["answered", "None"]
+
+
 @pytest.mark.promise("S5-694")
 @pytest.mark.parametrize(
     ("message", "said"),
