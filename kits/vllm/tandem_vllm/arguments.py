@@ -8,6 +8,8 @@ from typing import Any
 
 from tandem.engine import model_files
 from tandem.engine.base import EngineSettings, Role
+from tandem.free_ports import LOOPBACK
+from tandem_vllm import forms
 from tandem_vllm.options import Options
 from tandem_vllm.requests import STEERING
 from tandem_vllm.validation import MAX_TOP_LOGPROBS
@@ -15,7 +17,6 @@ from tandem_vllm.validation import MAX_TOP_LOGPROBS
 _CPU_KV_BYTES = 256 * 2**20
 _CPU_PAGE = 32
 """Tokens: vLLM's own is 128, and of others its CPU kernels are fast with multiples of 32."""
-_LOOPBACK = "127.0.0.1"
 
 
 def on_cpu() -> bool:
@@ -33,7 +34,7 @@ def environment(role: Role, *, host: str, side_channel_port: int, cpu: bool) -> 
     """Variables that vLLM reads in this process and in its own. NIXL's side channel tells whoever
     asks how memory is read, so that it listens where prefill's peers are, and else on loopback.
     """
-    side_channel = host if role is Role.PREFILL else _LOOPBACK
+    side_channel = host if role is Role.PREFILL else LOOPBACK
     variables = {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -70,7 +71,6 @@ def engine_args(
     Sampling waits for each step's tokens (`async_scheduling`), because processors and penalties
     read them.
     """
-    facts = model_files.processor_facts(settings.model_path)
     arguments: dict[str, Any] = {
         "model": str(settings.model_path),
         "skip_tokenizer_init": True,
@@ -87,11 +87,7 @@ def engine_args(
             STEERING: {
                 "notes": notes,
                 "registry": settings.registry.portable(),
-                "model": {
-                    "vocabulary": facts["vocabulary"],
-                    "eos_token_ids": sorted(facts["eos_token_ids"]),
-                    "tokenizer_path": str(facts["tokenizer_path"]),
-                },
+                "model": forms.model_facts(settings.model_path),
             }
         },
         **options.extra,

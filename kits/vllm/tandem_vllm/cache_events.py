@@ -19,8 +19,6 @@ from tandem.engine.prefix_log import PrefixLog
 from tandem.prefix_blocks import BLOCK_TOKENS, following, root
 
 log = logging.getLogger(__name__)
-_BETWEEN = "\0"
-"""No adapter's name has it."""
 _DEVICE = (None, "GPU")
 """vLLM calls its KV cache so on CPUs too, and tells of other tiers."""
 Page = bytes | int
@@ -76,17 +74,11 @@ class _Place(NamedTuple):
         return _Place(number, rest, tuple(blocks))
 
 
-def salt(cache_salt: str, lora_adapter: str) -> str | None:
-    """What vLLM is told to keep prefixes apart by."""
-    return f"{lora_adapter}{_BETWEEN}{cache_salt}" if cache_salt or lora_adapter else None
-
-
 def _root(event: Stored) -> bytes:
     """What stands before the blocks of a prompt whose first pages these are."""
     keys = (event.extra_keys or [None])[0] or ()
-    given = next((each for each in keys if isinstance(each, str)), "")
-    lora_adapter, _, cache_salt = given.partition(_BETWEEN)
-    return root(cache_salt, lora_adapter)
+    cache_salt = next((each for each in keys if isinstance(each, str)), "")
+    return root(cache_salt, lora_adapter="")
 
 
 class CacheEvents:
@@ -175,4 +167,7 @@ class CacheSubscription:
             self.events.log.clear()
         finally:
             socket.close(linger=0)
-            self._folder.cleanup()
+
+    def close(self) -> None:
+        """Call this when nobody follows any more."""
+        self._folder.cleanup()

@@ -97,12 +97,12 @@ class VllmEngine:
 
     async def _start(self) -> EngineDescription:
         settings, cpu = self._settings, arguments.on_cpu()
-        settle.announce(os.getpid())
         config.export(
             arguments.environment(
                 self._role, host=settings.host, side_channel_port=self._side_channel(), cpu=cpu
             )
         )
+        settle.announce(os.getpid())
         given = arguments.engine_args(
             self._options,
             settings,
@@ -111,6 +111,7 @@ class VllmEngine:
             notes=self._notes.address,
             cache_events=None if self._cache is None else self._cache.config,
         )
+        self._notes.follow()
         self._thread = EngineThread(given, seconds=self._options.load_seconds)
         launched = await self._thread.start()
         self._notes.read()
@@ -173,21 +174,27 @@ class VllmEngine:
         await self._traffic.close()
         if self._thread is not None:
             await self._thread.stop()
+        if self._cache is not None:
+            self._cache.close()
         self._notes.close()
         self._held.close()
 
     def _side_channel(self) -> int:
         """A port that is free, and kept from others. Raises StartError."""
-        free, host, given = FreePorts(self._held), "127.0.0.1", self._options.side_channel_port
-        if self._role is Role.PREFILL:
-            host = self._settings.host
-            if given:
-                sockets.check(
-                    f"[{host}]:{given}" if ":" in host else f"{host}:{given}",
-                    setting="side_channel_port",
-                )
-                return given
-        return free.port([(host, 0)])
+        free, host = FreePorts(self._held), self._settings.host
+        if self._role is not Role.PREFILL:
+            return free.port()
+        if not (port := self._options.side_channel_port):
+            return free.port([(host, 0)])
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            free.hold(*sockets.check(address, setting="side_channel_port"))
+        except OSError as error:
+            raise StartError(
+                f"NIXL cannot listen on {address} ({error.strerror}): set engine option "
+                "side_channel_port to a free port, and listen on an address of this machine"
+            ) from error
+        return port
 
     def _description(
         self, launched: Launched, bounds: validation.EngineBounds, endpoint: str

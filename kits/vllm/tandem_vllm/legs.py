@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tandem.engine.base import Delta, EngineRequest
 from tandem.logits.spec import LogitsProcessorEntry
@@ -33,7 +33,7 @@ class Leg:
     """DECODE, while no token has come: what is being read."""
     ordered: float = 0.0
     """By time.monotonic(), when vLLM was given the request."""
-    told: Delta | None = field(default=None)
+    told: Delta | None = None
     """PREFILL: what is to be said once the hand-over has settled."""
 
     @property
@@ -42,4 +42,5 @@ class Leg:
 
     def pages(self, size: int) -> int:
         """Pages of so many tokens that its KV takes."""
-        return -(-(len(self.request.context) + self.generated) // size)
+        tokens = len(self.request.token_ids) + len(self.request.made) + self.generated
+        return -(-tokens // size)

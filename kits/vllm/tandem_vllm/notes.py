@@ -8,6 +8,7 @@ before it takes a step in.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import tempfile
@@ -49,24 +50,40 @@ class NoteReader:
         self._socket.bind(self.address)
         self._socket.setblocking(False)
         self._decoder = msgspec.msgpack.Decoder(_Failed | _Pages)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._messages: list[bytes] = []
+        """Received, and not read yet."""
         self.page_bytes = 0
         """Bytes of a page of all layers; 0 until vLLM's process has said so."""
 
+    def follow(self) -> None:
+        """Receive notes as they come. Linux may queue ten alone; vLLM's process would wait with the
+        next one, and its step with it, by which `read` is called.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket, self._receive)
+
     def read(self) -> dict[str, TandemError]:
         """Return the requests that failed since the last read, by vLLM's names of them."""
+        self._receive()
+        messages, self._messages = self._messages, []
         found: dict[str, TandemError] = {}
-        while True:
-            try:
-                message = self._socket.recv(_MOST_BYTES)
-            except (BlockingIOError, OSError):
-                return found
+        for message in messages:
             match self._decoder.decode(message):
                 case _Failed(name, error):
                     found[name] = errors.from_proto(common_pb2.Error.FromString(error))
                 case _Pages(page_bytes):
                     self.page_bytes = page_bytes
+        return found
+
+    def _receive(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                self._messages.append(self._socket.recv(_MOST_BYTES))
 
     def close(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self._socket)
         self._socket.close()
         self._folder.cleanup()
 

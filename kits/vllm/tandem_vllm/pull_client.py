@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass
 
@@ -105,6 +106,10 @@ class _Link:
         self._outbox = Outbox(self._take)
         self._draft = pull_pb2.PullCalls()
         self._rooms: dict[int, _Wanted] = {}
+        self._stale: Counter[int] = Counter()
+        """Answers to come to calls that were ended, by room: whoever calls for a parked room anew
+        must not read by them.
+        """
 
     def call(self, wanted: _Wanted) -> None:
         self._rooms[wanted.room] = wanted
@@ -113,9 +118,13 @@ class _Link:
         self._outbox.notify()
 
     def end(self, end: pull_pb2.PullEnd) -> None:
-        if self._rooms.pop(end.room, None) is not None:
-            self._draft.ends.append(end)
-            self._outbox.notify()
+        wanted = self._rooms.pop(end.room, None)
+        if wanted is None:
+            return
+        if not wanted.readable:
+            self._stale[end.room] += 1
+        self._draft.ends.append(end)
+        self._outbox.notify()
 
     async def run(self) -> None:
         error = KvTransferError("the prefill engine closed the hand-over stream", phase=_PHASE)
@@ -151,17 +160,25 @@ class _Link:
                 self._on_failed(failed.room, errors.from_proto(failed.error))
 
     def _on_ready(self, ready: pull_pb2.PullReady) -> None:
-        wanted = self._rooms.get(ready.room)
-        if wanted is not None and not wanted.readable:  # else it was ended, and prefill is told
+        if (wanted := self._waiting(ready.room)) is not None:
             wanted.readable = True
             wanted.settle(Readable(ready, wanted.called + ready.valid_ms / 1000))
 
     def _on_failed(self, room: int, error: TandemError) -> None:
-        wanted = self._rooms.get(room)
-        if wanted is not None and not wanted.readable:
+        if (wanted := self._waiting(room)) is not None:
             del self._rooms[room]
             self._client.forget(room)
             wanted.settle(error)
+
+    def _waiting(self, room: int) -> _Wanted | None:
+        """Take an answer for a room. Returns who waits for it; None: its call was ended."""
+        if room in self._stale:
+            self._stale[room] -= 1
+            if not self._stale[room]:
+                del self._stale[room]
+            return None
+        wanted = self._rooms.get(room)
+        return None if wanted is None or wanted.readable else wanted
 
     def _broken(self, error: KvTransferError) -> None:
         """What is being read goes on: prefill keeps the KV until its lease ends."""

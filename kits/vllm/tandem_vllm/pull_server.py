@@ -123,7 +123,8 @@ class PullServer:
         self._held[held.room] = held
         call = self._calls.pop(held.room, None)
         if call is None:
-            self._held_timers.set(held.room, held.wait_seconds, lambda: self._uncalled(held))
+            late = "decode called for the KV too late, or never"
+            self._held_timers.set(held.room, held.wait_seconds, lambda: self._unread(held, late))
         else:
             self._call_timers.stop(held.room)
             self._tell(held, call)
@@ -171,6 +172,7 @@ class PullServer:
             del self._calls[end.room]
             self._call_timers.stop(end.room)
             self._remember(end.room, _given_up(end))
+            link.fail(end.room, _given_up(end))  # each call has an answer
             return
         held = self._held.get(end.room)
         if held is None or held.reader is not link:
@@ -213,11 +215,13 @@ class PullServer:
     def _tell(self, held: Held, call: _Call) -> None:
         left = held.lease_ends - time.monotonic()
         valid = held.lease_ends - call.at
+        late = "decode read no KV within the lease"
         if left <= 0:
             call.link.fail(held.room, KvTransferError("the room's lease is over", phase=_PHASE))
+            self._unread(held, late)
             return
         held.reader = call.link
-        self._held_timers.set(held.room, left, lambda: self._lease_over(held))
+        self._held_timers.set(held.room, left, lambda: self._unread(held, late))
         ready = pull_pb2.PullReady(
             room=held.room,
             valid_ms=int(valid * 1000),
@@ -236,15 +240,11 @@ class PullServer:
         del self._held[held.room]
         self._held_timers.stop(held.room)
 
-    def _uncalled(self, held: Held) -> None:
-        del self._held[held.room]
+    def _unread(self, held: Held, reason: str) -> None:
+        """The time in which the KV could be read is over."""
+        self._forget(held)
         held.free(False)
-        held.end(KvTransferError("decode called for the KV too late, or never", phase=_PHASE))
-
-    def _lease_over(self, held: Held) -> None:
-        del self._held[held.room]
-        held.free(False)
-        held.end(KvTransferError("decode read no KV within the lease", phase=_PHASE))
+        held.end(KvTransferError(reason, phase=_PHASE))
 
     def _unready(self, room: int) -> None:
         call = self._calls.pop(room)

@@ -115,6 +115,8 @@ class Rows:
             log.exception("the rows of a step could not be edited")
             failed = InternalError("the request's logits could not be edited")
             self._tell((row, failed) for row in self._rows.values())
+            for place in self._rows:
+                logits[place : place + 1] = 0.0
 
     def _edit(self, logits: Any) -> None:
         free = [(place, row) for place, row in self._rows.items() if not row.forced]

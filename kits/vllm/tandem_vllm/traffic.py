@@ -37,7 +37,7 @@ from tandem.errors import (
 )
 from tandem.logits.model import Model
 from tandem.v1 import common_pb2, pull_pb2
-from tandem_vllm import cache_events, outputs, processors, requests, validation
+from tandem_vllm import outputs, processors, requests, validation
 from tandem_vllm.launch import Launched
 from tandem_vllm.legs import Leg, Stage
 from tandem_vllm.notes import NoteReader
@@ -49,6 +49,8 @@ from tandem_vllm.words import Timers
 TRANSPORT = "nixl/ucx/unknown"
 _MARGIN_SECONDS = 5.0
 """A lease is longer than decode may take by so much."""
+_PREEMPTED = 3
+"""EngineCoreEventType."""
 _PHASES = {Role.PREFILL: common_pb2.PHASE_PREFILL, Role.DECODE: common_pb2.PHASE_DECODE}
 
 
@@ -235,11 +237,18 @@ class Traffic:
                 first=first,
                 transfer=transfer,
             ),
-            cache_salt=cache_events.salt(request.cache_salt, request.lora_adapter),
+            cache_salt=request.cache_salt or None,
         )
         leg.stage = Stage.COMPUTED
         leg.ordered = time.monotonic()
-        self.own(_quietly(launched.client.add_request_async, made))
+        self.own(self._give(leg, launched, made))
+
+    async def _give(self, leg: Leg, launched: Launched, made: Any) -> None:
+        """A request that vLLM's client cannot send ends at once."""
+        try:
+            await launched.client.add_request_async(made)
+        except Exception as error:  # noqa: BLE001 - of vLLM
+            self._end(leg, EngineError(f"vLLM did not take the request: {type(error).__name__}"))
 
     def _answered(self, leg: Leg, said: Readable | TandemError) -> None:
         """DECODE: prefill's word about a room."""
@@ -250,13 +259,8 @@ class Traffic:
             return
         leg.readable = said
         try:
-            transfer = json.loads(said.ready.params)
-            if not isinstance(transfer, dict) or not transfer.get("do_remote_prefill"):
-                raise KvTransferError("prefill did not say how its KV is read")
-            transfer.pop(requests.LEASE_ENDS, None)
+            transfer = _transfer_of(said.ready, self._model.vocabulary)
             self._compute(leg, first=said.ready.first_token, transfer=transfer)
-        except ValueError:
-            self._end(leg, KvTransferError("prefill did not say how its KV is read"))
         except TandemError as error:
             self._end(leg, error)
         else:
@@ -359,7 +363,7 @@ class Traffic:
         held = Held(
             room=request.room,
             params=said,
-            lease_ends=said[requests.LEASE_ENDS],
+            lease_ends=said.pop(requests.LEASE_ENDS),
             wait_seconds=request.park_seconds or self._seconds,
             first_token=delta.token_ids[0],
             logprobs=delta.logprobs,
@@ -471,8 +475,19 @@ def _for_decode(error: TandemError) -> TandemError:
     return KvTransferError("the other phase was cancelled", phase=common_pb2.PHASE_PREFILL)
 
 
-_PREEMPTED = 3
-"""EngineCoreEventType."""
+def _transfer_of(ready: pull_pb2.PullReady, vocabulary: int) -> dict[str, Any]:
+    """How vLLM reads a room's KV. Raises KvTransferError where prefill did not say that, or where
+    its token is none of the model's, which would end the requests of the whole batch.
+    """
+    try:
+        transfer = json.loads(ready.params)
+    except ValueError:
+        transfer = None
+    if not isinstance(transfer, dict) or not transfer.get("do_remote_prefill"):
+        raise KvTransferError("prefill did not say how its KV is read")
+    if ready.first_token >= vocabulary:
+        raise KvTransferError("prefill's token is none of the model's")
+    return transfer
 
 
 async def _quietly(send: Callable[[Any], Awaitable[object]], message: Any) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,15 +14,18 @@ import pytest
 from vllm_stand_ins import request
 
 from tandem.engine import model_files
-from tandem.engine.base import Ending, Role
-from tandem.errors import ConfigError, ProcessorError
+from tandem.engine.base import Ending, EngineSettings, Role
+from tandem.errors import ConfigError, ProcessorError, StartError
 from tandem.logits.registry import Registry
 from tandem.prefix_blocks import packed
 from tandem.v1 import pull_pb2
 from tandem_vllm import arguments, outputs, requests
-from tandem_vllm.cache_events import CacheEvents, salt
+from tandem_vllm.cache_events import CacheEvents
+from tandem_vllm.engine import VllmEngine
 from tandem_vllm.notes import NoteReader, NoteWriter
 from tandem_vllm.options import Options, parse
+
+QUEUED = 1 + int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
 
 
 def test_sampling_parameters_are_vllms() -> None:
@@ -111,6 +116,27 @@ def test_notes_arrive_with_what_they_say() -> None:
     assert not Path(reader.address).exists()
 
 
+@pytest.mark.promise("S5-729")
+async def test_a_whole_batch_may_fail_in_one_step() -> None:
+    """Linux queues ten datagrams, or as many as net.unix.max_dgram_qlen says."""
+    reader = NoteReader()
+    reader.follow()
+    writer = NoteWriter(reader.address)
+    names = [f"tandem-{number}" for number in range(2 * QUEUED)]
+
+    def fail_all() -> None:
+        for name in names:
+            writer.failed(name, ProcessorError("it raised"))
+
+    try:
+        async with asyncio.timeout(4.0):
+            await asyncio.to_thread(fail_all)
+        assert list(reader.read()) == names
+    finally:
+        writer._socket.close()
+        reader.close()
+
+
 def _batch(*events: dict[str, Any]) -> bytes:
     return msgspec.msgpack.encode([0.0, list(events), None])
 
@@ -149,13 +175,11 @@ def test_pages_of_vllm_are_blocks_of_tandem() -> None:
 
 def test_a_salt_keeps_blocks_apart_and_a_gap_forgets() -> None:
     events, tokens = CacheEvents(), list(range(64))
-    given = salt("key", "")
-    stored = _stored([b"a", b"b"], None, tokens, extra_keys=[[given], None])
+    stored = _stored([b"a", b"b"], None, tokens, extra_keys=[["key"], None])
     events.take(0, _batch(stored))
     assert set(events.log.held) == _numbers(tokens, "key") != _numbers(tokens)
     events.take(2, _batch())
     assert not events.log.held
-    assert salt("", "") is None
 
 
 def test_options_are_checked_by_name() -> None:
@@ -186,6 +210,23 @@ def test_the_side_channel_listens_for_prefills_peers_alone(role: Role) -> None:
     assert given["TORCH_COMPILE_DISABLE"] == "1"
     on_gpu = arguments.environment(role, host="10.0.0.7", side_channel_port=7, cpu=False)
     assert "TORCH_COMPILE_DISABLE" not in on_gpu
+
+
+async def test_a_side_channel_whose_port_is_taken_is_refused_at_the_start(
+    model_path: Path,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        settings = EngineSettings(
+            model_path=model_path,
+            model_name="tiny",
+            max_sequences=4,
+            host="127.0.0.1",
+            options={"side_channel_port": port},
+            registry=Registry.builtin(),
+        )
+        with pytest.raises(StartError, match=f"{port}.*side_channel_port"):
+            await VllmEngine(Role.PREFILL, settings).start()
 
 
 @pytest.mark.promise("S5-732")

@@ -126,8 +126,10 @@ def test_a_processor_that_cannot_be_made_ends_its_own_request() -> None:
 def test_what_nobody_foresaw_ends_requests_and_never_the_engine() -> None:
     batch = Batch()
     batch.add(0, first=10**6)  # no row has it
-    batch.step(1)
+    logits = batch.step(2)
     assert [name for name, _ in batch.failed] == ["tandem-1"]
+    assert numpy.isfinite(logits[0]).all()
+    assert logits[1].any()
 
 
 def test_an_embedding_bias_is_applied() -> None:

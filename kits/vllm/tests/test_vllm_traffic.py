@@ -13,7 +13,6 @@ from vllm_stand_ins import EOS, Side, computed, output, request, until
 
 from tandem.engine.base import Ending, ParkingLimits, Role
 from tandem.errors import (
-    CancelledError,
     ContextLengthError,
     DeadlineError,
     EngineError,
@@ -143,6 +142,28 @@ async def test_a_token_that_is_not_prefills_fails_the_request(pair: Pair) -> Non
     (failed,) = await pair.decode.ended()
     assert isinstance(failed.error, EngineError)
     await until(lambda: released(pair.prefill) == ["tandem-1"])
+
+
+async def test_a_token_that_the_model_does_not_have_never_reaches_the_batch(pair: Pair) -> None:
+    pair.submit()
+    pair.prefilled(token=stand_in.VOCABULARY)
+    (failed,) = await pair.decode.ended()
+    assert isinstance(failed.error, KvTransferError)
+    assert pair.decode.vllm.added == []
+    await until(lambda: released(pair.prefill) == ["tandem-1"])
+
+
+async def test_a_request_that_vllm_cannot_be_sent_ends_at_once(
+    alone: Side, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(request: Any) -> None:
+        raise TypeError("cannot be encoded")
+
+    monkeypatch.setattr(alone.vllm, "add_request_async", refuse)
+    alone.traffic.submit(request(1))
+    (failed,) = await alone.ended()
+    assert isinstance(failed.error, EngineError)
+    assert len(alone.traffic) == 0
 
 
 async def test_pages_that_vllm_could_not_read_fail_the_request_on_both_sides(pair: Pair) -> None:
@@ -303,6 +324,7 @@ async def test_parking_has_bounds() -> None:
         ({"temperature": 2.5}, UnsupportedError, "temperature"),
         ({"temperature": 1.5}, InvalidRequestError, ""),
         ({"logprobs": 129}, InvalidRequestError, "logprobs"),
+        ({"prompt_logprobs": 129}, UnsupportedError, "prompt_logprobs"),
         ({"lora_adapter": "a"}, UnsupportedError, "model"),
         ({"room": 5}, RequestError, "room"),
     ],
@@ -323,7 +345,6 @@ async def test_decode_needs_a_peer(pair: Pair) -> None:
     for peer in ("", "nowhere"):
         with pytest.raises(RequestError):
             pair.decode.traffic.submit(request(1, room=1, kv_peer=peer))
-    assert CancelledError.code == "cancelled"
 
 
 async def test_load_says_where_requests_are(pair: Pair) -> None:

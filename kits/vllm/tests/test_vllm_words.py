@@ -165,6 +165,29 @@ async def test_a_lease_that_is_over_is_told_to_nobody(prefill: Prefill, decode: 
     said = await decode.answer()
     assert isinstance(said, KvTransferError)
     assert "lease is over" in said.message
+    assert (prefill.freed, len(prefill.server)) == ([False], 0)
+    assert len(prefill.settled) == 1
+
+
+@pytest.mark.promise("S5-726")
+async def test_an_answer_to_a_call_that_was_ended_is_not_the_next_calls(
+    prefill: Prefill, decode: Decode
+) -> None:
+    """A voucher that is used again at once: the KV of the first answer is free by then."""
+    prefill.hold()
+    decode.call(prefill.peer, parked=True)
+    decode.client.give_up(ROOM, KvTransferError("the client left"))
+    decode.call(prefill.peer, parked=True)
+    assert isinstance(await decode.answer(), KvTransferError)
+    assert prefill.freed == [False]
+    decode.call(prefill.peer)
+    await until(lambda: len(prefill.server) == 1)
+    decode.client.give_up(ROOM, KvTransferError("the client left"))
+    await until(lambda: len(prefill.server) == 0)
+    decode.call(prefill.peer, parked=True)
+    said = await decode.answer()
+    assert isinstance(said, KvTransferError)
+    assert len(decode.client) == 0
 
 
 @pytest.mark.promise("S5-728")
