@@ -1,7 +1,7 @@
-"""Twenty causes of a slow request, put into stacks of the simulated engine one after the other, and
+"""Causes of a slow request, put into stacks of the simulated engine one after the other, and
 which of them `tandem why` names first: it is told a trace id, and nothing of the cause.
 
-    python benchmarks/why_causes.py                      # all twenty, about four minutes
+    python benchmarks/why_causes.py                      # all, about four minutes
     python benchmarks/why_causes.py --only slots,resume
     python benchmarks/why_causes.py --record FOLDER      # keep what components told, for tests
 """
@@ -65,9 +65,8 @@ class SlowClassifier:
 class Bench:
     """A running stack, and what is done to it."""
 
-    def __init__(self, stack: Stack, folder: Path) -> None:
+    def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        self.folder = folder
         self._held = ExitStack()
         self._lines: list[Iterator[str]] = []
 
@@ -203,13 +202,13 @@ def prefix_elsewhere(bench: Bench) -> str:
 )
 def ejected(bench: Bench) -> str:
     def is_out(fleet: dict[str, Any]) -> bool:
-        return any(each["standing"] == "ejected" for each in fleet["workers"])
+        if any(each["standing"] == "ejected" for each in fleet["workers"]):
+            return True
+        list(pool.map(lambda _: bench.ask(), range(4)))
+        return False
 
     with ThreadPoolExecutor(4) as pool:
-        while not is_out(
-            Client(bench.stack.components["router"].launch.metrics).get("/debug/fleet")
-        ):
-            list(pool.map(lambda _: bench.ask(), range(4)))
+        bench.until(is_out)
     bench.hold()
     return bench.while_held()
 
@@ -268,9 +267,8 @@ def client(bench: Bench) -> str:
 )
 def retry(bench: Bench) -> str:
     """One of two requests meets the fault: the one that took longer."""
-    found = [(bench.ask(), time.monotonic()) for _ in range(2)]
-    ports = _ports(bench.stack)
-    return max((each for each, _ in found), key=lambda each: ports.of(each).seconds)  # type: ignore[union-attr]
+    found, ports = [bench.ask() for _ in range(2)], _ports(bench.stack)
+    return max(found, key=lambda each: ports.of(each).seconds)  # type: ignore[union-attr]
 
 
 @cause("resume", decode=2, flags={"frontend": ("--resume",)})
@@ -449,7 +447,7 @@ def served(options: dict[str, Any], folder: Path) -> Iterator[Bench]:
         if proxy is not None:
             proxy.target = stack.components["router"].address
         stack.wait_ready(timeout_seconds=READY_SECONDS)
-        bench = Bench(stack, folder)
+        bench = Bench(stack)
         if not ready:
             workers = given.get("prefill", 1) + given.get("decode", 1)
 

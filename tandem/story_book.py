@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 MOST_OF_ONE_TRACE = 16
-"""Requests of one trace id that are told, the last that ended."""
+"""Requests of one trace id that are told, the last ones: a client's many prompts share it."""
 DEFAULT_MOST = 4096
 DEFAULT_BYTES = 16 * 1024 * 1024
 MOST_HELP = (

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice, repeat
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from tandem.byte_budget import ByteBudget
@@ -75,15 +75,13 @@ class RouterStream:
         """What its router said last of a model."""
         return self.views.get(model, _UNSEEN)
 
-    def submit(
-        self, submits: Sequence[router_pb2.Submit], chunks: Iterable[bytes] = repeat(b"")
-    ) -> None:
+    def submit(self, submits: Sequence[router_pb2.Submit], chunks: Sequence[bytes] = ()) -> None:
         """Send without waiting. `chunks`: the joined names of each prompt's chunks, or nothing
         where they are not known. Raises QueueFullError, and sends nothing, while too much waits.
         """
         self._unsent.admit(sum(len(submit.task) for submit in submits))
         now = self._clock()
-        for submit, names in zip(submits, chunks, strict=False):
+        for submit, names in zip(submits, chunks or [b""] * len(submits), strict=True):
             self.open.add(submit.first_sequence)
             self._submits[submit.first_sequence] = _Unsent(submit, names, now)
         self.outbox.notify()

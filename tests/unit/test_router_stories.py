@@ -656,6 +656,29 @@ def test_a_story_tells_what_a_prompt_waited_for_and_who_had_more_of_it() -> None
     assert last.ahead == Ahead(tokens=650, prompts=1, largest=650, trace_id=TRACE)
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"fingerprint": FINGERPRINT._replace(model="big")}, id="of another model"),
+        pytest.param({}, id="with no more of it"),
+    ],
+)
+def test_a_worker_that_could_not_have_done_better_is_not_told_of(other: dict[str, Any]) -> None:
+    bench = Bench(workers=0, prefill_policy=Prefix)
+    bench.worker(Phase.PREFILL, 0, kv_endpoint="p:1", context_length=10_000, **other)
+    bench.worker(Phase.DECODE, 0, context_length=10_000, **other)
+    bench.worker(Phase.PREFILL, 1, kv_endpoint="p:2", context_length=10_000)
+    bench.worker(Phase.DECODE, 1, context_length=10_000)
+    blocks = tuple(range(1, 11))
+    for worker in ("prefill-0:1", "prefill-1:1")[: 1 if other else 2]:
+        bench.feed(events.WorkerLoad(worker, 0, cache=CacheReport(False, blocks, (), False)))
+    bench.submit(prompt_tokens=640, max_tokens=8, prompt_blocks=blocks)
+    (story,) = bench.open()
+    chosen = story.sequences[0].moments[1].prefill
+    assert chosen is not None
+    assert chosen.elsewhere is None
+
+
 @pytest.mark.promise("S5-715")
 def test_a_closed_leg_s_times_are_told_beside_what_so_many_tokens_usually_took() -> None:
     bench = Bench(workers=1)
@@ -671,6 +694,18 @@ def test_a_closed_leg_s_times_are_told_beside_what_so_many_tokens_usually_took()
     assert closed.times == times
     assert closed.usual == pytest.approx(1.0), "as before, not as this once"
     assert story.delay == pytest.approx(story.sequences[0].seconds - 1.0)
+
+
+def test_a_worker_that_claims_more_time_than_has_passed_spoils_no_usual_time() -> None:
+    bench = Bench(workers=1)
+    for claimed in (1e300, 1.0):
+        bench.submit(len(bench.legs()) + 1)
+        prefill, decode = bench.legs()[-2:]
+        times = LegTimes(phase="decode", request_id=9, seconds=claimed + 1, first=1.0, tokens=11)
+        bench.close(prefill, Outcome.FINISHED)
+        bench.close(decode, Outcome.FINISHED, times=times)
+    *_, story = bench.ended()
+    assert story.sequences[0].moments[-1].usual == pytest.approx(2.0), "since its legs began"
 
 
 @pytest.mark.promise("S5-716")

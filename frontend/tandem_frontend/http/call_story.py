@@ -77,7 +77,9 @@ class CallStory(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, kw_on
     @property
     def reading(self) -> float:
         """Seconds until a router could have been given the request."""
-        return max(0.0, (self.read or self.came or self.seconds) - self.no_workers)
+        if not self.read:
+            return self.came or self.seconds
+        return max(0.0, self.read - self.no_workers)
 
     @property
     def delay(self) -> float:
@@ -106,7 +108,7 @@ def story(
         read=since(times.read),
         steps=times.steps,
         no_workers=round(times.no_workers, 6) or NOTHING,
-        queue=round(times.queue, 6),
+        queue=round(times.queue, 6) or NOTHING,
         submitted=since(times.submitted),
         lost_routers=times.lost_routers,
         first=since(times.first),

@@ -21,11 +21,12 @@ import pytest
 
 from tandem import cli
 from tandem.cli import run_state
+from tandem.cli.client import ApiError
 from tandem.cli.console import Console
 from tandem.cli.run_state import RunState
 from tandem.story_book import log_line
 from tandem.timeline import PARTS
-from tandem_frontend.http.call_story import CallStory
+from tandem_frontend.http.call_story import CallStory, CallTimes, story
 from tandem_router.core.story import Story
 from tandem_tools.why import asking, command
 from tandem_tools.why.causes import LEVELS, diagnose
@@ -113,6 +114,13 @@ def test_a_router_s_story_alone_and_a_frontend_s_alone_say_what_they_can() -> No
         assert told.trace_id == whole.trace_id
         assert told.seconds > 0
     assert diagnose(Evidence(None, whole.story)).causes[0].kind == "slots"
+
+
+def test_what_waited_in_vain_for_workers_is_not_taken_off_its_body_s_time() -> None:
+    times = CallTimes(arrived=100.0, came=104.0, no_workers=30.0)
+    told = story(times, trace_id="1" * 32, endpoint="chat", tenant="", outcome="no_pair")
+    parts = Evidence(told, None).parts()
+    assert (parts["read"], parts["queue"]) == (4.0, 30.0)
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -246,6 +254,19 @@ def test_one_that_does_not_answer_is_named_below_what_the_others_told(tmp_path: 
     assert "(not asked: 127.0.0.1:1: " in shown.getvalue()
 
 
+def test_one_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def client(address: str, **_: Any) -> Any:
+        asked.append(address)
+        raise ApiError("it is gone")
+
+    monkeypatch.setattr(asking, "Client", client)
+    ports = asking.Ports(["a:1"])
+    assert ports.all(f"{number:032x}" for number in range(9)) == {}
+    assert (asked, ports.silent) == (["a:1"], {"a:1": "it is gone"})
+
+
 def test_a_story_of_another_version_is_an_error_of_its_own() -> None:
-    with pytest.raises(asking.ApiError, match="not that of a component of this version"):
+    with pytest.raises(ApiError, match="not that of a component of this version"):
         asking._evidence([{"endpoint": 1}])

@@ -68,7 +68,7 @@ def being_proved(state: State, edition: Edition) -> str:
     """
     since = [
         sequence.request.arrived
-        for sequence in dict.fromkeys(state.canaries.values())
+        for sequence in state.canaries.values()
         if sequence.request.edition == edition and sequence.stage is not Stage.ENDED
     ]
     if not since:

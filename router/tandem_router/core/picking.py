@@ -126,10 +126,11 @@ def _elsewhere(picks: Picks, prefixes: Prefixes, cached: int) -> Elsewhere | Non
     if len(blocks) * BLOCK_TOKENS <= cached:
         return None
     longest = next(prefixes.holders(blocks, 1, aggregated=aggregated), ())
-    holder = next((each for each in longest if each is not picks.prefill), None)
-    if holder is None:
+    mine = picks.prefill.profile.fingerprint.edition  # another model may have the same blocks
+    holder = next((each for each in longest if each.profile.fingerprint.edition == mine), None)
+    tokens = picks.tokens if holder is None else holder.to_compute(picks.known)
+    if holder is None or tokens >= picks.tokens:
         return None
-    tokens = holder.to_compute(picks.known)
     pace, ahead = picks.group.pace, holder.waiting_tokens + tokens
     reason = holder.withheld() or (
         f"no slot was free: {holder.open_legs} of {holder.capacity} taken"

@@ -211,14 +211,10 @@ class Sequence:
         moments = self.moments
         if moments is not None and len(moments) < MOST_MOMENTS and not self.outcome:
             at = round(now - self.request.arrived, 6)
-            moments.append(
-                Moment(
-                    *(at, name, phase, code, prefill, decode, way),
-                    ahead=ahead,
-                    times=times,
-                    usual=usual,
-                )
+            moment = Moment(
+                at, name, phase, code, prefill, decode, way, ahead=ahead, times=times, usual=usual
             )
+            moments.append(moment)
 
     def note_queue_cause(self, cause: str, holders: Holders | None, workers: Rejected) -> None:
         """Remember why it waits, with the moment at which it was queued."""

@@ -10,6 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from tandem.errors import NoPairError
+from tandem.story_book import MOST_OF_ONE_TRACE
 from tandem_router.core.fleet import Fleet
 from tandem_router.core.rejections import of_model, of_model_now, told
 from tandem_router.core.sequences import MOST_TOLD, Request, Sequence, Stage
@@ -19,8 +20,6 @@ from tandem_router.core.values import Phase
 if TYPE_CHECKING:
     from tandem_router.core.state import State
 
-MOST_OF_ONE_TRACE = 16
-"""Requests of one trace id that are told, the last that came: a client's many prompts share it."""
 _OTHERS = "others wait before it"
 _MOST_LOOKED_AT = 256
 _MOST_TENANTS = 4

@@ -49,7 +49,7 @@ class Ports:
     def __init__(self, addresses: Sequence[str]) -> None:
         self._addresses = addresses
         self.silent: dict[str, str] = {}
-        """Components that did not answer, and why."""
+        """Components that did not answer, and why. They are not asked again."""
 
     def of(self, trace_id: str) -> Evidence | None:
         """The evidence about a request; None: no component knows the request."""
@@ -86,7 +86,8 @@ class Ports:
                 raise
 
         until = time.monotonic() + ANSWER_SECONDS
-        answers = collect(start(self._addresses, ask), until)
+        asked = (each for each in self._addresses if each not in self.silent)
+        answers = collect(start(asked, ask), until)
         for address, answer in answers.items():
             if isinstance(answer, ApiError):
                 self.silent[address] = str(answer)
@@ -99,14 +100,11 @@ def from_logs(paths: Iterable[Path], wanted: Callable[[str], bool]) -> dict[str,
     """
     told: list[Any] = []
     for path in paths:
-        for text in _stories(path):
-            story = msgspec.json.decode(text)
-            if wanted(story.get("trace_id", "")):
-                told.append(story)
+        told += (story for story in _stories(path) if wanted(story.get("trace_id", "")))
     return _evidence(told)
 
 
-def _stories(path: Path) -> Iterator[bytes]:
+def _stories(path: Path) -> Iterator[dict[str, Any]]:
     """The stories in a log, of either format; other lines, and lines that are cut, are passed."""
     with ExitStack() as stack:
         try:
@@ -116,23 +114,21 @@ def _stories(path: Path) -> Iterator[bytes]:
         while line := lines.readline(MAX_LINE_BYTES):
             if _MARK not in line:
                 continue
-            text = _story_of(line.strip())
-            if text:
-                yield text
+            story = _story_of(line.strip())
+            if story is not None:
+                yield story
 
 
-def _story_of(line: bytes) -> bytes:
+def _story_of(line: bytes) -> dict[str, Any] | None:
     try:
         if line.startswith(b"{"):
             text = msgspec.json.decode(line, type=_Line).story.encode()
         else:
             _, brace, rest = line.partition(_CONSOLE)
             text = b"{" + rest if brace else b""
-        if isinstance(msgspec.json.decode(text), dict):
-            return text
+        return msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:
-        pass
-    return b""
+        return None
 
 
 def _evidence(told: Iterable[Any]) -> dict[str, Evidence]:
