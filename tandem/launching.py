@@ -33,8 +33,8 @@ def importing() -> Iterator[None]:
     """Ctrl-C ends this process at once meanwhile, and so does a package that is not installed: a
     message names it, and the exit status is 2.
     """
-    handler = signal.getsignal(signal.SIGINT)
-    if handler is signal.default_int_handler:
+    interruptible = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if interruptible:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield
@@ -45,4 +45,5 @@ def importing() -> Iterator[None]:
         sys.stderr.write(f"tandem: {name} is not installed: pip install tandem-serving\n")
         raise SystemExit(2) from None
     finally:
-        signal.signal(signal.SIGINT, handler)
+        if interruptible:
+            signal.signal(signal.SIGINT, signal.default_int_handler)

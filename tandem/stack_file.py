@@ -48,7 +48,6 @@ _FRONTEND: Final = (
 _ROUTER: Final = (
     "discovery namespace prefill decode workers prefill_service decode_service worker_service"
     " voucher_key_file decode_routers routers router_service advertise_host"
-    " client_logits_processors allow_reports allow_external_scores"  # the frontends' own
 )
 _ENGINE: Final = (
     "bootstrap_port data_parallel decode_data_parallel decode_pipeline_parallel"
@@ -56,7 +55,7 @@ _ENGINE: Final = (
 )
 OWNED: Final[Mapping[str, frozenset[str]]] = {
     "frontend": frozenset(f"{_ALL} {_FRONTEND}".split()),
-    "router": frozenset(f"{_ALL} {_ROUTER}".split()),
+    "router": frozenset(f"{_ALL} {_ROUTER}".split()).union(PERMISSIONS),
     "prefill": frozenset(f"{_ALL} {_WORKER}".split()),
     "decode": frozenset(f"{_ALL} {_WORKER}".split()),
     "worker": frozenset(f"{_ALL} {_WORKER}".split()),

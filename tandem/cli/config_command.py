@@ -68,7 +68,7 @@ def _check(given: Sequence[str], console: Console) -> int:
     if flags or not os.path.isfile(name):
         raise ConfigError(
             f"`tandem config {CHECK}` needs the file of a stack, or a component, one of"
-            f" {', '.join(COMPONENTS)}, not {name!r}"
+            f" {', '.join(COMPONENTS)}, not {' '.join(given)!r}"
         )
     bad = [said for status, said in _checked(dict(of_flags([f"--config={name}"]))) if status]
     # Workers of both phases say the same of the same line.
@@ -104,16 +104,14 @@ def _checked(
     """
     ends_at = time.monotonic() + CHECK_SECONDS
     with ExitStack() as running:
-        processes = {
-            name: running.enter_context(_started(name, each, stderr))
-            for name, each in flags.items()
-        }
+        processes = {}
+        for name, each in flags.items():
+            processes[name] = running.enter_context(_started(name, each, stderr))
+            running.callback(processes[name].kill)  # before its end is awaited
         for name, process in processes.items():
             try:
                 said, _ = process.communicate(timeout=max(0, ends_at - time.monotonic()))
             except subprocess.TimeoutExpired:
-                for each in processes.values():
-                    each.kill()
                 raise StartError(
                     f"the check took longer than {CHECK_SECONDS:g} s: importing or building a class"
                     " that the settings name did not end"

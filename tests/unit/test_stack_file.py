@@ -151,6 +151,7 @@ CHANGED = {
             "line 3: router.config.listen is not taken here",
         ),
         ("router:\n  config: {allow_reports: true}", "line 2: router.config.allow_reports is not"),
+        ("router:\n  config: {allow_kv_hints: true}", "line 2: router.config.allow_kv_hints is"),
         (
             "decode:\n  config:\n    engine: sim",
             "decode.config.engine is not taken here: write",
@@ -300,6 +301,21 @@ def test_a_check_that_does_not_end_is_ended(
     Path("s.yaml").write_text("router: {}\n")
     assert main(["config", "check", "s.yaml"]) == 2
     assert "took longer than" in capfd.readouterr().err
+
+
+def test_a_check_whose_component_ends_without_an_answer_waits_for_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("odd_hooks.py").write_text(
+        "import os, sys, time\n"
+        "if any('prefill' in word for word in sys.argv):\n"
+        "    os._exit(0)\n"
+        "time.sleep(3600)\n"
+    )
+    Path("s.yaml").write_text("engine: {type: sim}\nhooks: {chain: ['odd_hooks:Odd']}\n")
+    assert main(["config", "check", "s.yaml"]) == 2
+    assert "ended without an answer" in capfd.readouterr().err
 
 
 @pytest.mark.promise("S5-708")
