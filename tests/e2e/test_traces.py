@@ -418,7 +418,7 @@ def test_every_component_logs_a_request_s_end_with_its_trace_id(
     ask(served, trace_id)
     collector.wait(trace_id, len(OF_ONE_SEQUENCE))
     for component, words in (
-        ("frontend", "request served"),
+        ("frontend", "request ended"),
         ("router", "request ended"),
         ("prefill_worker-0", "leg ended"),
         ("decode_worker-0", "leg ended"),

@@ -57,7 +57,8 @@ def _toxicity(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_toxicity")
 async def test_the_classifiers_page_shows_settings_and_a_class_that_load() -> None:
-    first, plugins, again = settings_of(CLASSIFIERS)
+    shortest, first, plugins, again = settings_of(CLASSIFIERS)
+    assert shortest.hold_back == "all"
     classifiers = ClassifierSet.build(first, model="m")
     assert [runner.name for runner in classifiers.runners] == ["toxicity", "acme-guard"]
     toxicity = classifiers.runners[0].hook

@@ -305,11 +305,13 @@ def test_it_is_suspended_and_comes_back() -> None:
 
 
 def test_a_new_size_is_drawn_at_once() -> None:
-    """Long before the next reading."""
+    """Long before the next reading, also where a shell exports the size that it began with."""
     fleet = json.dumps({**FLEET, "workers": [SEEN]})
     with (
         answering({"/debug/fleet": fleet}) as router,
-        on_terminal("top", f"--routers={router}", "--interval=3600") as terminal,
+        on_terminal(
+            *("top", f"--routers={router}", "--interval=3600"), COLUMNS="80", LINES="24"
+        ) as terminal,
     ):
         assert "retries" in terminal.until("3/1024", "decode-7")
         terminal.size(44, 10)

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -208,6 +208,9 @@ class _Shown:
         """Show what comes, until the user wants to end it, False, or to suspend it, True."""
         while True:
             if self._figures is not None:
+                with suppress(OSError):  # the terminal has gone, as a signal says
+                    # Of now: variables COLUMNS and LINES that a shell exports do not change.
+                    self._terminal.size = os.get_terminal_size(sys.stdout.fileno())
                 live.update(frame.screen(self._figures, self.view, self._terminal), refresh=True)
             for event in self.keyboard.events():
                 if event in (QUIT, SUSPEND):
