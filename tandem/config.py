@@ -34,6 +34,7 @@ from tandem.errors import ConfigError, MissingSettingError, StartError
 from tandem.ranges import Range
 from tandem.setting_names import NAMES
 from tandem.settings_file import SettingsFile, nearest
+from tandem.version import add_version
 
 ENV_PREFIX = "TANDEM_"
 FILE_VARIABLE = "TANDEM_CONFIG"
@@ -268,6 +269,7 @@ def _parser(model: type[Any], prog: str) -> argparse.ArgumentParser:
         argument_default=None,
         allow_abbrev=False,
     )
+    add_version(parser)
     parser.add_argument(
         "--config", dest="config_file", metavar="FILE", help="YAML file of settings."
     )

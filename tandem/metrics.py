@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, version
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Gauge
@@ -19,6 +18,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tandem.byte_budget import ByteBudget
+from tandem.version import tandem_version
 
 REQUEST_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 """Buckets for what a client waits for: a first token, a queue, a whole request."""
@@ -26,14 +26,6 @@ STEP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 
 """Buckets for what happens at every step: the time between tokens, a KV transfer."""
 HOOK_SECONDS = (1e-5, 1e-4, 1e-3, 5e-3, 0.025, 0.1, 0.5, 2.5)
 """Buckets for user code on the token path."""
-
-
-def tandem_version() -> str:
-    """The version of the installed distribution, or "unknown"."""
-    try:
-        return version("tandem-serving")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def new_registry(component: str) -> CollectorRegistry:

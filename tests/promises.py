@@ -949,6 +949,24 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-756",
+        "Given a stack on this machine, then `tandem status` tells of each component whether it is "
+        "ready, and `tandem logs` merges the components' logs by time, and follows them.",
+        ours=True,
+    ),
+    Promise(
+        "S5-757",
+        "Given a machine, then `tandem doctor` says what is wrong and what to do, and its report "
+        "has no secret; and shells complete commands, options and choices.",
+        ours=True,
+    ),
+    Promise(
+        "S5-758",
+        "Given any command, then its help shows an example that works, a command or option that is "
+        "not there is refused with a hint, and every program tells its version.",
+        ours=True,
+    ),
+    Promise(
         "S5-206",
         "Given workers of one model with different tokenizers, then a prompt's token ids run on "
         "those of the tokenizer that made them alone, and neither waits for the other.",

@@ -20,6 +20,8 @@ class Command:
     add_arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace, Console], int]
     """Returns the exit status. Raises ApiError and StartError, which `tandem` shows."""
+    example: str
+    """A line that does something useful as it stands, or with other names in it."""
 
 
 def load(name: str, where: str) -> Command:

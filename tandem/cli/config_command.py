@@ -130,4 +130,4 @@ def _started(component: str, flags: Sequence[str], stderr: int | None) -> subpro
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
-COMMAND = Command(add_arguments, config)
+COMMAND = Command(add_arguments, config, example="tandem config check stack.yaml")

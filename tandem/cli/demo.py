@@ -27,7 +27,6 @@ DECODE_HOOK = "examples.hooks:PhraseGuard"
 GUARDED = "All went well until a forbidden phrase came up, and this is never shown."
 SHOWN = "All went well until a "
 STOP_REASON = "phrase_guard"
-CHAT = "/v1/chat/completions"
 
 
 class ClaimError(Exception):
@@ -149,7 +148,7 @@ class Claims:
     def _follow(self, body: dict[str, object]) -> Journey:
         messages = [{"role": "user", "content": QUESTION}]
         whole = {"model": self._model, "messages": messages, "temperature": 0, **body}
-        return follow(self._client, CHAT, whole, self._console)
+        return follow(self._client, whole, self._console, margin="  ")
 
     def _forcing(self, text: str) -> dict[str, object]:
         token_ids = self._tokenize(prompt=text, add_special_tokens=False)
@@ -171,4 +170,4 @@ def _without_end(token_ids: list[int], ends: frozenset[int]) -> list[int]:
     return token_ids[:-1] if token_ids and token_ids[-1] in ends else token_ids
 
 
-COMMAND = Command(add_arguments, demo)
+COMMAND = Command(add_arguments, demo, example="tandem demo --engine sim")

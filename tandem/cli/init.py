@@ -76,4 +76,4 @@ def init(arguments: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-COMMAND = Command(add_arguments, init)
+COMMAND = Command(add_arguments, init, example="tandem init && tandem up --config stack.yaml")

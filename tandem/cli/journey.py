@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tandem.cli.answer import CHAT
 from tandem.cli.client import Client
 from tandem.cli.console import Console
 from tandem.timeline import PARTS
@@ -41,7 +42,7 @@ class Journey:
     def kv(self) -> Mapping[str, Any]:
         """The phase that measured the hand-over: which one it is depends on the engine."""
         prefill, decode = self.phase("prefill"), self.phase("decode")
-        return prefill if prefill["kv_bytes"] else decode
+        return prefill if prefill.get("kv_bytes") else decode
 
     def problems(self) -> list[str]:
         """Why this was no answer through two workers."""
@@ -58,38 +59,40 @@ class Journey:
         return found
 
     def show(self, console: Console) -> None:
-        """Print the table that closes the report: a row for each phase."""
-        prefill, decode = self.phase("prefill"), self.phase("decode")
-        if not (prefill and decode and self.arrivals):
+        """Print the table that closes an answer: its times, and a row for each phase."""
+        phases = self.report.get("phases", ())
+        if not (phases and self.arrivals):
+            console.line("the frontend gave no report of this answer")
             return
-        console.table(
-            [
-                ("trace_id", str(self.report["trace_id"])),
-                (
-                    "tokens",
-                    f"{self.usage['prompt_tokens']} in, {self.usage['completion_tokens']} out",
-                ),
-                ("TTFT", f"{self.ttft * 1e3:.1f} ms"),
-                ("ITL", f"{self.itl * 1e3:.2f} ms mean"),
-                ("KV", _kv(self.kv())),
-                ("time", _times(self.report["timeline"][0])),
-                ("finish_reason", f"{self.finish_reason}"),
-            ]
-        )
+        rows = [
+            ("trace_id", str(self.report["trace_id"])),
+            (
+                "tokens",
+                f"{self.usage['prompt_tokens']} in, {self.usage['completion_tokens']} out",
+            ),
+            ("TTFT", f"{self.ttft * 1e3:.1f} ms"),
+            ("ITL", f"{self.itl * 1e3:.2f} ms mean"),
+            ("KV", _kv(self.kv())),
+            ("time", _times(self.report["timeline"][0])),
+            ("finish_reason", f"{self.finish_reason}"),
+        ]
+        console.table(row for row in rows if row[1])
         console.line()
-        console.table([_row(prefill), _row(decode)], head=_HEAD)
+        console.table([_row(phase) for phase in phases], head=_HEAD)
 
 
 _HEAD = ("phase", "worker", "request_id", "hook verdicts", "hook time", "phase time")
 
 
-def follow(client: Client, path: str, body: Mapping[str, Any], console: Console) -> Journey:
-    """Stream a chat completion, its text appearing live. Raises ApiError."""
+def follow(
+    client: Client, body: Mapping[str, Any], console: Console, *, margin: str = ""
+) -> Journey:
+    """Stream a chat completion, its text appearing live behind a margin. Raises ApiError."""
     journey = Journey()
     sent = time.perf_counter()
-    console.write("  ")
+    console.write(margin)
     try:
-        for event in client.stream(path, {**body, "stream_options": {"include_usage": True}}):
+        for event in client.stream(CHAT, {**body, "stream_options": {"include_usage": True}}):
             journey.usage = event.get("usage") or journey.usage
             journey.report = event.get("tandem") or journey.report
             for choice in event["choices"]:
@@ -98,7 +101,7 @@ def follow(client: Client, path: str, body: Mapping[str, Any], console: Console)
                 if piece := choice["delta"].get("content"):
                     journey.arrivals.append(time.perf_counter() - sent)
                     journey.text += piece
-                    console.write(piece.replace("\n", "\n  "))
+                    console.write(piece.replace("\n", f"\n{margin}"))
     finally:
         console.write("\n")
     return journey
@@ -132,5 +135,8 @@ def _times(choice: Mapping[str, Any]) -> str:
 
 
 def _kv(phase: Mapping[str, Any]) -> str:
-    size, seconds = phase["kv_bytes"], phase["kv_seconds"]
+    """Empty where no KV was handed over: one worker served both phases."""
+    size, seconds = phase.get("kv_bytes", 0), phase.get("kv_seconds", 0.0)
+    if not size:
+        return ""
     return f"{size:,} bytes in {seconds * 1e3:.1f} ms over {phase['kv_transport']}"

@@ -65,4 +65,6 @@ def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
-COMMAND = Command(add_arguments, keys)
+COMMAND = Command(
+    add_arguments, keys, example="tandem keys new team-a --requests-per-minute 600 >> keys.jsonl"
+)

@@ -259,6 +259,13 @@ def positive(text: str) -> int:
     return number
 
 
+def not_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError("must be 0 or more")
+    return number
+
+
 def share(text: str) -> float:
     number = float(text)
     if not 0 < number < 1:

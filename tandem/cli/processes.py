@@ -36,6 +36,11 @@ def alive(process: Identity) -> bool:
     return identify(process.pid) == process
 
 
+def age(process: Identity) -> float:
+    """Seconds since a process was started."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - process.started / os.sysconf("SC_CLK_TCK")
+
+
 def session(leader: Identity) -> list[Identity]:
     """All running processes of the session that `leader` started, itself included: an engine's own
     children too.

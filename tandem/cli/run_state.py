@@ -96,5 +96,13 @@ def remove(run_dir: Path) -> None:
         raise StartError(f"cannot remove {path}: {error.strerror}") from error
 
 
+def nothing_in(run_dir: Path) -> str:
+    """What a user is told where nothing was started from a folder."""
+    return (
+        f"nothing is up: {run_dir.resolve()} holds no {FILE}. A stack is found from the folder in"
+        " which it was started, or with the --run-dir that it was given."
+    )
+
+
 def _identity(content: Any) -> Identity | None:
     return None if content is None else Identity(content["pid"], content["started"])

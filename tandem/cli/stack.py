@@ -21,6 +21,7 @@ from types import TracebackType
 from tandem import config, launching
 from tandem.cli import processes
 from tandem.cli.client import Client
+from tandem.cli.log_files import last_lines
 from tandem.cli.plan import Launch, StackOptions, plan
 from tandem.errors import StartError
 
@@ -241,6 +242,5 @@ def _ending(status: int) -> str:
 
 def tail(log: Path) -> str:
     """The end of a log, to be shown below a failure."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-    shown = "\n".join(f"    {line}" for line in lines[-TAIL_LINES:]) or "    (no output)"
+    shown = "\n".join(f"    {line}" for line in last_lines(log, TAIL_LINES)) or "    (no output)"
     return f"  the end of {log}:\n{shown}"

@@ -158,10 +158,7 @@ def down(arguments: argparse.Namespace, console: Console) -> int:
     run_dir: Path = arguments.run_dir
     state = run_state.read(run_dir)
     if state is None:
-        console.line(
-            f"nothing is up: {run_dir.resolve()} holds no {run_state.FILE}. A stack is stopped from"
-            " the folder in which it was started, or with the --run-dir that it was given."
-        )
+        console.line(run_state.nothing_in(run_dir))
         return 0
     began = time.monotonic()
     console.live(f"stopping {state.engine} at {state.url}", 0.0)
@@ -210,5 +207,5 @@ def stopping_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-UP = Command(add_up, up)
-DOWN = Command(options.add_run_dir, down)
+UP = Command(add_up, up, example="tandem up --engine sim --decode 2 --port 8080")
+DOWN = Command(options.add_run_dir, down, example="tandem down")

@@ -96,4 +96,4 @@ def _holds(check: Check, console: Console) -> bool:
     return True
 
 
-COMMAND = Command(add_arguments, verify)
+COMMAND = Command(add_arguments, verify, example="tandem verify --url http://127.0.0.1:8000")

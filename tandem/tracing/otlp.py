@@ -28,8 +28,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
-from tandem.metrics import tandem_version
 from tandem.tracing.spans import Span
+from tandem.version import tandem_version
 
 log = logging.getLogger(__name__)
 

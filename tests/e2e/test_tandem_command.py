@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -93,12 +94,26 @@ def test_a_detached_stack_answers_until_it_is_taken_down(run_dir: Path, project:
     report = answer["tandem"]
     assert {phase["phase"] for phase in report["phases"]} == {"prefill", "decode"}
 
-    said = tandem("chat", "--url", state.url, "--max-tokens=8", "Hello")
+    said = tandem("chat", "--max-tokens=8", "--trace", "Hello", *where)
     assert said.returncode == 0, said.stderr
-    note, answered = said.stdout.split("\n", 1)
+    note, answered, *traced = said.stdout.splitlines()
     assert note == SIMULATED
     assert answered.strip()
     assert answered == answered.upper()
+    told = " ".join(" ".join(traced).split())
+    assert re.search(r"tokens \d+ in, 8 out", told)
+    assert re.search(r"time read .* prefill .* decode .* ms", told)
+    assert re.search(r"decode decode_worker-0 \d+ \d+ emit", told)
+
+    found = tandem("status", *where)
+    assert (found.returncode, found.stdout.count(" ready ")) == (0, 4), found.stdout
+    logged = tandem("logs", "frontend", "router", *where)
+    assert logged.returncode == 0
+    assert {line.split(" ")[0] for line in logged.stdout.splitlines()} == {"frontend", "router"}
+    assert " serving " in logged.stdout
+    examined = tandem("doctor", "--json", *where)
+    stack = [each for each in json.loads(examined.stdout)["findings"] if each["about"] == "stack"]
+    assert [each["level"] for each in stack] == ["ok"]
 
     again = tandem("up", "--engine=sim", "--port=0", *where)
     assert (again.returncode, "already up" in again.stdout) == (0, True)
@@ -110,6 +125,7 @@ def test_a_detached_stack_answers_until_it_is_taken_down(run_dir: Path, project:
     assert (down.returncode, "stopped" in down.stdout) == (0, True)
     assert "killed" not in down.stdout
     assert state.running() == []
+    assert tandem("status", *where).returncode == 1
 
 
 @pytest.mark.promise("S6-521")

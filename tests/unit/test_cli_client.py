@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tandem.cli import main
+from tandem.cli import main, options, processes, run_state
 from tandem.cli.client import ApiError, Client
 from tandem.cli.console import Console
 from tandem.cli.journey import follow
+from tandem.cli.run_state import RunState
 from tandem.cli.up import SIMULATED
 
 CHAT = "/v1/chat/completions"
@@ -170,7 +174,7 @@ def test_a_journey_tells_what_the_client_saw(server: Server) -> None:
     )
     shown = io.StringIO()
     console = Console(shown, terminal=False)
-    journey = follow(Client(server.url), CHAT, {}, console)
+    journey = follow(Client(server.url), {}, console)
     assert (journey.text, journey.stop_reason) == ("Hello world", "guard")
     assert journey.problems() == []
     assert 0 < journey.ttft <= journey.arrivals[-1]
@@ -184,7 +188,7 @@ def test_a_journey_tells_what_the_client_saw(server: Server) -> None:
 
 def test_a_journey_without_both_phases_is_a_problem(server: Server) -> None:
     server.answers[CHAT] = (200, sse(delta("Hello", finish_reason="stop")))
-    journey = follow(Client(server.url), CHAT, {}, Console(io.StringIO(), terminal=False))
+    journey = follow(Client(server.url), {}, Console(io.StringIO(), terminal=False))
     assert "lacks a phase" in journey.problems()[0]
 
 
@@ -221,6 +225,68 @@ def test_chat_takes_a_key_and_an_address_as_clients_of_openai_have_them(
     assert set(server.keys) == {"Bearer sesame"}
     assert main(["chat", "--url", url, "--api-key-env", "NO_KEY", "hello"]) == 2
     assert "NO_KEY is not set" in capsys.readouterr().err
+
+
+def test_chat_sends_a_system_message_and_a_temperature_and_shows_where_the_time_went(
+    server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.answers[CHAT] = (200, sse(delta("Hi")))
+    asked = ("chat", "--url", server.url, "--system=Be brief.", "--temperature=0", "hello")
+    assert main(asked) == 0
+    assert [each["role"] for each in server.asked[0]["messages"]] == ["system", "user"]
+    assert (server.asked[0]["temperature"], "tandem" in server.asked[0]) == (0, False)
+    capsys.readouterr()
+    assert main([*asked, "--trace"]) == 0
+    assert server.asked[1]["tandem"] == {"report": True}
+    assert "no report" in capsys.readouterr().out
+    decode = {
+        "phase": "decode",
+        "worker": "w-0",
+        "request_id": 7,
+        "emitted": 0,
+        "suppressed": 0,
+        "terminated": 0,
+        "hook_seconds": 0.0,
+        "phase_seconds": 0.02,
+        "kv_bytes": 0,
+        "kv_seconds": 0.0,
+        "kv_transport": "",
+    }
+    times = [{"choice": 0, "queue_cause": "", "queue_seconds": 1.5}]
+    report = {"trace_id": "ab" * 16, "phases": [decode], "timeline": times}
+    server.answers[CHAT] = (
+        200,
+        sse(
+            delta("Hi"),
+            {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 1}},
+            {"choices": [], "tandem": report},
+        ),
+    )
+    assert main([*asked, "--trace"]) == 0
+    told = capsys.readouterr().out
+    assert "queue 1500.0 ms" in told
+    assert "w-0" in told
+    assert "bytes in" not in told  # one worker served both phases
+
+
+def test_chat_finds_the_stack_of_its_folder(
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server.answers[CHAT] = (200, sse(delta("Hi")))
+    me = processes.identify(os.getpid())
+    assert me is not None
+    state = RunState(server.url, "sim", None, {"frontend": me})
+    run_state.write(tmp_path, state)
+    assert main(["chat", "hello", f"--run-dir={tmp_path}"]) == 0
+    assert len(server.asked) == 1
+    gone = replace(state, processes={"frontend": replace(me, started=me.started + 1)})
+    run_state.write(tmp_path, gone)
+    monkeypatch.setattr(options, "DEFAULT_PORT", 1)
+    assert main(["chat", "hello", f"--run-dir={tmp_path}"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
 
 
 def test_a_conversation_sends_what_was_said_before(

@@ -19,7 +19,7 @@ _FENCED = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _SHELL = {"", "sh", "bash", "shell", "console"}
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 COMMANDS = set(_PROJECT["scripts"])
-SUBCOMMANDS = set(_parser()[1])
+SUBCOMMANDS = set(_parser()[1].choices)
 TARGETS = set(
     re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
 )

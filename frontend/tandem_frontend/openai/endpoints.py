@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from tandem.errors import NoPairError
-from tandem.metrics import tandem_version
 from tandem.upstream.demultiplexer import Demultiplexer
+from tandem.version import tandem_version
 from tandem_frontend.http.draining import Draining
 from tandem_frontend.http.messages import Call
 from tandem_frontend.openai import answers, docs_page, openapi

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tandem.metrics import tandem_version
+from tandem.version import tandem_version
 from tandem_frontend.openai import answers, requests
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import OPENAI_ERRORS, ErrorShape, spoken

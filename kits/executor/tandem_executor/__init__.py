@@ -2,7 +2,7 @@
 `tensorrt_llm.bindings.executor`. docs/executor/README.md shows it.
 """
 
-from tandem.metrics import tandem_version
+from tandem.version import tandem_version
 from tandem_executor import workers_own
 from tandem_executor.asynchronous import AsyncExecutor
 from tandem_executor.config import BatchingType, ExecutorConfig, LogitsPostProcessorConfig

@@ -166,4 +166,4 @@ def _days(text: str) -> int:
     return days
 
 
-COMMAND = Command(add_arguments, certificates)
+COMMAND = Command(add_arguments, certificates, example="tandem certificates --to certificates")

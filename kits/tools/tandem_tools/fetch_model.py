@@ -134,4 +134,6 @@ def _size(files: Mapping[str, int]) -> str:
     return f"{len(files)} files, {sum(files.values()) / 1e9:.2f} GB"
 
 
-COMMAND = Command(add_arguments, fetch_model)
+COMMAND = Command(
+    add_arguments, fetch_model, example="tandem fetch-model hf://Qwen/Qwen3-8B --to models/qwen3-8b"
+)

@@ -190,4 +190,4 @@ def _model_path(given: Path | None, model: str) -> Path:
     return path
 
 
-COMMAND = Command(add_arguments, bench)
+COMMAND = Command(add_arguments, bench, example="tandem bench --concurrency 16 --requests 200")

@@ -114,4 +114,8 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-COMMAND = Command(add_arguments, check_hook)
+COMMAND = Command(
+    add_arguments,
+    check_hook,
+    example='tandem check-hook examples.hooks:PhraseGuard --text "A forbidden phrase."',
+)

@@ -235,4 +235,6 @@ def _gb(size: float) -> str:
     return f"{size / memory.GB:,.1f} GB"
 
 
-COMMAND = Command(add_arguments, plan_fit)
+COMMAND = Command(
+    add_arguments, plan_fit, example="tandem plan-fit DeepSeek-V3/config.json --gpu h200 --tp 8"
+)

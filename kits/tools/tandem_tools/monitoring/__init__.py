@@ -105,4 +105,4 @@ def _targets(arguments: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-COMMAND = Command(add_arguments, monitoring)
+COMMAND = Command(add_arguments, monitoring, example="tandem monitoring export --to monitoring")

@@ -253,4 +253,4 @@ def _screen(terminal: Terminal, keyboard: Keyboard) -> Iterator[Live]:
             signal.signal(signal.SIGINT, impatient)
 
 
-COMMAND = Command(add_arguments, top)
+COMMAND = Command(add_arguments, top, example="tandem top --once --json")

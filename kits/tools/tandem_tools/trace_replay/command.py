@@ -225,5 +225,13 @@ def _check_folder(path: Path | None) -> None:
         raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
 
 
-REPLAY = Command(command_line.add_arguments, replay)
-MEASURE_TIMES = Command(command_line.add_measure_arguments, measure_times)
+REPLAY = Command(
+    command_line.add_arguments,
+    replay,
+    example="tandem replay --generate chat --fleet fleet.yaml --workers 2:2 1:3",
+)
+MEASURE_TIMES = Command(
+    command_line.add_measure_arguments,
+    measure_times,
+    example="tandem measure-times --url http://127.0.0.1:8000 --to times.yaml",
+)

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
-from tandem.cli.answer import CHAT
 from tandem.cli.client import ApiError, Client
 from tandem.cli.console import Console
 from tandem.cli.journey import Journey, follow
@@ -112,7 +111,7 @@ class Measuring:
             "ignore_eos": True,
             "temperature": 0,
         }
-        journey = follow(self._client, CHAT, body, Console(io.StringIO()))
+        journey = follow(self._client, body, Console(io.StringIO()))
         if not journey.arrivals:
             raise ApiError("an answer without any text cannot be timed")
         return journey

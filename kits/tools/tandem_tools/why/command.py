@@ -186,4 +186,4 @@ def _show(told: Diagnosis, console: Console) -> None:
         before = seconds
 
 
-COMMAND = Command(add_arguments, why)
+COMMAND = Command(add_arguments, why, example="tandem why --slowest 10")
