@@ -967,6 +967,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-759",
+        "Given a collector that is spoken to by gRPC, then it gets the same spans as one by HTTP, "
+        "and costs no more where it is away or does not answer.",
+        ours=True,
+    ),
+    Promise(
         "S5-206",
         "Given workers of one model with different tokenizers, then a prompt's token ids run on "
         "those of the tokenizer that made them alone, and neither waits for the other.",

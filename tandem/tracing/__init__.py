@@ -1,4 +1,4 @@
-"""Traces of requests: OpenTelemetry spans, exported over OTLP/HTTP.
+"""Traces of requests: OpenTelemetry spans, exported by OTLP over HTTP or gRPC.
 
 A span is made when what it tells of is over, from times that were noted on the way: nothing is done
 for a token. Who is traced is decided once, by the frontend; the others follow it, by the parent
@@ -17,12 +17,12 @@ from tandem.errors import ConfigError
 from tandem.tracing.spans import Tracer
 
 TRACES_PATH = "/v1/traces"
-_PACKAGES = ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
-
-
+_PROTOCOLS = {"http": "http", "https": "http", "grpc": "grpc", "grpcs": "grpc"}
+"""OTLP's protocols, by the scheme of the endpoint."""
 ENDPOINT_HELP = (
-    "Base URL of an OpenTelemetry collector that takes OTLP over HTTP, such as"
-    " http://collector:4318; empty: no tracing. See docs/tracing.md."
+    "URL of an OpenTelemetry collector: http://collector:4318 for OTLP over HTTP,"
+    " grpc://collector:4317 for OTLP over gRPC, https and grpcs with TLS; empty: no tracing. See"
+    " docs/tracing.md."
 )
 """Help of the setting `otlp_endpoint`, which every component has."""
 RATIO_HELP = (
@@ -37,11 +37,13 @@ def check(endpoint: str) -> None:
     if not endpoint:
         return
     url = urlsplit(endpoint)
-    if url.scheme not in ("http", "https") or not url.hostname or url.username or url.query:
+    if url.scheme not in _PROTOCOLS or not url.hostname or url.username or url.query:
         raise ConfigError(
-            "otlp_endpoint must be the URL of a collector, such as http://collector:4318; a key for"
-            " it goes into the variable OTEL_EXPORTER_OTLP_HEADERS"
+            "otlp_endpoint must be the URL of a collector, such as http://collector:4318 or"
+            " grpc://collector:4317; a key for it goes into the variable OTEL_EXPORTER_OTLP_HEADERS"
         )
+    if _PROTOCOLS[url.scheme] == "grpc" and url.path.strip("/"):
+        raise ConfigError("otlp_endpoint has no path where the collector is spoken to by gRPC")
     if url.path.rstrip("/").endswith(TRACES_PATH):
         raise ConfigError(f"otlp_endpoint is the collector's base URL, without {TRACES_PATH}")
 
@@ -56,14 +58,17 @@ def exporting(endpoint: str, *, service: str, instance: str) -> Iterator[Tracer 
     if not endpoint:
         yield None
         return
-    if not all(map(_installed, _PACKAGES)):
+    protocol = _PROTOCOLS[urlsplit(endpoint).scheme]
+    packages = "opentelemetry.sdk", f"opentelemetry.exporter.otlp.proto.{protocol}"
+    if not all(map(_installed, packages)):
         raise ConfigError(
             "otlp_endpoint needs the OpenTelemetry SDK: pip install 'tandem-serving[tracing]', or"
             " leave it empty"
         )
     from tandem.tracing import otlp  # only where it is asked for
 
-    tracer = otlp.OtlpTracer(endpoint.rstrip("/") + TRACES_PATH, service=service, instance=instance)
+    exporter = otlp.over_grpc if protocol == "grpc" else otlp.over_http
+    tracer = otlp.OtlpTracer(exporter(endpoint.rstrip("/")), service=service, instance=instance)
     try:
         yield tracer
     finally:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from opentelemetry import trace
 from opentelemetry.context import Context
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.resources import (
     SERVICE_INSTANCE_ID,
     SERVICE_NAME,
@@ -28,6 +28,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
+from tandem.tracing import TRACES_PATH
 from tandem.tracing.spans import Span
 from tandem.version import tandem_version
 
@@ -42,18 +43,22 @@ EXPORT_SECONDS = 5.0
 """For one batch, its retries included."""
 FLUSH_SECONDS = 3.0
 """At the end of the process."""
+GRPC_PORT = 4317
+"""OTLP's own, where the endpoint names none."""
 _NAMESPACE = "tandem"
 _SERVER_ERROR = 500
 
 
 class OtlpTracer:
-    """A tracer that exports spans to a collector, by OTLP over HTTP."""
+    """A tracer that exports spans to a collector."""
 
-    def __init__(self, url: str, *, service: str, instance: str) -> None:
-        """`url`: with its path. `service` and `instance` name this process in the traces."""
+    def __init__(self, exporter: CountingExporter, *, service: str, instance: str) -> None:
+        """`exporter`: of `over_http` or `over_grpc`. `service` and `instance` name this process in
+        the traces.
+        """
         self._refused = 0
         self._recorded = 0
-        self._exporter = _Exporter(url)
+        self._exporter = exporter
         self._ids = _GivenIds()
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,
@@ -154,19 +159,39 @@ class _Complaints(logging.Filter):
 
 
 _complaints = _Complaints(
-    "opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk._shared_internal"
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.exporter.otlp.proto.grpc.exporter",
+    "opentelemetry.sdk._shared_internal",
 )
 
 
-class _Exporter(SpanExporter):
-    """OpenTelemetry's, which counts, and says once that its collector is away. One thread exports;
-    `shutdown` may come from another, and twice.
+def over_http(url: str) -> CountingExporter:
+    """Exports by OTLP over HTTP to a collector's base URL."""
+    inner = HttpExporter(endpoint=url + TRACES_PATH, timeout=EXPORT_SECONDS)
+    return CountingExporter(inner, urlsplit(url).netloc)
+
+
+def over_grpc(url: str) -> CountingExporter:
+    """Exports by OTLP over gRPC to "grpc://host:port", or with TLS to "grpcs://host:port"."""
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+
+    parts = urlsplit(url)
+    address = parts.netloc if parts.port else f"{parts.netloc}:{GRPC_PORT}"
+    plain = parts.scheme == "grpc"
+    return CountingExporter(
+        OTLPSpanExporter(endpoint=address, insecure=plain, timeout=EXPORT_SECONDS), address
+    )
+
+
+class CountingExporter(SpanExporter):
+    """One of OpenTelemetry's, which counts, and says once that its collector is away. One thread
+    exports; `shutdown` may come from another, and twice.
     """
 
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._address = f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
-        self._inner = OTLPSpanExporter(endpoint=url, timeout=EXPORT_SECONDS)
+    def __init__(self, inner: SpanExporter, address: str) -> None:
+        """`address`: the collector's, for log lines."""
+        self._address = address
+        self._inner = inner
         self.away = False
         """The last export failed."""
         self._closed = False
@@ -197,7 +222,7 @@ class _Exporter(SpanExporter):
     def shutdown(self) -> None:
         if not self._closed:
             self._closed = True
-            self._inner.shutdown()  # type: ignore[no-untyped-call]
+            self._inner.shutdown()
 
 
 def _context(span: Span) -> Context:

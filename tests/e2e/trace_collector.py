@@ -1,18 +1,24 @@
-"""A small OpenTelemetry collector: takes OTLP over HTTP, and keeps the spans."""
+"""A small OpenTelemetry collector: takes OTLP over HTTP or gRPC, and keeps the spans."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import grpc
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import (
+    TraceServiceServicer,
+    add_TraceServiceServicer_to_server,
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1 import trace_pb2
@@ -51,6 +57,7 @@ class Received:
 @dataclass
 class Collector:
     port: int = 0
+    scheme: str = "http"
     answer: Callable[[], int] = lambda: 200
     """The status of the next answer."""
     spans: list[Received] = field(default_factory=list)
@@ -59,7 +66,7 @@ class Collector:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"{self.scheme}://127.0.0.1:{self.port}"
 
     def take(self, request: ExportTraceServiceRequest) -> None:
         with self._changed:
@@ -117,6 +124,33 @@ def collecting() -> Iterator[Collector]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def collecting_by_grpc() -> Iterator[Collector]:
+    """The same collector, spoken to by gRPC: a status that is not 200 is answered UNAVAILABLE, and
+    400 INVALID_ARGUMENT.
+    """
+    collector = Collector(scheme="grpc")
+
+    class Servicer(TraceServiceServicer):
+        def Export(self, request: ExportTraceServiceRequest, context: Any) -> Any:
+            status = collector.answer()
+            if status != 200:
+                refusal = grpc.StatusCode.INVALID_ARGUMENT, "no such span"
+                context.abort(*(refusal if status == 400 else (grpc.StatusCode.UNAVAILABLE, "")))
+            collector.take(request)
+            return ExportTraceServiceResponse()
+
+    with ThreadPoolExecutor(4) as threads:
+        server = grpc.server(threads)
+        add_TraceServiceServicer_to_server(Servicer(), server)
+        collector.port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield collector
+        finally:
+            server.stop(None).wait()
 
 
 def _received(request: ExportTraceServiceRequest) -> Iterator[Received]:

@@ -7,11 +7,20 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
 from prometheus_client import CollectorRegistry
-from trace_collector import ERROR, INTERNAL, SERVER, UNSET, collecting
+from trace_collector import (
+    ERROR,
+    INTERNAL,
+    SERVER,
+    UNSET,
+    Collector,
+    collecting,
+    collecting_by_grpc,
+)
 
 from tandem import ids, tracing
 from tandem.errors import ConfigError, EngineError, InvalidRequestError
@@ -21,7 +30,8 @@ from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Event, Sampler, Span, Tracer, Value
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-NOBODY = "http://127.0.0.1:9"
+NOBODY = "127.0.0.1:9"
+Collects = Callable[[], AbstractContextManager[Collector]]
 
 
 def span(name: str = "work", **fields: object) -> Span:
@@ -42,9 +52,11 @@ def exporting(url: str) -> AbstractContextManager[Tracer | None]:
     return tracing.exporting(url, service="tandem-test", instance="test-1")
 
 
-def test_a_span_reaches_the_collector_with_all_that_it_says() -> None:
+@pytest.mark.promise("S5-759")
+@pytest.mark.parametrize("collects", [collecting, collecting_by_grpc])
+def test_a_span_reaches_the_collector_with_all_that_it_says(collects: Collects) -> None:
     attributes: dict[str, Value] = {"a": 1, "b": "two", "c": 0.5, "d": True, "e": ("x", "y")}
-    with collecting() as collector:
+    with collects() as collector:
         with exporting(collector.url) as tracer:
             assert tracer is not None
             wall, now = time.time_ns(), time.monotonic()
@@ -64,6 +76,13 @@ def test_a_span_reaches_the_collector_with_all_that_it_says() -> None:
     assert got.resource["service.namespace"] == "tandem"
     assert tracer.exported == 1
     assert tracer.dropped == 0
+
+
+def until_exported(tracer: Tracer) -> None:
+    """Wait until the exporter has read a collector's answer."""
+    deadline = time.monotonic() + 60
+    while not tracer.exported and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 def test_a_span_without_a_parent_is_the_first_and_one_inside_is_internal() -> None:
@@ -87,8 +106,9 @@ def test_a_span_of_a_stranger_is_linked_and_nothing_more() -> None:
     assert (got.trace_id, got.parent_id, got.links) == (TRACE, 0, [("ab" * 16, 5)])
 
 
-def test_a_fault_of_ours_is_an_error_and_a_client_s_mistake_is_noted() -> None:
-    with collecting() as collector:
+@pytest.mark.parametrize("collects", [collecting, collecting_by_grpc])
+def test_a_fault_of_ours_is_an_error_and_a_client_s_mistake_is_noted(collects: Collects) -> None:
+    with collects() as collector:
         with exporting(collector.url) as tracer:
             assert tracer is not None
             tracer.record(span("ours", error=EngineError("it broke")))
@@ -100,14 +120,15 @@ def test_a_fault_of_ours_is_an_error_and_a_client_s_mistake_is_noted() -> None:
     assert found["theirs"].attributes["error.type"] == "invalid_request"
 
 
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_a_collector_that_is_away_is_said_once_and_costs_bounded_memory_and_time(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     monkeypatch.setattr(otlp, "EXPORT_SECONDS", 2.5)
     monkeypatch.setattr(otlp, "BATCH_MILLIS", 10)
     caplog.set_level(logging.INFO)
     given = otlp.MAX_WAITING + 3 * otlp.BATCH_SPANS
-    with exporting(NOBODY) as tracer:
+    with exporting(f"{scheme}://{NOBODY}") as tracer:
         assert tracer is not None
         for _ in range(given):
             tracer.record(span())
@@ -124,13 +145,15 @@ def test_a_collector_that_is_away_is_said_once_and_costs_bounded_memory_and_time
     assert "Connection refused" in away.__dict__["reason"]
 
 
+@pytest.mark.promise("S5-759")
+@pytest.mark.parametrize("collects", [collecting, collecting_by_grpc])
 def test_a_collector_that_comes_back_is_said_too(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, collects: Collects
 ) -> None:
     monkeypatch.setattr(otlp, "BATCH_MILLIS", 10)
     caplog.set_level(logging.INFO)
     answers = iter([400, 400])
-    with collecting() as collector:
+    with collects() as collector:
         asked = threading.Semaphore(0)
 
         def answer() -> int:
@@ -143,6 +166,7 @@ def test_a_collector_that_comes_back_is_said_too(
             for _ in range(3):  # one batch after the other
                 tracer.record(span())
                 assert asked.acquire(timeout=60)
+            until_exported(tracer)
     assert tracer.dropped == 2
     assert [record.getMessage() for record in caplog.records] == [
         "the trace collector takes no spans: they are dropped",
@@ -150,8 +174,11 @@ def test_a_collector_that_comes_back_is_said_too(
     ]
 
 
+@pytest.mark.promise("S5-759")
+@pytest.mark.parametrize("collects", [collecting, collecting_by_grpc])
 def test_a_collector_that_does_not_answer_holds_no_shutdown_up(
     monkeypatch: pytest.MonkeyPatch,
+    collects: Collects,
 ) -> None:
     monkeypatch.setattr(otlp, "FLUSH_SECONDS", 0.3)
     monkeypatch.setattr(otlp, "EXPORT_SECONDS", 60)
@@ -163,7 +190,7 @@ def test_a_collector_that_does_not_answer_holds_no_shutdown_up(
         assert closed.wait(60), "the shutdown waits for the answer"
         return 200
 
-    with collecting() as collector:
+    with collects() as collector:
         collector.answer = late
         with exporting(collector.url) as tracer:
             assert tracer is not None
@@ -181,10 +208,7 @@ def test_what_became_of_spans_is_counted() -> None:
         registry.register(SpanCollector(tracer))
         assert tracer is not None
         tracer.record(span())
-        collector.wait(TRACE, 1)
-        deadline = time.monotonic() + 60
-        while not tracer.exported and time.monotonic() < deadline:
-            time.sleep(0.01)  # until the exporter has read the answer
+        until_exported(tracer)
         name = "tandem_trace_spans_total"
         assert registry.get_sample_value(name, {"outcome": "exported"}) == 1
         assert registry.get_sample_value(name, {"outcome": "dropped"}) == 0
@@ -227,7 +251,8 @@ def test_the_ratio_is_opentelemetry_s_own() -> None:
     ("endpoint", "words"),
     [
         ("collector:4318", "http://collector:4318"),
-        ("grpc://collector:4317", "http://collector:4318"),
+        ("ftp://collector:4317", "grpc://collector:4317"),
+        ("grpc://collector:4317/v1/traces", "no path"),
         ("http://key:secret@collector:4318", "OTEL_EXPORTER_OTLP_HEADERS"),
         ("http://collector:4318/v1/traces", "without /v1/traces"),
     ],

@@ -56,7 +56,7 @@
 {{- define "tandem.urlPort" -}}
 {{- $url := urlParse . }}
 {{- $port := regexFind ":[0-9]+$" $url.host | trimPrefix ":" }}
-{{- default (ternary "443" "80" (eq $url.scheme "https")) $port }}
+{{- default (get (dict "http" "80" "https" "443" "grpc" "4317" "grpcs" "4317") $url.scheme) $port }}
 {{- end }}
 
 {{- /* The hub or bucket of the model, or of its LoRA adapters, for the download in an init container. */}}
