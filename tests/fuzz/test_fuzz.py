@@ -15,7 +15,7 @@ from fuzzing.watch import Plan, carry_out
 
 NAMES = [target.name for target in child.targets()]
 INPUTS = 300
-EXAMPLES = 2
+EXAMPLES = 10
 SECONDS = 60.0
 SEED = 20
 
@@ -39,7 +39,8 @@ def test_no_spoilt_input_does_more_than_be_refused(name: str, tmp_path: Path) ->
 
 
 def test_answers_are_as_openapi_json_says() -> None:
-    assert described.hold(seed=SEED, examples=EXAMPLES)
+    """`make fuzz` tries the limits of every field too."""
+    assert described.hold(seed=SEED, examples=EXAMPLES, whole=False)
 
 
 @pytest.mark.parametrize("name", NAMES)

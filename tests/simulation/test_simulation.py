@@ -1,4 +1,4 @@
-"""Three hundred seeds of the whole path, and proof that they reach what they should.
+"""Two hundred seeds of the whole path, and proof that they reach what they should.
 
 A failing seed is replayed with its trace by `python tests/simulation/replay.py SEED`.
 """
@@ -20,7 +20,7 @@ from simulated.plan import draw
 from simulated.themes import MANY
 from simulated.world import World
 
-SEEDS = 300
+SEEDS = 200
 BLOCK = 50
 BLOCKS = range(0, SEEDS, BLOCK)
 DRAWN = 1_000

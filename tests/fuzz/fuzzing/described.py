@@ -21,13 +21,17 @@ _SECONDS = 3600.0
 _UNSAID = "positive_data_acceptance"
 
 
-def hold(*, seed: int, examples: int) -> bool:
-    """Whether every answer was as described; what was not is printed."""
+def hold(*, seed: int, examples: int, whole: bool = True) -> bool:
+    """Whether every answer was as described; what was not is printed. `whole`: the limits of every
+    field are tried too, which takes minutes.
+    """
+    phases = ("examples", "fuzzing", "stateful", *(("coverage",) if whole else ()))
     program = Path(sys.executable).with_name("schemathesis")
     with sim_stack() as stack:
         command = (
             *(program, "run", f"{stack.url}/openapi.json", "--seed", str(seed)),
             *("--max-examples", str(examples), "--exclude-checks", _UNSAID),
+            *("--phases", ",".join(phases)),
         )
         ended = subprocess.run(
             command, env=os.environ | _HOOKS, cwd=Path(__file__).parents[1], timeout=_SECONDS
