@@ -16,14 +16,14 @@ class Model:
         *,
         vocabulary: int,
         eos_token_ids: Iterable[int] = (),
-        tokenizer_path: Path | None = None,
+        tokenizer_path: Path | str | None = None,
     ) -> None:
         """`tokenizer_path` names a tokenizer.json, or is None where there is none."""
         self.vocabulary = vocabulary
         """Token ids are below it, and a row has as many values."""
         self.eos_token_ids = frozenset(eos_token_ids)
         """The tokens that end a sequence; may be empty."""
-        self.tokenizer_path = tokenizer_path
+        self.tokenizer_path = None if tokenizer_path is None else Path(tokenizer_path)
 
     @property
     def eos_token_id(self) -> int:

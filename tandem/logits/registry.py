@@ -21,7 +21,7 @@ from tandem.errors import (
     UnsupportedError,
 )
 from tandem.logits.arguments import Schema
-from tandem.logits.building import DEFAULT_SECONDS, build, construct
+from tandem.logits.building import DEFAULT_SECONDS, build
 from tandem.logits.contradictions import tokens as contradictions
 from tandem.logits.loader import examine, import_path, load_class
 from tandem.logits.model import Model
@@ -219,7 +219,7 @@ class Registry:
             self._check_client(entry)
             known = self._lookup(entry.name)
             args = known.schema.convert(entry.name, {**known.settings.args, **entry.args})
-            made = construct(entry.name, known.cls, args, seconds=self.seconds)
+            made = build(entry.name, known.cls, args, None, seconds=self.seconds)
         except RequestError as error:
             error.param = f"{PARAM}[{place}]"
             raise

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tandem.engine.base import Delta, EngineRequest, RankLoad, Role, Step, waiting
 from tandem.engine.mailbox import Mailbox
 from tandem.errors import EngineError
+from tandem.tasks import Tasks
 from tandem.v1 import worker_pb2
 from tandem_sglang import requests, validation
-from tandem_sglang.data_ranks import DataRanks
 from tandem_sglang.launch import Launched
 from tandem_sglang.load import read as read_load
 from tandem_sglang.outputs import RunningRows
@@ -44,7 +44,7 @@ class Traffic:
         self._inbox: Inbox | None = None
         self._streams: dict[str, RequestStream] = {}
         """By SGLang's names."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks()
         self._mailbox = Mailbox()
         self._stepped = 0.0
         """When the last deltas came."""
@@ -72,7 +72,7 @@ class Traffic:
         manager.event_loop = asyncio.get_running_loop()
         self._inbox = Inbox(manager.recv_from_detokenizer, self._take)
         manager.recv_from_detokenizer = self._inbox
-        self.own(self._handle(manager))
+        self.tasks.start(self._handle(manager))
 
     def submit(self, request: EngineRequest) -> None:
         """Raises RequestError, as an Engine does."""
@@ -96,11 +96,11 @@ class Traffic:
             request,
             role=self._role,
             manager=self._launched.manager,
-            sglang_request=self._launched.new_request(**fields),
+            sglang_request=self._launched.messages.GenerateReqInput(**fields),
             emit=self._emit,
         )
         self._streams[fields["rid"]] = stream
-        self.own(stream.run())
+        self.tasks.start(stream.run())
 
     def cancel(self, request_id: int) -> None:
         stream = self._streams.get(requests.rid(request_id, self._begins))
@@ -153,18 +153,9 @@ class Traffic:
     async def close(self) -> None:
         """End all tasks, and `hand_on`."""
         self._mailbox.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.close()
         if self._inbox is not None:
             self._inbox.ignore()
-
-    def own(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that ends with `close`."""
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _handle(self, manager: Any) -> None:
         try:
@@ -217,3 +208,31 @@ class OverTraffic:
 
     def load(self) -> worker_pb2.Load:
         return self._traffic.load()
+
+
+class DataRanks:
+    """A rank keeps a request's KV, so it has all of the request."""
+
+    def __init__(self, count: int, role: Role) -> None:
+        self._role = role
+        self._open = [0] * count
+        self._of: dict[int, int] = {}
+
+    def take(self, request: EngineRequest) -> int | None:
+        """The rank that `request` goes to: in prefill its room says so, because decode goes by the
+        room too, and elsewhere the one with the fewest. None: there is one alone.
+        """
+        if len(self._open) == 1:
+            return None
+        if self._role is Role.PREFILL:
+            rank = request.room % len(self._open)
+        else:
+            rank = self._open.index(min(self._open))
+        self._open[rank] += 1
+        self._of[request.request_id] = rank
+        return rank
+
+    def leave(self, request_id: int) -> None:
+        """The request of that number has ended."""
+        if (rank := self._of.pop(request_id, None)) is not None:
+            self._open[rank] -= 1

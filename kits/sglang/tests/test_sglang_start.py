@@ -28,8 +28,9 @@ class Scheduler:
         self.told: list[str] = []
         manager = SimpleNamespace(_dispatch_to_scheduler=self.told.append)
         given: dict[str, Any] = dict.fromkeys(field.name for field in fields(Launched))
+        messages = SimpleNamespace(FreezeGCReq=lambda: "freeze")
         self.launched = Launched(
-            **given | {"manager": manager, "freeze_request": lambda: "freeze", "schedulers": ()}
+            **given | {"manager": manager, "messages": messages, "schedulers": ()}
         )
 
     async def start(self) -> Launched:

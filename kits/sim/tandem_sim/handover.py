@@ -13,8 +13,7 @@ from tandem.errors import TandemError
 from tandem.v1 import kv_pb2
 from tandem_sim.faults import Fault
 from tandem_sim.kv_transfer.memory import Memory, new_memory
-from tandem_sim.kv_transfer.receiver import Receiver
-from tandem_sim.kv_transfer.receiver_link import Expected
+from tandem_sim.kv_transfer.receiver import Expected, Receiver
 from tandem_sim.kv_transfer.sender import Export, Sender
 from tandem_sim.model import landed_of
 from tandem_sim.options import SimOptions
@@ -92,9 +91,7 @@ class Handover:
         """The endpoint that decode engines dial; empty for other roles. Raises StartError."""
         if self._sender is None:
             return ""
-        address = f"[{host}]" if ":" in host else host
-        port = await self._sender.start(address, self._options.kv_port)
-        return f"{address}:{port}"
+        return await self._sender.start(host, self._options.kv_port)
 
     def export(
         self,

@@ -13,24 +13,19 @@ from typing import Any
 
 from tandem.engine.base import Delta, Ending, KvTransfer, Role
 from tandem.engine.mailbox import Mailbox
+from tandem.engine.parking import Parking
 from tandem.engine.ucx_log import UNKNOWN
 from tandem.errors import CancelledError, DeadlineError, EngineError, KvTransferError, TandemError
-from tandem.v1 import common_pb2, kv_pb2
+from tandem.tasks import Tasks
+from tandem.v1 import kv_pb2
 from tandem_sim.faults import Fault
 from tandem_sim.handover import Handover
 from tandem_sim.kv_pool import KvPool
-from tandem_sim.kv_transfer.tasks import Tasks
 from tandem_sim.model import SimModel
 from tandem_sim.options import SimOptions
-from tandem_sim.parking import Parking
 from tandem_sim.runners import DecodeRunner, PrefillRunner, Troubles
 from tandem_sim.sequence import Sequence, SequenceStage
 
-PHASES = {
-    Role.PREFILL: common_pb2.PHASE_PREFILL,
-    Role.DECODE: common_pb2.PHASE_DECODE,
-    Role.AGGREGATED: common_pb2.PHASE_UNSPECIFIED,
-}
 _OFFERED_SECONDS = 0.02  # by then an offer is on its way
 
 
@@ -51,7 +46,7 @@ class Scheduler:
         parking: Parking,
     ) -> None:
         self._role = role
-        self._phase = PHASES[role]
+        self._phase = role.phase
         self._options = options
         self._max_sequences = max_sequences
         self._pool = pool
@@ -80,7 +75,9 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Raises ParkingFullError where its KV may not be parked."""
         if sequence.request.park_seconds:
-            self._parking.reserve(sequence)
+            options = self._options
+            tokens = sequence.prompt_pages * options.page_size
+            self._parking.reserve(sequence.request, tokens * options.kv_bytes_per_token)
         self._sequences[sequence.id] = sequence
         if sequence.request.room:
             self._rooms[sequence.request.room] = sequence
@@ -175,7 +172,7 @@ class Scheduler:
 
     def _park(self, sequence: Sequence) -> None:
         """The request ends here, and its KV waits for another."""
-        self._parking.park(sequence)
+        self._parking.park(sequence.request)
         self._leave(sequence)
         token, logprobs = sequence.first_token, sequence.first_logprobs
         delta = Delta(sequence.id, (token,), Ending.LENGTH, logprobs)
@@ -297,7 +294,7 @@ class Scheduler:
 
     def _free(self, sequence: Sequence) -> None:
         """Free its pages and its room."""
-        self._parking.free(sequence)
+        self._parking.free(sequence.id)
         self._rooms.pop(sequence.request.room, None)
         pages, sequence.pages = sequence.pages, []
         self._pool.release(pages)

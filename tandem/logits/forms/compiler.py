@@ -78,7 +78,7 @@ class LlguidanceCompiler:
         self._model = Model(
             vocabulary=vocabulary,
             eos_token_ids=eos_token_ids,
-            tokenizer_path=None if tokenizer_path is None else Path(tokenizer_path),
+            tokenizer_path=tokenizer_path,
         )
         warm_up(self._model)
 

@@ -12,6 +12,7 @@ import mmap
 import os
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 import numpy as np
@@ -40,10 +41,13 @@ class SharedMemory:
         """
         self._name = name
         try:
-            self._file = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(self._file, page_count * page_bytes)
-            fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, _SEALS)
-            self.pages = _mapped(self._file, page_count, page_bytes)
+            with ExitStack() as opened:
+                self._file = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+                opened.callback(os.close, self._file)
+                os.ftruncate(self._file, page_count * page_bytes)
+                fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, _SEALS)
+                self.pages = _mapped(self._file, page_count, page_bytes)
+                opened.pop_all()
         except OSError as error:
             raise StartError(f"no memory for KV pages can be had: {error}") from error
 
