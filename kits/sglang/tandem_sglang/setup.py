@@ -172,19 +172,15 @@ class Setup:
     def describe(
         self, launched: Launched, bounds: EngineBounds, endpoint: tuple[str, int] | None = None
     ) -> EngineDescription:
-        """What a started engine says of itself; of its sequences, a process's share."""
-        settings = self._settings
+        """See describe.description."""
         return describe.description(
             launched,
             bounds,
-            model_path=settings.model_path,
-            model_name=settings.model_name,
-            max_sequences=settings.max_sequences // settings.token_processes,
+            self._settings,
             kv_endpoint=sockets.endpoint(*endpoint) if endpoint else "",
             prefixes=self.prefix_log(),
             ranks=self.kv_ranks,
             stages=self.prefill_stages,
-            lora_adapters=settings.lora_adapters,
             kv_check=self._options.kv_check,
         )
 

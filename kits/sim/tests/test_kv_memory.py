@@ -192,9 +192,10 @@ class StuckAgent:
         self.stuck = stuck
         """Which of the writes, counted from 1, cannot be cancelled."""
         self.released: list[int] = []
+        self.agent, self.errors = self, (RuntimeError,)
 
     def write(self, pages: list[int], remote_pages: list[int]) -> NixlWrite:
-        return NixlWrite(self, StuckHandle(self, pages[0]), "PROC", (RuntimeError,))
+        return NixlWrite(self, StuckHandle(self, pages[0]), "PROC")  # type: ignore[arg-type]
 
     def check_xfer_state(self, handle: StuckHandle) -> str:
         return "PROC"
