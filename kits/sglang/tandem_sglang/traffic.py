@@ -18,7 +18,6 @@ from tandem.tasks import Tasks
 from tandem.v1 import worker_pb2
 from tandem_sglang import requests, validation
 from tandem_sglang.launch import Launched
-from tandem_sglang.load import read as read_load
 from tandem_sglang.outputs import RunningRows
 from tandem_sglang.processors import Processors
 from tandem_sglang.request_stream import RequestStream
@@ -236,3 +235,42 @@ class DataRanks:
         """The request of that number has ended."""
         if (rank := self._of.pop(request_id, None)) is not None:
             self._open[rank] -= 1
+
+
+_USAGE_ROUNDING = 0.0001
+"""SGLang rounds `token_usage` to four digits."""
+
+
+def read_load(manager: Any) -> tuple[RankLoad, ...]:
+    """What each rank last said of its load, by SGLang's TokenizerManager; empty: none has said
+    anything. The first scheduler of each data-parallel rank writes a snapshot into shared memory
+    after each prefill step, after each 15 steps of decode, every 50 ms while nothing can be
+    computed, and once there is nothing to do. To read it sends nothing and asks nobody.
+    """
+    snapshots = manager.load_snapshot_reader.read_all()
+    return tuple(_rank(each) for each in snapshots if each.timestamp)
+
+
+def _rank(snapshot: Any) -> RankLoad:
+    phase, drafted = snapshot.disaggregation, snapshot.speculative
+    return RankLoad(
+        rank=snapshot.dp_rank,
+        running=snapshot.num_running_reqs,
+        queued=snapshot.queues.waiting + snapshot.queues.grammar,
+        preallocating=phase.prefill_bootstrap_queue_reqs + phase.decode_prealloc_queue_reqs,
+        transferring=phase.prefill_inflight_queue_reqs + phase.decode_transfer_queue_reqs,
+        retracted=phase.decode_retracted_queue_reqs,
+        kv_tokens_used=_used(snapshot),
+        kv_tokens_total=snapshot.max_total_num_tokens,
+        accept_length=None if drafted is None else drafted.accept_length,
+    )
+
+
+def _used(snapshot: Any) -> int:
+    """Where a model has two pools, such as one for a sliding window, SGLang says the tokens of
+    either, and the share of the fuller one: that is the one to fill first.
+    """
+    used: int = snapshot.num_used_tokens
+    total, share = snapshot.max_total_num_tokens, float(snapshot.token_usage)
+    rounded = abs(used - share * total) <= _USAGE_ROUNDING * total
+    return used if rounded else round(share * total)

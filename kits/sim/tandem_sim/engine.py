@@ -13,7 +13,6 @@ from tandem.engine.base import (
     EngineFigures,
     EngineRequest,
     EngineSettings,
-    RankLoad,
     Role,
     Step,
     load_of,
@@ -31,7 +30,6 @@ from tandem_sim.faults import Fault, Faults
 from tandem_sim.handover import Handover
 from tandem_sim.kv_pool import KvPool
 from tandem_sim.language import Language
-from tandem_sim.load import rank_load
 from tandem_sim.model import SimModel
 from tandem_sim.options import SimOptions, parse
 from tandem_sim.prefix_cache import PrefixCache
@@ -110,8 +108,10 @@ class SimEngine:
         started = self._started
         if started is None:
             return worker_pb2.Load()
-        scheduler, rank = started.scheduler, self._rank(started)
-        return load_of(self._role, rank, open_legs=len(scheduler), step_age=scheduler.step_age)
+        scheduler = started.scheduler
+        return load_of(
+            self._role, scheduler.load(), open_legs=len(scheduler), step_age=scheduler.step_age
+        )
 
     def figures(self) -> EngineFigures:
         started = self._started
@@ -122,7 +122,7 @@ class SimEngine:
             parked=0 if started is None else len(started.parking),
             parked_bytes=0 if started is None else started.parking.bytes,
             retractions=0,
-            ranks=() if started is None else (self._rank(started),),
+            ranks=() if started is None else (started.scheduler.load(),),
         )
 
     async def close(self) -> None:
@@ -146,9 +146,6 @@ class SimEngine:
         They hold for requests submitted from now on; a stall for ever ends. Raises ConfigError.
         """
         self._troubles.set(parse(Faults, faults))
-
-    def _rank(self, started: _Started) -> RankLoad:
-        return rank_load(self._role, started.scheduler, started.handover, started.pool)
 
     @property
     def _running(self) -> _Started:

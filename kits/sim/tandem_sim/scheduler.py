@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection
 from typing import Any
 
-from tandem.engine.base import Delta, Ending, KvTransfer, Role
+from tandem.engine.base import Delta, Ending, KvTransfer, RankLoad, Role
 from tandem.engine.mailbox import Mailbox
 from tandem.engine.parking import Parking
 from tandem.engine.ucx_log import UNKNOWN
@@ -315,10 +315,34 @@ class Scheduler:
         """Sequences that have not ended."""
         return self._sequences.values()
 
-    @property
-    def uncomputed(self) -> int:
-        """Prompts that have their pages, and are not begun."""
-        return self._prefilling.waiting
+    def load(self) -> RankLoad:
+        """Where each sequence is, and the pages of the KV cache. Nothing is retracted: an output's
+        pages are allocated at once.
+        """
+        stages = Counter(each.stage for each in self.sequences())
+        uncomputed = queued = self._prefilling.waiting
+        preallocating, moving = 0, stages[SequenceStage.TRANSFER]
+        if self._role is Role.DECODE:
+            preallocating = stages[SequenceStage.QUEUED]
+        else:
+            queued += stages[SequenceStage.QUEUED]
+        if self._role is Role.PREFILL:
+            preallocating = sum(
+                each.stage is SequenceStage.TRANSFER
+                and self._handover.sender.awaits_offer(each.request.room)
+                for each in self.sequences()
+            )
+            moving -= preallocating
+        computed = stages[SequenceStage.PREFILL] + stages[SequenceStage.DECODE]
+        return RankLoad(
+            running=computed - uncomputed,
+            queued=queued,
+            preallocating=preallocating,
+            transferring=moving,
+            retracted=0,
+            kv_tokens_used=self._pool.used_tokens,
+            kv_tokens_total=self._pool.total_tokens,
+        )
 
     def __len__(self) -> int:
         return len(self._sequences)

@@ -106,6 +106,11 @@ class Traffic:
         self._waits.clear()
         await self.tasks.close()
 
+    @property
+    def _running(self) -> Launched:
+        assert self._launched is not None, "a request is submitted to an engine that runs"
+        return self._launched
+
     # --- what the worker asks --------------------------------------------------------------------
 
     def submit(self, request: EngineRequest) -> None:
@@ -213,8 +218,7 @@ class Traffic:
         self, leg: Leg, *, first: int | None = None, transfer: Mapping[str, Any] | None = None
     ) -> None:
         """Give a request to vLLM. Raises InvalidRequestError."""
-        launched, request = self._launched, leg.request
-        assert launched is not None, "a request is submitted to an engine that runs"
+        launched, request = self._running, leg.request
         made = launched.made(
             leg.name,
             request.context,
@@ -275,9 +279,8 @@ class Traffic:
 
     async def _drop(self, leg: Leg, error: TandemError) -> None:
         """The end is said when vLLM holds nothing any more, or does not answer."""
-        assert self._launched is not None
         with contextlib.suppress(Exception):  # of vLLM: a dead engine is told of elsewhere
-            await self._launched.drop([leg.name])
+            await self._running.drop([leg.name])
         self._over(leg, error)
 
     def _over(self, leg: Leg, error: TandemError, *, told: bool = False) -> None:
@@ -345,10 +348,9 @@ class Traffic:
         delta = self._delta(leg, output)
         delta.end = Ending.LENGTH
         leg.stage, leg.told = Stage.HELD, delta
-        launched, server = self._launched, self._server
-        assert launched is not None
+        server = self._server
         assert server is not None
-        self._handed[request.request_id] = leg.pages(launched.page_size)
+        self._handed[request.request_id] = leg.pages(self._running.page_size)
         held = Held(
             room=request.room,
             params=said,
@@ -388,8 +390,7 @@ class Traffic:
 
     def _release(self, name: str) -> None:
         """Have vLLM free pages that it keeps for decode."""
-        launched = self._launched
-        assert launched is not None
+        launched = self._running
         self._releases += 1
         sampling = {"max_tokens": 1, "extra_args": {requests.TRANSFER: requests.releasing(name)}}
         made = launched.made(f"release-{self._releases}", [0], sampling, abort_immediately=True)
@@ -420,8 +421,7 @@ class Traffic:
 
     def _landed(self, leg: Leg, output: Any, readable: Readable, delta: Delta) -> None:
         """DECODE: the first token shows that the KV is there."""
-        launched, client = self._launched, self._client
-        assert launched is not None
+        launched, client = self._running, self._client
         assert client is not None
         stats, ready = output.prefill_stats, readable.ready
         tokens = 0 if stats is None else stats.num_external_cached_tokens
