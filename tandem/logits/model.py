@@ -25,6 +25,16 @@ class Model:
         """The tokens that end a sequence; may be empty."""
         self.tokenizer_path = None if tokenizer_path is None else Path(tokenizer_path)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Model) and self._facts == other._facts
+
+    def __hash__(self) -> int:
+        return hash(self._facts)
+
+    @property
+    def _facts(self) -> tuple[int, frozenset[int], Path | None]:
+        return self.vocabulary, self.eos_token_ids, self.tokenizer_path
+
     @property
     def eos_token_id(self) -> int:
         """The one to end a sequence with. Raises ValueError where the model has none."""

@@ -621,7 +621,7 @@ async def test_an_offer_that_cannot_be_fails_its_room_alone() -> None:
     link = SenderLink(rooms)
     link._pages = MEMORY.pages
     bad = kv_pb2.KvOffer(room=2, pages=[2**31])
-    link._on_offers(kv_pb2.KvOffers(offers=[kv_pb2.KvOffer(room=1, pages=[1]), bad]))
+    link._on_message(kv_pb2.KvOffers(offers=[kv_pb2.KvOffer(room=1, pages=[1]), bad]))
     assert rooms.offered == [1]
     assert [each.room for each in link._take().failed] == [2]
 

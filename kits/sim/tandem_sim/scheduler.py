@@ -21,7 +21,9 @@ from tandem.v1 import kv_pb2
 from tandem_sim.faults import Fault
 from tandem_sim.handover import Handover
 from tandem_sim.kv_pool import KvPool
-from tandem_sim.model import SimModel
+from tandem_sim.kv_transfer.receiver import Expected
+from tandem_sim.kv_transfer.sender import Export
+from tandem_sim.model import SimModel, landed_of
 from tandem_sim.options import SimOptions
 from tandem_sim.runners import DecodeRunner, PrefillRunner, Troubles
 from tandem_sim.sequence import Sequence, SequenceStage
@@ -145,12 +147,21 @@ class Scheduler:
             settle = self._taken
         else:
             sequence.stage = SequenceStage.TRANSFER
-        self._handover.export(
-            sequence,
-            settle=lambda result: settle(sequence, result),
-            intact=lambda: self._pool.generation(pages) == sequence.generation,
-            on_write=lambda: self._troubles.crash((sequence,), "transfer"),
-            fault_seconds=self._troubles.faults.delay_ms / 1000,
+        seconds, faults = self._options.handover_timeout_seconds, sequence.faults
+        late = self._troubles.faults.delay_ms / 1000
+        self._handover.sender.export(
+            Export(
+                landed=landed_of(sequence),
+                tag=sequence.tag,
+                intact=lambda: self._pool.generation(pages) == sequence.generation,
+                pages=pages,
+                wait_seconds=sequence.request.park_seconds or seconds,
+                settle=lambda result: settle(sequence, result),
+                withheld=int(Fault.WITHHOLD in faults),
+                belated_seconds=late if Fault.BELATED in faults else 0.0,
+                again_seconds=late if Fault.DOUBLED in faults else 0.0,
+                on_write=lambda: self._troubles.crash((sequence,), "transfer"),
+            )
         )
 
     def _handed_over(self, sequence: Sequence, result: kv_pb2.KvLanded | TandemError) -> None:
@@ -185,10 +196,24 @@ class Scheduler:
         self._free(sequence)
 
     def _expect(self, sequence: Sequence) -> None:
+        """DECODE: offer the prompt's pages to the request's prefill engine. A request whose time is
+        over aborts its room; a lease that ends in the middle of a write costs the whole stream.
+        """
+        request, seconds = sequence.request, self._options.handover_timeout_seconds
         sequence.stage = SequenceStage.TRANSFER
         self._model.expect(sequence)
-        self._lose_patience(sequence, self._options.handover_timeout_seconds)
-        self._handover.expect(sequence, settle=lambda result: self._arrived(sequence, result))
+        self._lose_patience(sequence, seconds)
+        self._handover.receiver.expect(
+            request.kv_peer,
+            Expected(
+                room=request.room,
+                pages=sequence.pages[: sequence.prompt_pages],
+                generation=sequence.generation,
+                lease_seconds=seconds,
+                settle=lambda result: self._arrived(sequence, result),
+                parked=request.parked,
+            ),
+        )
         if Fault.CRASH in sequence.faults:
             # Once the offer is on its way.
             loop = asyncio.get_running_loop()
