@@ -43,8 +43,8 @@ class Timers(Generic[Key]):
 
     def call_all(self) -> None:
         """Call everything now: the process is ending."""
-        for key in list(self._set):
-            _, call = self._set[key]
+        while self._set:
+            key, (_, call) = next(iter(self._set.items()))
             self.stop(key)
             call()
 

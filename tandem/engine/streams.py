@@ -161,6 +161,19 @@ class ServedStream(ABC):
         """Raises KvTransferError for what no decode engine says."""
 
 
+class StreamServicer:
+    """For the servicer of a kit's service: each stream is a link of its own."""
+
+    link: type[ServedStream]
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+
+    # A coroutine that writes to the context will do, which the stubs do not say.
+    async def Exchange(self, request_iterator: AsyncIterator[Any], context: Any) -> None:
+        await self.link(self._rooms).serve(request_iterator, context)
+
+
 async def listen(server: Server, host: str, port: int) -> str:
     """Take decode engines' streams on `host`, port 0: any. Returns where: "host:port". Raises
     StartError.

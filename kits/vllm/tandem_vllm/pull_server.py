@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import grpc.aio
 
 from tandem import errors
 from tandem.byte_budget import ByteBudget
 from tandem.engine.base import Logprobs
 from tandem.engine.rooms import MOST_ROOMS, EndedRooms, Timers
-from tandem.engine.streams import ServedStream, listen
+from tandem.engine.streams import ServedStream, StreamServicer, listen
 from tandem.errors import KvTransferError, TandemError, VoucherError
 from tandem.v1 import common_pb2, pull_pb2, pull_pb2_grpc
 from tandem.wire.grpc import Server
@@ -268,19 +266,10 @@ class Link(ServedStream):
         return answers
 
 
-class _Servicer(pull_pb2_grpc.KvPullServicer):
-    """Each stream is a link of its own."""
+class _Servicer(StreamServicer, pull_pb2_grpc.KvPullServicer):  # type: ignore[misc]
+    """See StreamServicer."""
 
-    def __init__(self, rooms: PullServer) -> None:
-        self._rooms = rooms
-
-    # A coroutine that writes to the context will do, which the stubs do not say.
-    async def Exchange(  # type: ignore[override]
-        self,
-        request_iterator: AsyncIterator[pull_pb2.PullCalls],
-        context: grpc.aio.ServicerContext[pull_pb2.PullCalls, pull_pb2.PullAnswers],
-    ) -> None:
-        await Link(self._rooms).serve(request_iterator, context)
+    link = Link
 
 
 def _given_up(end: pull_pb2.PullEnd) -> TandemError:

@@ -21,7 +21,7 @@ import grpc.aio
 from tandem.byte_budget import ByteBudget
 from tandem.engine.kv_tag import KvTag
 from tandem.engine.rooms import EndedRooms, Timers
-from tandem.engine.streams import ServedStream, listen
+from tandem.engine.streams import ServedStream, StreamServicer, listen
 from tandem.errors import KvCorruptError, KvTransferError, TandemError, VoucherError
 from tandem.tasks import Tasks
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
@@ -426,16 +426,7 @@ class SenderLink(ServedStream):
         return answers
 
 
-class Servicer(kv_pb2_grpc.KvTransferServicer):
-    """Each stream is a link of its own."""
+class Servicer(StreamServicer, kv_pb2_grpc.KvTransferServicer):  # type: ignore[misc]
+    """See StreamServicer."""
 
-    def __init__(self, rooms: Sender) -> None:
-        self._rooms = rooms
-
-    # A coroutine that writes to the context will do, which the stubs do not say.
-    async def Exchange(  # type: ignore[override]
-        self,
-        request_iterator: AsyncIterator[kv_pb2.KvOffers],
-        context: grpc.aio.ServicerContext[kv_pb2.KvOffers, kv_pb2.KvAnswers],
-    ) -> None:
-        await SenderLink(self._rooms).serve(request_iterator, context)
+    link = SenderLink
