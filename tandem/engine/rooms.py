@@ -14,7 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class Timers(Generic[Key]):
-    """Moments at which something is called, by what it is about."""
+    """Timers by their keys. Each calls a function once, when its time is over."""
 
     def __init__(self) -> None:
         self._set: dict[Key, tuple[asyncio.TimerHandle, Callable[[], object]]] = {}

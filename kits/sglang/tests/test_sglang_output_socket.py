@@ -211,7 +211,7 @@ async def test_it_is_nobody_else_s_and_leaves_nothing(path: str, writer: OutputW
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
     writer.send(b"one")
     await heard.until(1)
-    numbers = [each.connection.fileno() for each in heard.reader._writers]
+    numbers = [each.fileno() for each in heard.reader._connections]
     heard.reader.close()
     assert os.listdir(os.path.dirname(path)) == []
     loop = asyncio.get_running_loop()
@@ -224,7 +224,7 @@ async def test_writers_that_end_are_forgotten(heard: Heard, path: str) -> None:
         writer.send(b"%d" % number)
         await heard.until(number + 1)
         writer.close()
-    await eventually(lambda: not heard.reader._writers)
+    await eventually(lambda: not heard.reader._connections)
 
 
 @pytest.mark.parametrize(
