@@ -148,7 +148,7 @@ class Scheduler:
         else:
             sequence.stage = SequenceStage.TRANSFER
         seconds, faults = self._options.handover_timeout_seconds, sequence.faults
-        late = self._troubles.faults.delay_ms / 1000
+        delay = self._troubles.faults.delay_ms / 1000
         self._handover.sender.export(
             Export(
                 landed=landed_of(sequence),
@@ -158,8 +158,8 @@ class Scheduler:
                 wait_seconds=sequence.request.park_seconds or seconds,
                 settle=lambda result: settle(sequence, result),
                 withheld=int(Fault.WITHHOLD in faults),
-                belated_seconds=late if Fault.BELATED in faults else 0.0,
-                again_seconds=late if Fault.DOUBLED in faults else 0.0,
+                belated_seconds=delay if Fault.BELATED in faults else 0.0,
+                again_seconds=delay if Fault.DOUBLED in faults else 0.0,
                 on_write=lambda: self._troubles.crash((sequence,), "transfer"),
             )
         )

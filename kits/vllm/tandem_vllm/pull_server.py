@@ -112,8 +112,8 @@ class PullServer:
         self._held[held.room] = held
         call = self._calls.pop(held.room, None)
         if call is None:
-            late = "decode called for the KV too late, or never"
-            self._held_timers.set(held.room, held.wait_seconds, lambda: self._unread(held, late))
+            reason = "decode called for the KV too late, or never"
+            self._held_timers.set(held.room, held.wait_seconds, lambda: self._unread(held, reason))
         else:
             self._call_timers.stop(held.room)
             self._tell(held, call)
@@ -203,13 +203,13 @@ class PullServer:
     def _tell(self, held: Held, call: _Call) -> None:
         left = held.lease_ends - time.monotonic()
         valid = held.lease_ends - call.at
-        late = "decode read no KV within the lease"
+        reason = "decode read no KV within the lease"
         if left <= 0:
             call.link.fail(held.room, KvTransferError("the room's lease is over", phase=_PHASE))
-            self._unread(held, late)
+            self._unread(held, reason)
             return
         held.reader = call.link
-        self._held_timers.set(held.room, left, lambda: self._unread(held, late))
+        self._held_timers.set(held.room, left, lambda: self._unread(held, reason))
         ready = pull_pb2.PullReady(
             room=held.room,
             valid_ms=int(valid * 1000),
