@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.errors import KvTransferError, TandemError
+from tandem.errors import KvTransferError, StartError, TandemError
 from tandem.v1 import kv_pb2
 from tandem_sim.kv_pool import KvPool
 from tandem_sim.kv_transfer import nixl
@@ -176,6 +176,14 @@ def test_a_memory_whose_size_may_change_is_never_mapped(monkeypatch: pytest.Monk
     with pytest.raises(KvTransferError, match="is not as it was described"):
         source.connect(hello)
     os.close(file)
+
+
+def test_a_memory_that_cannot_be_had_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nixl, "installed", lambda: False)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(StartError, match="no memory for KV pages"):
+        new_memory(name="too-large", page_count=2**30, page_bytes=2**32)
+    assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_worker_with_nixl_says_which_one_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
