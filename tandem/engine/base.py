@@ -52,7 +52,7 @@ class Role(enum.StrEnum):
     AGGREGATED = "aggregated"
 
     @property
-    def phase(self) -> common_pb2.Phase:
+    def phase(self) -> common_pb2.Phase.ValueType:
         """The phase that errors of the role name."""
         return _PHASES.get(self, common_pb2.PHASE_UNSPECIFIED)
 

@@ -406,7 +406,8 @@ class SenderLink(ServedStream):
             )
         checks.check_memory(hello)
         self._outbox.notify()
-        return self._rooms.memory.connect(hello)
+        peer: Peer = self._rooms.memory.connect(hello)
+        return peer
 
     def _on_message(self, message: kv_pb2.KvOffers) -> None:
         checks.check_offers(message)
