@@ -1,9 +1,5 @@
 """Runs in SGLang's scheduler processes: SGLang's classes of hand-overs, with what Tandem adds to
-them, in the packages from which SGLang takes them for each engine.
-
-- A prefill engine that does not answer keeps no sequence waiting but its own.
-- What another engine sends that cannot be read or used ends nothing but its own hand-overs.
-- A hand-over has come when all ranks of prefill have written of it.
+them (layouts.py, peers.py), in the packages from which SGLang takes them for each engine.
 """
 
 from __future__ import annotations

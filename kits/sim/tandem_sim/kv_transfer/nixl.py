@@ -31,7 +31,7 @@ _BUILDS = ("nixl_cu13", "nixl_cu12")  # one source; they differ in CUDA, which i
 
 
 class NixlMemory:
-    """A pool of equal pages, registered with a NIXL agent of its own.
+    """See Memory. A pool of equal pages, registered with a NIXL agent of its own.
 
     `pages` is the memory itself: uint8, shape (page count, page_bytes). It is committed by the
     kernel page by page, on first use.
@@ -59,7 +59,6 @@ class NixlMemory:
             ) from error
 
     def describe(self, *, token_bytes: int) -> kv_pb2.KvMemory:
-        """What a writer must know of this memory."""
         count, page_bytes = self.pages.shape
         return kv_pb2.KvMemory(
             instance=self.name,

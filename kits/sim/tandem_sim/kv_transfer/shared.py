@@ -29,8 +29,8 @@ _NEEDS_NIXL: Final = "pip install 'tandem-serving[nixl]' for both workers"
 
 
 class SharedMemory:
-    """A pool of equal pages in a file of memory. `pages` is the memory itself: uint8, shape (page
-    count, page_bytes), committed by the kernel page by page, on first use.
+    """See Memory. A pool of equal pages in a file of memory, committed by the kernel page by page,
+    on first use.
     """
 
     library = "memfd"
@@ -52,7 +52,6 @@ class SharedMemory:
             raise StartError(f"no memory for KV pages can be had: {error}") from error
 
     def describe(self, *, token_bytes: int) -> kv_pb2.KvMemory:
-        """What a writer must know of this memory."""
         count, page_bytes = self.pages.shape
         return kv_pb2.KvMemory(
             instance=self._name,
@@ -81,7 +80,6 @@ class SharedMemory:
         return SharedPeer(self.pages, target)
 
     def transport(self) -> str:
-        """What the pages were written over."""
         return "shm"
 
     def progress(self) -> None:
