@@ -76,7 +76,6 @@ from tandem_sglang import (
     delayed_sampling,
     failures,
     grammar_backends,
-    grammar_cache,
     guidance,
     options,
     processor,
@@ -609,7 +608,7 @@ class Compiled(SimpleNamespace):
 
 def grammar_caches() -> Any:
     """Both are bounded, the least recently used goes first, and what is replaced counts once."""
-    cache = grammar_cache.GrammarCache(1_000)
+    cache = grammar_backends.GrammarCache(1_000)
     tokenizer = get_tokenizer(str(MODEL))
     with patch.object(grammar_backends, "GrammarCompiler", lambda _, **given: given):
         kept = grammar_backends.OwnXgrammarBackend(2_000, tokenizer=tokenizer, vocab_size=2048)
