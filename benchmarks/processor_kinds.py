@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tandem.logits.spec import LogitsProcessorEntry
-from tandem_sglang.requests import HISTORY_KEY, SPEC_KEY, encode_spec
+from tandem.logits.spec import LogitsProcessorEntry, write_entries
+from tandem_sglang.requests import HISTORY_KEY, SPEC_KEY
 
 TOKENIZER = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny" / "tokenizer.json"
 KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -46,7 +46,7 @@ class Request(SimpleNamespace):
 
 def request(name: str, args: Mapping[str, Any]) -> Request:
     """One whose prompt has 512 tokens, and nothing generated yet."""
-    params = {SPEC_KEY: encode_spec((LogitsProcessorEntry(name, args),)), HISTORY_KEY: True}
+    params = {SPEC_KEY: write_entries((LogitsProcessorEntry(name, args),)), HISTORY_KEY: True}
     made = Request(
         kv=SimpleNamespace(kv_committed_len=512),
         origin_input_ids=array("q", [(7 * n) % 900 + 100 for n in range(512)]),

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import enum
 import os
 import re
 import sys
@@ -331,7 +332,7 @@ def _merge(
         )
         for source, raw in candidates:
             if raw is not None:
-                values[name], sources[name] = _convert(raw, hints[name], name), source
+                values[name], sources[name] = convert(raw, hints[name], name), source
                 if secret and not values[name]:
                     raise _empty_secret(name)
                 break
@@ -350,12 +351,14 @@ def _default(field: dataclasses.Field[Any]) -> Any:
     return field.default
 
 
-def _convert(raw: Any, hint: Any, name: str) -> Any:
-    """`raw` as `hint`; text is parsed, anything else must have the type already."""
+def convert(raw: Any, hint: Any, name: str) -> Any:
+    """`raw` as `hint`; text is parsed, anything else must have the type already. Raises
+    ConfigError, which begins with `name`.
+    """
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         kinds = [kind for kind in arguments if kind is not type(None)]
-        return _convert(raw, kinds[0], name)
+        return convert(raw, kinds[0], name)
     if origin is Literal:
         if raw not in arguments:
             raise ConfigError(f"{name} must be one of {', '.join(arguments)}, not {raw!r}")
@@ -364,7 +367,7 @@ def _convert(raw: Any, hint: Any, name: str) -> Any:
         items = _items(raw, name) if isinstance(raw, str) else raw
         if not isinstance(items, list | tuple):
             raise ConfigError(f"{name} must be a list, not {raw!r}")
-        return tuple(_convert(item, arguments[0], name) for item in items)
+        return tuple(convert(item, arguments[0], name) for item in items)
     if origin is dict or hint is dict:
         mapping = _mapping(raw, name)
         if arguments == (str, str) and not all(isinstance(each, str) for each in mapping.values()):
@@ -423,6 +426,18 @@ def _scalar(raw: Any, hint: type[Any], name: str) -> Any:
         return float(raw)
     if hint is Path and isinstance(raw, str | Path):
         return Path(raw)
+    if issubclass(hint, str) and hint is not str and isinstance(raw, str):
+        return _text(raw, hint, name)
     if type(raw) is not hint:
         raise ConfigError(f"{name} must be a {hint.__name__}, not {raw!r}")
     return raw
+
+
+def _text(raw: str, kind: type[str], name: str) -> str:
+    """`raw` as a kind of text that takes some texts alone, and raises ValueError for others."""
+    try:
+        return kind(raw)
+    except ValueError as error:
+        if issubclass(kind, enum.Enum):
+            raise ConfigError(f"{name} must be one of {', '.join(kind)}, not {raw!r}") from None
+        raise ConfigError(f"{name} cannot be {raw!r}: {error}") from None

@@ -40,6 +40,21 @@ class FreePorts:
                 return port
         raise StartError(f"there are too few free ports from {min(PORTS)} to {max(PORTS)}")
 
+    def wanted(self, host: str, port: int, *, setting: str) -> int:
+        """`port`, held as `hold` does, or any free one where it is 0. Raises StartError, which
+        names the setting.
+        """
+        if not port:
+            return self.port([(host, 0)])
+        try:
+            self.hold(host, port)
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {host}:{port} ({error.strerror}): set {setting} to a free port,"
+                " and listen on an address of this machine"
+            ) from error
+        return port
+
     def hold(self, host: str, port: int) -> None:
         """Keep a port that is to be this one. Raises OSError where the address is not this
         machine's, or something listens there.

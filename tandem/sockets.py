@@ -57,6 +57,11 @@ def bound(address: str, port: int) -> str:
     return f"{address.rpartition(':')[0]}:{port}"
 
 
+def endpoint(host: str, port: int) -> str:
+    """ "host:port", an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def allow_files(wanted: int) -> int:
     """Let this process have so many files and sockets open. Returns how many it may have: fewer
     where its hard limit is lower.

@@ -51,6 +51,14 @@ class Role(enum.StrEnum):
     DECODE = "decode"
     AGGREGATED = "aggregated"
 
+    @property
+    def phase(self) -> common_pb2.Phase.ValueType:
+        """The phase that errors of the role name."""
+        return _PHASES.get(self, common_pb2.PHASE_UNSPECIFIED)
+
+
+_PHASES = {Role.PREFILL: common_pb2.PHASE_PREFILL, Role.DECODE: common_pb2.PHASE_DECODE}
+
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Nodes:
@@ -241,6 +249,21 @@ def waiting(role: Role, ranks: Iterable[RankLoad]) -> int:
     if role is Role.PREFILL:
         return sum(rank.queued for rank in ranks)
     return sum(rank.queued + rank.preallocating + rank.retracted for rank in ranks)
+
+
+def load_of(
+    role: Role, rank: RankLoad, *, open_legs: int, step_age: float | None
+) -> worker_pb2.Load:
+    """The load of an engine with one scheduler. `step_age`: seconds; None: steps do not show."""
+    load = worker_pb2.Load(
+        open_legs=open_legs,
+        waiting_legs=waiting(role, [rank]),
+        kv_tokens_used=rank.kv_tokens_used,
+        kv_tokens_total=rank.kv_tokens_total,
+    )
+    if step_age is not None:
+        load.step_age_ms = round(step_age * 1000)
+    return load
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)

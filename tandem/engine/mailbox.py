@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
-from tandem.engine.base import Delta, Step
+from tandem.engine.base import Delta, Engine, Step
 from tandem.errors import EngineError
 
 
@@ -91,3 +91,18 @@ class Mailbox:
             over.set_exception(error)
         else:
             over.set_result(None)
+
+
+async def steps(engine: Engine) -> AsyncGenerator[Step, None]:
+    """All of them until the engine closes. To be closed before anybody else takes steps. Raises
+    EngineError when the engine dies.
+    """
+    came: asyncio.Queue[Step | None] = asyncio.Queue()
+    handing_on = asyncio.get_running_loop().create_task(engine.hand_on(came.put_nowait))
+    handing_on.add_done_callback(lambda _: came.put_nowait(None))
+    try:
+        while (step := await came.get()) is not None:
+            yield step
+        handing_on.result()
+    finally:
+        handing_on.cancel()

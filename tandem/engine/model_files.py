@@ -107,11 +107,11 @@ def modelopt_config(model_path: Path) -> dict[str, Any] | None:
 
 
 def processor_facts(model_path: Path) -> dict[str, Any]:
-    """The facts that logits processors are told: arguments of tandem.logits.model.Model."""
+    """What logits processors are told: arguments of tandem.logits.model.Model, as JSON values."""
     return {
         "vocabulary": vocabulary(model_path),
-        "eos_token_ids": eos_token_ids(model_path),
-        "tokenizer_path": model_path / "tokenizer.json",
+        "eos_token_ids": sorted(eos_token_ids(model_path)),
+        "tokenizer_path": str(model_path / "tokenizer.json"),
     }
 
 

@@ -29,7 +29,7 @@ import uvloop
 
 from tandem.engine import factory
 from tandem.engine.base import Ending, Engine, EngineRequest, EngineSettings, Role, Step
-from tandem.engine.steps import steps
+from tandem.engine.mailbox import steps
 from tandem.errors import EngineError, StartError, TandemError
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2

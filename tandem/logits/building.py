@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 from tandem.errors import InvalidRequestError, ProcessorError
@@ -20,26 +19,21 @@ _CALLS = 5
 
 
 def build(
-    name: str, make: Callable[..., Any], args: Mapping[str, Any], model: Model, *, seconds: float
+    name: str,
+    make: Callable[..., Any],
+    args: Mapping[str, Any],
+    model: Model | None,
+    *,
+    seconds: float,
 ) -> LogitsProcessor:
-    """A fresh processor, prepared for `model`. `seconds`: the limit of one call of a processor.
+    """A fresh processor, prepared for `model`; None: for no model. `seconds`: the limit of one call
+    of a processor.
 
     Raises InvalidRequestError where it says that its arguments do not fit (ValueError), and
     ProcessorError where it fails otherwise.
     """
-    return _made(name, partial(_built, make, args), model, seconds)
-
-
-def construct(
-    name: str, make: Callable[..., Any], args: Mapping[str, Any], *, seconds: float
-) -> LogitsProcessor:
-    """A processor that is not prepared for a model. Raises as `build`."""
-    return _made(name, partial(_constructed, make, args), None, seconds)
-
-
-def _made(name: str, make: Callable[[Any], Any], argument: Any, seconds: float) -> LogitsProcessor:
     caller = Caller(seconds * _CALLS, by_cpu_time=True, backlog=backlog.here())
-    processor: LogitsProcessor | Failed = caller.call(make, argument)
+    processor: LogitsProcessor | Failed = caller.call(_built, (make, args, model))
     if not isinstance(processor, Failed):
         return processor
     error = processor.error
@@ -59,13 +53,9 @@ def what_failed(failed: Failed, caller: Caller) -> str:
     return f"raised {failed.kind}"
 
 
-def _built(make: Callable[..., Any], args: Mapping[str, Any], model: Model) -> Any:
-    processor = _constructed(make, args, None)
-    prepare = getattr(processor, "prepare", None)
-    if prepare is not None:
+def _built(given: tuple[Callable[..., Any], Mapping[str, Any], Model | None]) -> Any:
+    make, args, model = given
+    processor = make(**args)
+    if model is not None and (prepare := getattr(processor, "prepare", None)) is not None:
         prepare(model)
     return processor
-
-
-def _constructed(make: Callable[..., Any], args: Mapping[str, Any], _: None) -> Any:
-    return make(**args)

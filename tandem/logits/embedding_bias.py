@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any, ClassVar
 
 import numpy
@@ -66,6 +67,16 @@ def check(bias: common_pb2.EmbeddingBias, vocabulary: int) -> None:
     if not numpy.abs(values).max() <= MOST_EMBEDDING_BIAS:  # NaN is in no range
         most = f"{MOST_EMBEDDING_BIAS:.0f}"
         raise _refusal(f"has values from -{most} to {most}")
+
+
+def write(bias: common_pb2.EmbeddingBias | None) -> str:
+    """A bias as text, for an engine's own process; empty: there is none."""
+    return "" if bias is None else base64.b64encode(bias.SerializeToString()).decode()
+
+
+def read(text: str) -> common_pb2.EmbeddingBias | None:
+    """The bias that `write` wrote, if it did."""
+    return common_pb2.EmbeddingBias.FromString(base64.b64decode(text)) if text else None
 
 
 def _refusal(what: str) -> InvalidRequestError:

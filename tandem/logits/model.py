@@ -16,14 +16,24 @@ class Model:
         *,
         vocabulary: int,
         eos_token_ids: Iterable[int] = (),
-        tokenizer_path: Path | None = None,
+        tokenizer_path: Path | str | None = None,
     ) -> None:
         """`tokenizer_path` names a tokenizer.json, or is None where there is none."""
         self.vocabulary = vocabulary
         """Token ids are below it, and a row has as many values."""
         self.eos_token_ids = frozenset(eos_token_ids)
         """The tokens that end a sequence; may be empty."""
-        self.tokenizer_path = tokenizer_path
+        self.tokenizer_path = None if tokenizer_path is None else Path(tokenizer_path)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Model) and self._facts == other._facts
+
+    def __hash__(self) -> int:
+        return hash(self._facts)
+
+    @property
+    def _facts(self) -> tuple[int, frozenset[int], Path | None]:
+        return self.vocabulary, self.eos_token_ids, self.tokenizer_path
 
     @property
     def eos_token_id(self) -> int:

@@ -21,7 +21,7 @@ from tandem.errors import (
     UnsupportedError,
 )
 from tandem.logits.arguments import Schema
-from tandem.logits.building import DEFAULT_SECONDS, build, construct
+from tandem.logits.building import DEFAULT_SECONDS, build
 from tandem.logits.contradictions import tokens as contradictions
 from tandem.logits.loader import examine, import_path, load_class
 from tandem.logits.model import Model
@@ -175,9 +175,7 @@ class Registry:
             return build(entry.name, entry.factory, {}, model, seconds=self.seconds)
         if entry.ready is not None:
             return entry.ready.fresh()
-        known = self._lookup(entry.name)
-        args = known.schema.convert(entry.name, {**known.settings.args, **entry.args})
-        return build(entry.name, known.cls, args, model, seconds=self.seconds)
+        return self._built(entry, model)
 
     def check(
         self,
@@ -217,14 +215,17 @@ class Registry:
         assert isinstance(entry, LogitsProcessorEntry)
         try:
             self._check_client(entry)
-            known = self._lookup(entry.name)
-            args = known.schema.convert(entry.name, {**known.settings.args, **entry.args})
-            made = construct(entry.name, known.cls, args, seconds=self.seconds)
+            made = self._built(entry, None)
         except RequestError as error:
             error.param = f"{PARAM}[{place}]"
             raise
         assert isinstance(made, Form)
         return made
+
+    def _built(self, entry: LogitsProcessorEntry, model: Model | None) -> LogitsProcessor:
+        known = self._lookup(entry.name)
+        args = known.schema.convert(entry.name, {**known.settings.args, **entry.args})
+        return build(entry.name, known.cls, args, model, seconds=self.seconds)
 
     def _is_clients_form(self, entry: Entry) -> bool:
         if not isinstance(entry, LogitsProcessorEntry) or not entry.from_client:

@@ -13,22 +13,20 @@ logits_processors:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from tandem.errors import ConfigError
-from tandem.settings_file import nearest
+from msgspec import Meta, Struct
+
+from tandem.settings_file import read_section
 
 Clients = Literal["none", "select", "arguments"]
-_CLIENTS = ("none", "select", "arguments")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ProcessorSettings:
+class ProcessorSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One processor of a deployment."""
 
-    use: str
-    args: Mapping[str, Any] = field(default_factory=dict)
+    use: Annotated[str, Meta(min_length=1)]
+    args: dict[str, Any] = {}
     clients: Clients = "arguments"
     """What a request may do, where the frontend lets it name the processor at all."""
     always: bool = False
@@ -36,30 +34,13 @@ class ProcessorSettings:
 
 def parse(raw: Mapping[str, Any]) -> dict[str, ProcessorSettings]:
     """Name to settings. Raises ConfigError, naming the processor and the field."""
-    return {name: _one(name, given) for name, given in raw.items()}
+    return {
+        name: ProcessorSettings(use=given) if isinstance(given, str) else _read(name, given)
+        for name, given in raw.items()
+    }
 
 
-def _one(name: str, given: Any) -> ProcessorSettings:
-    where = f"logits_processors.{name}"
-    if isinstance(given, str):
-        given = {"use": given}
-    if not isinstance(given, Mapping):
-        raise ConfigError(f"{where} must be an import path or a mapping, not {given!r}")
-    known = sorted(each.name for each in fields(ProcessorSettings))
-    if unknown := sorted(map(str, set(given) - set(known))):
-        raise ConfigError(
-            f"{where}.{unknown[0]} is none of {', '.join(known)}{nearest(unknown[0], known)}"
-        )
-    use = given.get("use", name)
-    if not isinstance(use, str) or not use:
-        raise ConfigError(f"{where}: use must be an import path or a name, not {use!r}")
-    args = given.get("args", {})
-    if not isinstance(args, Mapping) or not all(isinstance(key, str) for key in args):
-        raise ConfigError(f"{where}: args must be a mapping of arguments, not {args!r}")
-    clients = given.get("clients", "arguments")
-    if clients not in _CLIENTS:
-        raise ConfigError(f"{where}: clients must be one of {', '.join(_CLIENTS)}, not {clients!r}")
-    always = given.get("always", False)
-    if not isinstance(always, bool):
-        raise ConfigError(f"{where}: always must be true or false, not {always!r}")
-    return ProcessorSettings(use=use, args=dict(args), clients=clients, always=always)
+def _read(name: str, given: Any) -> ProcessorSettings:
+    if isinstance(given, Mapping):
+        given = {"use": name, **given}
+    return read_section(ProcessorSettings, f"logits_processors.{name}", given)

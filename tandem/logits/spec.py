@@ -102,6 +102,16 @@ class LogitsProcessorSpec:
         return tuple(_named(entry) for entry in self.entries)
 
 
+def write_entries(entries: Sequence[LogitsProcessorEntry]) -> str:
+    """Names, arguments and whether a client asked, as JSON, for an engine's own process."""
+    return json.dumps([[entry.name, dict(entry.args), entry.from_client] for entry in entries])
+
+
+def read_entries(text: str) -> LogitsProcessorSpec:
+    """The processors that `write_entries` wrote."""
+    return LogitsProcessorSpec(tuple(LogitsProcessorEntry(*each) for each in json.loads(text)))
+
+
 class SpecReader:
     """Reads specs as they travel. The sequences of one request have one spec, so the last few are
     remembered, and are read once: also those that are refused.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 
 from tandem.errors import QueueFullError
-from tandem.pool.line import Line
 
 
 class Turn:
@@ -18,6 +18,63 @@ class Turn:
         self.given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
+class Line:
+    """Turns that wait: one of each key's in turn, of a key's the first that came. So whoever asks
+    for much that is dear waits for it himself. At most `most` wait: when it is full, a key that has
+    few waiting takes the place of one that has more.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._keys: OrderedDict[str, list[Turn]] = OrderedDict()
+        """The next key first. None is empty."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._keys.values()))
+
+    def __contains__(self, turn: Turn) -> bool:
+        return turn in self._keys.get(turn.tenant, ())
+
+    def has_room(self, tenant: str) -> bool:
+        """Whether this key may add one, if another's has to go for it."""
+        longest = max(map(len, self._keys.values()), default=0)
+        return len(self) < self._most or self._count(tenant) + 1 < longest
+
+    def add(self, turn: Turn) -> Turn | None:
+        """Add a turn, making room. Returns the turn that had to go: the last of the longest."""
+        gone = None
+        if len(self) >= self._most:
+            gone = max(self._keys.values(), key=len)[-1]
+            self.remove(gone)
+        self._keys.setdefault(turn.tenant, []).append(turn)
+        return gone
+
+    def favour(self, turn: Turn, tenant: str) -> None:
+        """Another key waits for it too: it waits where its turn comes sooner."""
+        if turn in self and self._count(tenant) + 1 < self._count(turn.tenant):
+            self.remove(turn)
+            turn.tenant = tenant
+            self.add(turn)
+
+    def next(self) -> Turn:
+        """The one whose turn it is, which waits no longer. Something must be waiting."""
+        tenant, turns = self._keys.popitem(last=False)
+        turn = turns.pop(0)
+        if turns:
+            self._keys[tenant] = turns
+        return turn
+
+    def remove(self, turn: Turn) -> None:
+        """Take one out that nobody wants any more. It must be waiting."""
+        turns = self._keys[turn.tenant]
+        turns.remove(turn)
+        if not turns:
+            del self._keys[turn.tenant]
+
+    def _count(self, tenant: str) -> int:
+        return len(self._keys.get(tenant, ()))
+
+
 class Turns:
     """At most `at_once` are taken. At most `most_waiting` wait for one; then a key that has few
     waiting takes the place of one that has more.
@@ -26,7 +83,7 @@ class Turns:
     def __init__(self, at_once: int, *, most_waiting: int, full: str) -> None:
         """`full`: what those are told for whom there is no place."""
         self._free = at_once
-        self._line: Line[Turn] = Line(most_waiting)
+        self._line = Line(most_waiting)
         self._full = full
 
     @property

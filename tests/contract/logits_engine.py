@@ -19,7 +19,7 @@ import logits_probe
 
 from tandem.engine import factory
 from tandem.engine.base import Engine, EngineRequest, EngineSettings, Role
-from tandem.engine.steps import steps
+from tandem.engine.mailbox import steps
 from tandem.logits.registry import Registry
 from tandem.logits.settings import parse
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec

@@ -12,8 +12,8 @@ from contextlib import aclosing
 from pathlib import Path
 
 from tandem.engine.base import EngineRequest, EngineSettings, Role
+from tandem.engine.mailbox import steps
 from tandem.engine.prefix_log import PrefixLog
-from tandem.engine.steps import steps
 from tandem.logits.registry import Registry
 from tandem.prefix_blocks import packed, unpacked
 from tandem.v1 import common_pb2

@@ -22,6 +22,7 @@ from wire_extremes import extremes, fields
 
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
+from tandem.engine.rooms import MOST_ROOMS, Timers
 from tandem.errors import KvTransferError, TandemError, WorkerError
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import UpstreamMetrics
@@ -44,9 +45,8 @@ from tandem_router.servicer import RouterServicer
 from tandem_router.vouchers import Vouchers
 from tandem_router.workers import Workers
 from tandem_sim.kv_transfer import checks
-from tandem_sim.kv_transfer.lease import Leases
-from tandem_sim.kv_transfer.receiver_link import Expected, ReceiverLink
-from tandem_sim.kv_transfer.sender_link import SenderLink
+from tandem_sim.kv_transfer.receiver import Expected, ReceiverLink
+from tandem_sim.kv_transfer.sender import SenderLink
 
 pytestmark = pytest.mark.promise("S6-166", "S6-168")
 
@@ -566,9 +566,9 @@ def test_a_memory_is_one_that_can_be(changes: dict[str, Any], fits: bool) -> Non
 @pytest.mark.parametrize("field", ["offers", "abort"])
 def test_no_engine_names_so_many_rooms_at_once(field: str) -> None:
     rooms: Any = kv_pb2.KvOffer(room=1) if field == "offers" else 1
-    checks.check_offers(kv_pb2.KvOffers(**{field: [rooms] * checks.MOST_ROOMS}))
+    checks.check_offers(kv_pb2.KvOffers(**{field: [rooms] * MOST_ROOMS}))
     with pytest.raises(KvTransferError):
-        checks.check_offers(kv_pb2.KvOffers(**{field: [rooms] * (checks.MOST_ROOMS + 1)}))
+        checks.check_offers(kv_pb2.KvOffers(**{field: [rooms] * (MOST_ROOMS + 1)}))
 
 
 @pytest.mark.parametrize(
@@ -621,7 +621,7 @@ async def test_an_offer_that_cannot_be_fails_its_room_alone() -> None:
     link = SenderLink(rooms)
     link._pages = MEMORY.pages
     bad = kv_pb2.KvOffer(room=2, pages=[2**31])
-    link._on_offers(kv_pb2.KvOffers(offers=[kv_pb2.KvOffer(room=1, pages=[1]), bad]))
+    link._on_message(kv_pb2.KvOffers(offers=[kv_pb2.KvOffer(room=1, pages=[1]), bad]))
     assert rooms.offered == [1]
     assert [each.room for each in link._take().failed] == [2]
 
@@ -630,7 +630,11 @@ async def test_an_offer_that_cannot_be_fails_its_room_alone() -> None:
 async def test_what_landed_and_cannot_be_fails_its_room_alone() -> None:
     settled: dict[int, Any] = {}
     receiver: Any = SimpleNamespace(
-        hello=MEMORY, free=lambda pages: None, forget=lambda room: None, leases=Leases()
+        hello=MEMORY,
+        tls=None,
+        free=lambda pages: None,
+        forget=lambda room: None,
+        leases=Timers(),
     )
     link = ReceiverLink(receiver, "peer")
     for room in (1, 2):

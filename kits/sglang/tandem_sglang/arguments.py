@@ -6,6 +6,7 @@ beside them.
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from tandem.engine import model_files
 from tandem.engine.base import ONE_NODE, Nodes, Role
+from tandem.engine.kv_tag import KvCheck
 from tandem.engine.lora import LoraAdapter
 from tandem.errors import ConfigError
 from tandem_sglang import mooncake, parallel
@@ -148,7 +150,7 @@ def server_args(
             else _cuda_defaults(options, role, model_path, max_sequences // sizes.data)
         ),
         **chosen(options),
-        **({"kv_events_config": cache_events} if cache_events else {}),
+        **({"kv_events_config": _published(cache_events)} if cache_events else {}),
         **(_lora_defaults(lora_adapters, device, sizes.data) if lora_adapters else {}),
         **options.extra,
         "grammar_backend": grammar_backend(options),
@@ -171,9 +173,13 @@ def server_args(
     if role is Role.DECODE and device == "cpu":
         # The default keeps retracted pages in pinned memory, which needs CUDA.
         arguments.setdefault("disaggregation_decode_retraction_backup", "cpu_tensor")
-    if role is not Role.AGGREGATED and device != "cpu" and options.kv_check == "bytes":
+    if role is not Role.AGGREGATED and device != "cpu" and options.kv_check is KvCheck.BYTES:
         arguments["disaggregation_enable_kv_checksum"] = True
     return arguments
+
+
+def _published(endpoint: str) -> str:
+    return json.dumps({"publisher": "zmq", "endpoint": endpoint})
 
 
 def _lora(adapters: Sequence[LoraAdapter]) -> dict[str, Any]:

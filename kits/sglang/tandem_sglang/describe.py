@@ -4,14 +4,13 @@ the wrong one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from tandem.engine import lora, model_files
-from tandem.engine.base import EngineDescription, Role
+from tandem.engine.base import EngineDescription, EngineSettings, Role
 from tandem.engine.kv_tag import KvCheck
-from tandem.engine.lora import LoraAdapter
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import StartError
 from tandem.v1 import common_pb2, worker_pb2
@@ -102,23 +101,21 @@ def _unseeded(arguments: Mapping[str, Any], seeded: bool) -> str:
 def description(
     launched: Launched,
     limits: EngineBounds,
+    settings: EngineSettings,
     *,
-    model_path: Path,
-    model_name: str,
-    max_sequences: int,
     kv_endpoint: str,
     prefixes: PrefixLog | None,
     ranks: Mapping[Role, int],
     stages: int,
-    lora_adapters: Sequence[LoraAdapter] = (),
     kv_check: KvCheck = KvCheck.TAG,
 ) -> EngineDescription:
-    """`ranks`: among how many a sequence's KV is to be divided, in either phase. `stages`: parts
-    of prefill's model that have some of its layers each.
+    """What a started engine says of itself; of its sequences, a process's share. `ranks`: among how
+    many a sequence's KV is to be divided, in either phase. `stages`: parts of prefill's model that
+    have some of its layers each.
     """
     divided = {**ranks, limits.role: _kv_ranks(launched.arguments)}
-    fingerprint = _fingerprint(launched, model_path, model_name, divided, stages)
-    fingerprint.lora_sha256 = lora.digest(lora_adapters)
+    fingerprint = _fingerprint(launched, settings, divided, stages)
+    fingerprint.lora_sha256 = lora.digest(settings.lora_adapters)
     if limits.role is not Role.AGGREGATED:
         fingerprint.kv_transfer = _transfer(launched.arguments)
         beside = [_beside(launched.arguments)]
@@ -128,27 +125,27 @@ def description(
     return EngineDescription(
         fingerprint=fingerprint,
         limits=worker_pb2.Limits(
-            max_sequences=max_sequences,
+            max_sequences=settings.max_sequences // settings.token_processes,
             context_length=limits.context_length,
             vocabulary=limits.vocabulary,
         ),
         kv_endpoint=kv_endpoint,
         prefixes=prefixes,
-        eos_token_ids=_eos_token_ids(launched, model_path),
+        eos_token_ids=_eos_token_ids(launched, settings.model_path),
         cannot_resume=_WITH_DRAFTS if launched.arguments["speculative_algorithm"] else frozenset(),
     )
 
 
 def _fingerprint(
-    launched: Launched, model_path: Path, model_name: str, ranks: Mapping[Role, int], stages: int
+    launched: Launched, settings: EngineSettings, ranks: Mapping[Role, int], stages: int
 ) -> common_pb2.Fingerprint:
     prefill, decode = ranks[Role.PREFILL], ranks[Role.DECODE]
     arguments = launched.arguments
     dtype = str(launched.manager.model_config.dtype).removeprefix("torch.")
     kv_dtype = arguments["kv_cache_dtype"]
     return common_pb2.Fingerprint(
-        model=model_name,
-        revision=model_files.revision(model_path),
+        model=settings.model_name,
+        revision=model_files.revision(settings.model_path),
         engine="sglang",
         engine_version=launched.version,
         dtype=dtype,
@@ -158,7 +155,7 @@ def _fingerprint(
         tensor_parallel=prefill,
         decode_tensor_parallel=0 if decode == prefill else decode,
         pipeline_parallel=stages if stages > 1 else 0,
-        tokenizer_sha256=model_files.tokenizer_sha256(model_path),
+        tokenizer_sha256=model_files.tokenizer_sha256(settings.model_path),
         protocol_version=PROTOCOL_VERSION,
     )
 

@@ -20,7 +20,7 @@ from tandem.engine.base import (
 )
 from tandem.errors import EngineError, StartError
 from tandem_sglang import describe
-from tandem_sglang.launch import EngineThread, Launched
+from tandem_sglang.launch import Launched, SglangThread
 from tandem_sglang.ports import Ports
 from tandem_sglang.setup import Setup
 from tandem_sglang.sharing import SharedEngine
@@ -50,7 +50,7 @@ class SglangEngine(OverTraffic):
         super().__init__(self._setup.traffic())
         self._sharing: SharedEngine | None = None
         self._closed = False
-        self._thread: EngineThread | None = None
+        self._thread: SglangThread | None = None
         self._launched: Launched | None = None
         self._states: Any = None
 
@@ -69,7 +69,7 @@ class SglangEngine(OverTraffic):
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGQUIT, self._on_report, self._thread)
         if self._setup.cache is not None:
-            self._traffic.own(self._setup.cache.follow())
+            self._traffic.tasks.start(self._setup.cache.follow())
         try:
             launched = self._launched = await self._thread.start()
             bounds = describe.bounds(launched, role=self._role, seeded=self._setup.seeded)
@@ -88,7 +88,7 @@ class SglangEngine(OverTraffic):
 
     async def _warm_up(self, launched: Launched, bounds: EngineBounds) -> None:
         """Raises StartError, also where SGLang fails meanwhile."""
-        warming = self._traffic.own(self._setup.warm_up(launched, bounds))
+        warming = self._traffic.tasks.start(self._setup.warm_up(launched, bounds))
         # No request of anybody's is open yet, so that all it tells is that SGLang has failed.
         failing = asyncio.get_running_loop().create_task(self._traffic.hand_on(lambda step: None))
         try:
@@ -117,6 +117,7 @@ class SglangEngine(OverTraffic):
             return
         self._closed = True
         await self._traffic.close()
+        self._setup.close()
         if self._sharing is not None:
             await self._sharing.close()
         if self._launched is not None and self._settings.nodes.count > 1:
@@ -125,5 +126,5 @@ class SglangEngine(OverTraffic):
             await self._thread.stop()
             asyncio.get_running_loop().remove_signal_handler(signal.SIGQUIT)
 
-    def _on_report(self, thread: EngineThread) -> None:
+    def _on_report(self, thread: SglangThread) -> None:
         self._traffic.die(thread.failed())

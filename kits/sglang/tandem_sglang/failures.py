@@ -80,3 +80,26 @@ def _taken() -> list[Noted]:
     noted = _latest.copy()
     _latest.clear()
     return noted
+
+
+_CODES = "tandem_failures"
+
+
+def send(sent: dict[str, Any], result: Any) -> None:
+    """Put what was noted for a result into what is sent of it: one note at most.
+
+    Under pipeline parallelism the last stage alone samples, so only its ranks know which forms
+    failed. SGLang sends what it made round the ring of stages, and every one of them, the last too,
+    takes in what came from the ring, one microbatch after another.
+    """
+    for noted in kept(result):
+        sent[_CODES] = noted.codes
+
+
+def receive(result: Any, tensors: dict[str, Any], tell: Tell) -> None:
+    """Keep what came with a result's tokens. `tell`: what all that is noted in a pipeline is noted
+    with.
+    """
+    # Not taken out: the next stage is sent the same dict.
+    if (codes := tensors.get(_CODES)) is not None:
+        keep(result, [Noted(codes, tell)])

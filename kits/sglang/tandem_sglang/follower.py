@@ -9,7 +9,7 @@ import signal
 
 from tandem.engine.base import EngineSettings, Role
 from tandem.errors import EngineError, StartError
-from tandem_sglang.launch import EngineThread, Launched
+from tandem_sglang.launch import Launched, SglangThread
 from tandem_sglang.ports import Ports
 from tandem_sglang.setup import Setup
 
@@ -31,7 +31,7 @@ class SglangFollower:
         self._which = ""
         """What is known of a reported failure."""
         self._closed = False
-        self._thread: EngineThread | None = None
+        self._thread: SglangThread | None = None
         self._launched: Launched | None = None
 
     async def start(self) -> int:
@@ -68,7 +68,7 @@ class SglangFollower:
             await self._thread.stop()
             asyncio.get_running_loop().remove_signal_handler(signal.SIGQUIT)
 
-    def _on_report(self, thread: EngineThread) -> None:
+    def _on_report(self, thread: SglangThread) -> None:
         self._which = thread.failed()
         self._over.set()
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -48,7 +47,7 @@ class SglangCompiler:
         self._model = Model(
             vocabulary=vocabulary,
             eos_token_ids=eos_token_ids,
-            tokenizer_path=Path(model_path) / "tokenizer.json",
+            tokenizer_path=f"{model_path}/tokenizer.json",
         )
         self._backend = _BACKENDS[backend](
             tokenizer_path, vocabulary, eos_token_ids, any_whitespace, max_whitespace

@@ -24,7 +24,7 @@ def plan(settings: EngineSettings) -> FormPlan:
             "model_path": str(settings.model_path),
             "tokenizer_path": str(extra.get("tokenizer_path") or settings.model_path),
             "vocabulary": facts["vocabulary"],
-            "eos_token_ids": sorted(facts["eos_token_ids"]),
+            "eos_token_ids": facts["eos_token_ids"],
             "any_whitespace": not extra.get(ONE_LINE_JSON, True),
             "max_whitespace": extra.get("constrained_json_max_whitespace_cnt"),
         },

@@ -24,7 +24,7 @@ from sglang.srt.mem_cache.common import kv_to_page_indices
 from tandem.engine import kv_tag
 from tandem.engine.kv_tag import KvCheck, KvTag
 from tandem.errors import KvCorruptError
-from tandem_sglang import cache_events
+from tandem_sglang import requests
 from tandem_sglang.additions import Additions
 
 Pages = Any
@@ -75,7 +75,7 @@ class HandOverTags:
         """The tag that the hand-over of a request is to have, whose KV is in the pages `held` here;
         `number` is that of decode's pages.
         """
-        adapter, salt = cache_events.salted(req.cache_salt)
+        adapter, salt = requests.salted(req.cache_salt)
         return kv_tag.tag_of(
             room=req.bootstrap_room,
             tokens=req.origin_input_ids,

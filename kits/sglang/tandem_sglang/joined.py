@@ -68,11 +68,9 @@ class SglangJoined(OverTraffic):
             return
         self._closed = True
         await self._traffic.close()
+        self._setup.close()
         if self._launched is not None:
-            manager = self._launched.manager
-            manager.recv_from_detokenizer.close(linger=0)
-            manager.send_to_scheduler.close(linger=0)
-            manager.cuda_vmm_feature_transport.shutdown()
+            self._launched.close_sockets()
 
 
 def _import_sglang() -> None:
@@ -85,17 +83,8 @@ def _import_sglang() -> None:
 
 def _join(pickled: bytes) -> tuple[str, Launched]:
     """How names of requests begin, and the engine."""
-    from sglang.srt.managers.io_struct import (
-        AbortReq,
-        FreezeGCReq,
-        GenerateReqInput,
-        ShutdownReq,
-    )
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
     from sglang.srt.runtime_context import publish
-    from sglang.version import __version__
-
-    from tandem_sglang.processor import TandemLogitProcessor
 
     ticket: Ticket = pickle.loads(pickled)
     publish(ticket.server_args, role="tokenizer")
@@ -103,17 +92,11 @@ def _join(pickled: bytes) -> tuple[str, Launched]:
         ticket.server_args, ticket.port_args, start_pd_bootstrap_service=False
     )
     manager.max_req_input_len = ticket.max_req_input_len
-    launched = Launched(
+    launched = Launched.of(
+        manager,
         engine=None,
         schedulers=(),
-        manager=manager,
-        new_request=GenerateReqInput,
-        processor=TandemLogitProcessor.to_str(),
-        version=__version__,
         arguments=ticket.arguments,
         capacity=ticket.capacity,
-        freeze_request=FreezeGCReq,
-        shutdown_request=ShutdownReq,
-        abort_request=AbortReq,
     )
     return ticket.begins, launched

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tandem import ranges
+from tandem.engine import options
+from tandem.engine.kv_tag import KvCheck
 from tandem.errors import ConfigError
 from tandem.ranges import Range, ranged
 from tandem_sglang import argument_rules
@@ -68,7 +66,7 @@ class Options:
     transfer_backend: Literal["nixl", "mooncake"] = "nixl"
     """What hands KV over, the same in both phases. "mooncake" needs its package in the workers'
     environment."""
-    kv_check: Literal["tag", "bytes", "off"] = "tag"
+    kv_check: KvCheck = KvCheck.TAG
     """What decode compares of a hand-over before the first token leaves, the same in both phases:
     "tag" (whose KV has come, and into which pages), "bytes" (that and a checksum of the KV, which
     costs time) or "off"."""
@@ -103,48 +101,31 @@ class Options:
     @property
     def extra(self) -> Mapping[str, Any]:
         """`server_args`, parsed. Raises ConfigError where it cannot be used."""
-        try:
-            extra = json.loads(self.server_args or "{}")
-        except ValueError as error:
-            raise ConfigError(f"engine option server_args is no JSON: {error}") from error
-        if not isinstance(extra, dict):
-            raise ConfigError("engine option server_args must be a JSON object")
+        extra = options.json_object(self.server_args, "server_args")
         argument_rules.check(extra, unlisted=self.unlisted_server_args)
         return extra
 
 
 def parse(raw: Mapping[str, Any]) -> Options:
     """Options from settings, whose values may be text. Raises ConfigError naming the option."""
-    known = {field.name for field in dataclasses.fields(Options)}
-    if unknown := sorted(raw.keys() - known):
-        raise ConfigError(
-            f"unknown option of the sglang engine: {', '.join(unknown)}; "
-            f"it knows {', '.join(sorted(known))}"
-        )
-    hints = typing.get_type_hints(Options)
-    options = Options(**{name: _convert(name, value, hints[name]) for name, value in raw.items()})
-    _check(options)
-    return options
-
-
-def _check(options: Options) -> None:
-    ranges.check(options, owner="engine option ")
-    if options.device == "cpu" and options.page_size > 1:
+    given = options.parse(Options, raw, engine="sglang")
+    if given.device == "cpu" and given.page_size > 1:
         raise ConfigError(
             "engine option page_size must be 1 on cpu: SGLang pages KV with a GPU kernel"
         )
-    _check_prefix_cache(options)
-    unequal = options.decode_tensor_parallel or options.decode_data_parallel
-    if options.kv_check == "bytes" and (unequal or options.pipeline_parallel > 1):
+    _check_prefix_cache(given)
+    unequal = given.decode_tensor_parallel or given.decode_data_parallel
+    if given.kv_check is KvCheck.BYTES and (unequal or given.pipeline_parallel > 1):
         raise ConfigError(
             "engine option kv_check must be tag or off where ranks of prefill and decode have "
             "other parts of the KV, or pipelines have stages: their checksums differ"
         )
+    return given
 
 
-def _check_prefix_cache(options: Options) -> None:
-    given = options.extra
-    if not options.decode_prefix_cache:
+def _check_prefix_cache(chosen: Options) -> None:
+    given = chosen.extra
+    if not chosen.decode_prefix_cache:
         return
     against = [name for name in _WITHOUT_PREFIXES if given.get(name)]
     if given.get("speculative_algorithm", _DRAFTS_WITH_PREFIXES) != _DRAFTS_WITH_PREFIXES:
@@ -154,23 +135,3 @@ def _check_prefix_cache(options: Options) -> None:
             f"engine option server_args must not hold {', '.join(against)} with engine option "
             "decode_prefix_cache: SGLang cannot do both"
         )
-
-
-def _convert(name: str, value: Any, hint: Any) -> Any:
-    if typing.get_origin(hint) is Literal:
-        kinds = typing.get_args(hint)
-        if value not in kinds:
-            raise ConfigError(
-                f"engine option {name} must be one of {', '.join(kinds)}, not {value!r}"
-            )
-        return value
-    if hint is bool and isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if hint in (int, float) and isinstance(value, str | int) and not isinstance(value, bool):
-        try:
-            return hint(value)
-        except ValueError:
-            raise ConfigError(f"engine option {name} must be a number, not {value!r}") from None
-    if type(value) is hint:
-        return value
-    raise ConfigError(f"engine option {name} must be a {hint.__name__}, not {value!r}")

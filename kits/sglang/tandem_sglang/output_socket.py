@@ -12,15 +12,16 @@ import os
 import pickle
 import select
 import socket
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-_HEAD: Final = struct.Struct("<Q")
-"""Before each message: its bytes."""
+from tandem.pool.frames import Frames, WireError, frame
+
+_MOST_BYTES: Final = 2**30
+"""The longest message that is read."""
 _READ_BYTES: Final = 16 * 1024
 """The most of a turn of the loop."""
 _MOST_PATH_BYTES: Final = 107
@@ -53,7 +54,7 @@ class OutputWriter:
 
     def send(self, message: bytes, flags: int = 0) -> None:
         """To whoever listens. Nobody does when the process is gone, and its requests with it."""
-        data = _HEAD.pack(len(message)) + message
+        data = frame(message)
         with self._lock:
             if self._unsent:
                 self._unsent.append(data)
@@ -130,15 +131,6 @@ class OutputWriter:
             self._unsent.popleft()
 
 
-class _Writer:
-    """What a process knows of an end that writes to it."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        self.connection = connection
-        self.part = bytearray()
-        """Bytes of a message whose end has not come."""
-
-
 class OutputReader:
     """A process's end. Lives on the event loop."""
 
@@ -147,7 +139,7 @@ class OutputReader:
         self._path = path
         self._take = take
         self._loop = asyncio.get_running_loop()
-        self._writers: set[_Writer] = set()
+        self._connections: set[socket.socket] = set()
         with suppress(FileNotFoundError):
             os.unlink(path)  # that of one that was killed
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -161,8 +153,8 @@ class OutputReader:
         """Listen no more. To be called on the event loop."""
         self._loop.remove_reader(self._listening.fileno())
         self._listening.close()
-        for writer in list(self._writers):
-            self._forget(writer)
+        for connection in list(self._connections):
+            self._forget(connection)
         with suppress(FileNotFoundError):
             os.unlink(self._path)
 
@@ -170,40 +162,26 @@ class OutputReader:
         with suppress(BlockingIOError, ConnectionError):
             connection, _ = self._listening.accept()
             connection.setblocking(False)
-            writer = _Writer(connection)
-            self._writers.add(writer)
-            self._loop.add_reader(connection.fileno(), self._readable, writer)
+            self._connections.add(connection)
+            frames = Frames(_MOST_BYTES)
+            self._loop.add_reader(connection.fileno(), self._readable, connection, frames)
 
-    def _readable(self, writer: _Writer) -> None:
+    def _readable(self, connection: socket.socket, frames: Frames) -> None:
         try:
-            data = writer.connection.recv(_READ_BYTES)
+            data = connection.recv(_READ_BYTES)
         except BlockingIOError:
             return
         except ConnectionError:
             data = b""
+        try:
+            for message in frames.feed(data):
+                self._take(bytes(message))
+        except WireError:
+            data = b""  # whoever writes is none of SGLang's
         if not data:
-            self._forget(writer)
-            return
-        size = len(data) - _HEAD.size
-        if not writer.part and size >= 0 and _HEAD.unpack_from(data)[0] == size:
-            self._take(data[_HEAD.size :])
-            return
-        writer.part += data
-        self._cut(writer.part)
+            self._forget(connection)
 
-    def _cut(self, part: bytearray) -> None:
-        """Take the messages that are whole."""
-        place = 0
-        while len(part) - place >= _HEAD.size:
-            begin = place + _HEAD.size
-            end = begin + _HEAD.unpack_from(part, place)[0]
-            if end > len(part):
-                break
-            self._take(bytes(memoryview(part)[begin:end]))
-            place = end
-        del part[:place]
-
-    def _forget(self, writer: _Writer) -> None:
-        self._writers.discard(writer)
-        self._loop.remove_reader(writer.connection.fileno())
-        writer.connection.close()
+    def _forget(self, connection: socket.socket) -> None:
+        self._connections.discard(connection)
+        self._loop.remove_reader(connection.fileno())
+        connection.close()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tandem.errors import StartError
 from tandem.free_ports import LOOPBACK, FreePorts
 
 _HANDSHAKE, _INNER = 13, range(233, 240)
@@ -26,22 +25,6 @@ class Ports:
     inner: int = 0
     """From which SGLang counts to those where the processes of data-parallel ranks meet: by default
     the same in each engine of a machine."""
-
-
-def bootstrap_port(free: FreePorts, host: str, port: int) -> int:
-    """`port`, or any one where that is 0. Raises StartError: SGLang would only log that it cannot
-    listen.
-    """
-    if not port:
-        return free.port([(host, 0)])
-    try:
-        free.hold(host, port)
-    except OSError as error:
-        raise StartError(
-            f"cannot listen on {host}:{port} for KV hand-overs ({error.strerror}): set engine "
-            "option bootstrap_port to a free port, and listen on an address of this machine"
-        ) from error
-    return port
 
 
 def inner_port(free: FreePorts, host: str) -> int:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import secrets
-from collections.abc import Sequence
 from typing import Any
 
-from tandem import kv_hints
+from tandem import kv_hints, prefix_blocks
 from tandem.engine.base import EngineRequest, Role
-from tandem.logits.spec import LogitsProcessorEntry
+from tandem.engine.cache_events import Stored
+from tandem.logits import embedding_bias
+from tandem.logits.spec import write_entries
 from tandem.v1 import common_pb2
-from tandem_sglang import cache_events
 from tandem_sglang.processors import Steering
 
 SPEC_KEY = "tandem_logits"
 """Key in custom_params for JSON text: only scalars survive the way to the scheduler."""
 BIAS_KEY = "tandem_embedding_bias"
-"""Key in custom_params for the embedding bias, as text; None: there is none."""
+"""Key in custom_params for the embedding bias, as text; empty: there is none."""
 MADE_KEY = "tandem_made"
 """Key in custom_params for how many of the last input tokens are output; absent: none."""
 HISTORY_KEY = "tandem_reads_history"
@@ -26,6 +24,8 @@ HISTORY_KEY = "tandem_reads_history"
 
 
 _OURS = "tandem-"
+_BETWEEN = "\0"
+"""Between adapter and salt; no adapter's name has it."""
 
 
 def names(process: int = 1, start: int = 0) -> str:
@@ -47,6 +47,25 @@ def rid(request_id: int, begins: str = FIRST) -> str:
 def process_of(rid: str) -> int:
     """The token process whose request that is; the first's where it is none of ours."""
     return int(rid[len(_OURS) :].partition("-")[0]) if rid.startswith(_OURS) else 1
+
+
+def salt(cache_salt: str, lora_adapter: str) -> str | None:
+    """What SGLang is told to keep prefixes apart by. It does so for adapters by itself, but does
+    not say of which one its pages are.
+    """
+    return f"{lora_adapter}{_BETWEEN}{cache_salt}" if cache_salt or lora_adapter else None
+
+
+def salted(given: str | None) -> tuple[str, str]:
+    """The LoRA adapter and the cache salt that `salt` made one of."""
+    lora_adapter, _, cache_salt = (given or "").partition(_BETWEEN)
+    return lora_adapter, cache_salt
+
+
+def root_of(event: Stored) -> bytes:
+    """What stands before the blocks of a prompt whose first pages have entered SGLang's cache."""
+    lora_adapter, cache_salt = salted(event.cache_salt)
+    return prefix_blocks.root(cache_salt, lora_adapter)
 
 
 def fields(
@@ -75,7 +94,7 @@ def fields(
         "sampling_params": sampling_params(sampling) | _behind(request),
         "stream": True,
         "log_metrics": True,
-        "cache_salt": cache_events.salt(request.cache_salt, request.lora_adapter),
+        "cache_salt": salt(request.cache_salt, request.lora_adapter),
     }
     if request.kv_hints:
         arguments["kv_hints"] = kv_hints.read(request.kv_hints)
@@ -92,9 +111,9 @@ def fields(
             arguments["custom_logit_processor"] = processor
             arguments["sampling_params"]["custom_params"] = {
                 MADE_KEY: len(request.made),
-                SPEC_KEY: encode_spec(steering.spec),
+                SPEC_KEY: write_entries(steering.spec),
                 HISTORY_KEY: steering.reads_history,
-                BIAS_KEY: encode_bias(steering.bias),
+                BIAS_KEY: embedding_bias.write(steering.bias),
             }
     if role is not Role.AGGREGATED:
         host, port = endpoint or parse_endpoint(request.kv_peer)
@@ -160,29 +179,7 @@ def sampling_params(sampling: common_pb2.SamplingParams) -> dict[str, Any]:
     return params
 
 
-def encode_spec(entries: Sequence[LogitsProcessorEntry]) -> str:
-    """Names, arguments and whether a client asked, as JSON, for the scheduler's process."""
-    return json.dumps([[entry.name, dict(entry.args), entry.from_client] for entry in entries])
-
-
-def encode_bias(bias: common_pb2.EmbeddingBias | None) -> str | None:
-    """A bias as text, for the scheduler's process."""
-    return None if bias is None else base64.b64encode(bias.SerializeToString()).decode()
-
-
-def decode_bias(encoded: str | None) -> common_pb2.EmbeddingBias | None:
-    """The bias that `encode_bias` wrote, if it did."""
-    if encoded is None:
-        return None
-    return common_pb2.EmbeddingBias.FromString(base64.b64decode(encoded))
-
-
-def format_endpoint(host: str, port: int) -> str:
-    """ "host:port", an IPv6 address in brackets."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def parse_endpoint(endpoint: str) -> tuple[str, int]:
-    """Host and port of what `format_endpoint` wrote."""
+    """Host and port of what `sockets.endpoint` wrote."""
     host, _, port = endpoint.rpartition(":")
     return host.strip("[]"), int(port)

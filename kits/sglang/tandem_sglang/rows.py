@@ -8,25 +8,27 @@ ends (S3-090, S3-093).
 from __future__ import annotations
 
 import functools
-import json
+import logging
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy
 
-from tandem.errors import TandemError
+from tandem.errors import ProcessorError, RequestError, TandemError
+from tandem.logits import embedding_bias
 from tandem.logits.arrays import indices, like
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.logits.rows import blank, edit_rows, error_of
-from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.logits.spec import read_entries
 from tandem.logits.state import RequestLogits
-from tandem_sglang.reading import read
-from tandem_sglang.requests import BIAS_KEY, MADE_KEY, SPEC_KEY, decode_bias
+from tandem_sglang.requests import BIAS_KEY, MADE_KEY, SPEC_KEY
 
+log = logging.getLogger(__name__)
+Read = TypeVar("Read")
 _REQUEST = "__req__"
 _STATE = "_tandem_logits"
 
@@ -136,10 +138,10 @@ class RowEditor:
     def _made(self, request: Any, params: Any) -> RequestLogits:
         return RequestLogits.create(
             self._registry,
-            decode_spec(params[SPEC_KEY]),
+            read_entries(params[SPEC_KEY]),
             self._model,
             engine_grammar=getattr(request, "grammar", None) is not None,
-            bias=decode_bias(params.get(BIAS_KEY)),
+            bias=embedding_bias.read(params.get(BIAS_KEY, "")),
         )
 
 
@@ -160,11 +162,6 @@ def forget(request: Any) -> None:
     """
     if hasattr(request, _STATE):
         delattr(request, _STATE)
-
-
-def decode_spec(encoded: str) -> LogitsProcessorSpec:
-    """The processors that `requests.encode_spec` wrote into a request."""
-    return LogitsProcessorSpec(tuple(LogitsProcessorEntry(*each) for each in json.loads(encoded)))
 
 
 def made_of(request: Any) -> int:
@@ -194,3 +191,18 @@ def history_of(request: Any) -> TokenHistory | None:
     if position == len(generated):
         return TokenHistory(prompt, generated)
     return TokenHistory.without_tokens(prompt_length=len(prompt), position=position)
+
+
+def read(what: Callable[[], Read], failed: Callable[[TandemError], Read]) -> Read:
+    """What `what` returns, or where that raises, what `failed` makes of the error with which its
+    request is to end. SGLang's own objects are read through this alone: they change from release to
+    release, and an exception in a step would end the scheduler.
+    """
+    try:
+        return what()
+    except (RequestError, ProcessorError) as error:
+        return failed(ProcessorError(error.message))
+    except Exception as error:  # of SGLang's objects: it would end the scheduler
+        told = f"{type(error).__name__}: {error}"
+        log.error("SGLang's own objects cannot be read", extra={"reason": told}, exc_info=error)
+        return failed(ProcessorError(f"the engine cannot read its own request ({told})"))

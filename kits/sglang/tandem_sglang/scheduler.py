@@ -67,7 +67,6 @@ from tandem_sglang import (
     rows,
     sampler,
     seeds,
-    stages,
     store,
     threads,
 )
@@ -196,12 +195,12 @@ class OwnScheduler(upstream.Scheduler):
 
     def _pp_prepare_tensor_dict(self, result: Any, batch: Any) -> dict[str, Any]:
         sent: dict[str, Any] = super()._pp_prepare_tensor_dict(result, batch)
-        stages.send(sent, result)
+        failures.send(sent, result)
         return sent
 
     def _pp_prep_batch_result(self, batch: Any, metadata: Any, outputs: Any) -> Any:
         result = super()._pp_prep_batch_result(batch, metadata, outputs)
-        stages.receive(result, outputs.tensors, grammars.tell)
+        failures.receive(result, outputs.tensors, grammars.tell)
         return result
 
 

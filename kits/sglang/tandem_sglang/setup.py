@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from tandem import config
+from tandem import config, sockets
 from tandem.engine import model_files
 from tandem.engine.base import EngineDescription, EngineSettings, Role
-from tandem.engine.kv_tag import KvCheck
+from tandem.engine.cache_events import CacheSubscription
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import ConfigError
 from tandem.free_ports import FreePorts
@@ -27,9 +27,8 @@ from tandem_sglang import (
 )
 from tandem_sglang import options as engine_options
 from tandem_sglang.additions import Additions, shared_numbers
-from tandem_sglang.cache_events import CacheSubscription
-from tandem_sglang.launch import EngineThread, Launched
-from tandem_sglang.ports import Ports, bootstrap_port, inner_port
+from tandem_sglang.launch import Launched, SglangThread
+from tandem_sglang.ports import Ports, inner_port
 from tandem_sglang.token_sockets import TokenAddresses
 from tandem_sglang.traffic import Traffic
 from tandem_sglang.validation import EngineBounds
@@ -147,9 +146,12 @@ class Setup:
         """
         free, host = FreePorts(held), self._settings.host
         here = self._settings.nodes.count == 1
-        prefill = self._role is Role.PREFILL
+        bootstrap = 0
+        if self._role is Role.PREFILL:
+            asked = self._options.bootstrap_port
+            bootstrap = free.wanted(host, asked, setting="engine option bootstrap_port")
         return Ports(
-            bootstrap=bootstrap_port(free, host, self._options.bootstrap_port) if prefill else 0,
+            bootstrap=bootstrap,
             meeting=free.port([(host, 0)]) if here else 0,
             inner=inner_port(free, host) if here and self.parallel.data > 1 else 0,
         )
@@ -170,20 +172,16 @@ class Setup:
     def describe(
         self, launched: Launched, bounds: EngineBounds, endpoint: tuple[str, int] | None = None
     ) -> EngineDescription:
-        """What a started engine says of itself; of its sequences, a process's share."""
-        settings = self._settings
+        """See describe.description."""
         return describe.description(
             launched,
             bounds,
-            model_path=settings.model_path,
-            model_name=settings.model_name,
-            max_sequences=settings.max_sequences // settings.token_processes,
-            kv_endpoint=requests.format_endpoint(*endpoint) if endpoint else "",
+            self._settings,
+            kv_endpoint=sockets.endpoint(*endpoint) if endpoint else "",
             prefixes=self.prefix_log(),
             ranks=self.kv_ranks,
             stages=self.prefill_stages,
-            lora_adapters=settings.lora_adapters,
-            kv_check=KvCheck(self._options.kv_check),
+            kv_check=self._options.kv_check,
         )
 
     def export(self) -> None:
@@ -216,7 +214,7 @@ class Setup:
 
     def thread(
         self, ports: Ports, *, further: Sequence[TokenAddresses] = ()
-    ) -> tuple[EngineThread, Any]:
+    ) -> tuple[SglangThread, Any]:
         """A thread that starts this node's part, and `Additions.states` of its scheduler. Sets the
         environment of this process. A follower is told the leader's ports by SGLang. `further`:
         where the worker's processes from the second are.
@@ -233,7 +231,7 @@ class Setup:
             registry=self.processors.portable,
             model=self._facts,
             transfer_backend=self._options.transfer_backend,
-            kv_check=KvCheck(self._options.kv_check),
+            kv_check=self._options.kv_check,
             revision=model_files.revision(self._settings.model_path),
             handover_timeout_seconds=self._options.handover_timeout_seconds,
             grammar_cache_bytes=self._settings.form_cache_bytes,
@@ -250,11 +248,11 @@ class Setup:
             ports=ports,
             processors=self.processors.enabled,
             nodes=self._settings.nodes,
-            cache_events="" if self.cache is None else self.cache.config,
+            cache_events="" if self.cache is None else self.cache.endpoint,
             lora_adapters=self._settings.lora_adapters,
         )
         unequal = len(set(self.kv_ranks.values())) > 1
-        thread = EngineThread(
+        thread = SglangThread(
             made,
             additions,
             kept=kept.of(made, self._options),
@@ -262,6 +260,11 @@ class Setup:
             seconds=self._options.load_seconds,
         )
         return thread, additions.states
+
+    def close(self) -> None:
+        """Call this when nobody follows the prefix cache any more."""
+        if self.cache is not None:
+            self.cache.close()
 
     def _subscription(self) -> CacheSubscription | None:
         """Decode computes no prompts, and the leader's first rank speaks for all; but data-parallel
@@ -273,4 +276,4 @@ class Setup:
             return None
         if extra.get("disable_radix_cache") or "kv_events_config" in extra:
             return None
-        return CacheSubscription()
+        return CacheSubscription(requests.root_of)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.tasks import Tasks
 from tandem_sglang import requests
 from tandem_sglang.launch import Launched
 from tandem_sglang.request_stream import ABANDON_SECONDS, ABORT_AGAIN_SECONDS
@@ -45,7 +46,7 @@ class SharedEngine:
         self._folder = Path(tempfile.mkdtemp(prefix="tandem-"))  # for nobody else on this machine
         self._starts = dict.fromkeys(range(2, processes + 1), 0)
         self._launched: Launched | None = None
-        self._aborts: set[asyncio.Task[None]] = set()
+        self._aborts = Tasks()
 
     @property
     def addresses(self) -> tuple[TokenAddresses, ...]:
@@ -81,20 +82,16 @@ class SharedEngine:
         """SGLang aborts all that have names that begin so. As with one request, an abort can miss
         some that move from one queue to another: it is repeated for a time.
         """
-        task = asyncio.get_running_loop().create_task(self._abort(self._begins(process)))
-        self._aborts.add(task)
-        task.add_done_callback(self._aborts.discard)
+        self._aborts.start(self._abort(self._begins(process)))
 
     async def close(self) -> None:
-        for task in self._aborts:
-            task.cancel()
-        await asyncio.gather(*self._aborts, return_exceptions=True)
+        await self._aborts.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _abort(self, begins: str) -> None:
         launched = self._running()
         for _ in range(round(ABANDON_SECONDS / ABORT_AGAIN_SECONDS)):
-            launched.manager._dispatch_to_scheduler(launched.abort_request(rid=begins))
+            launched.manager._dispatch_to_scheduler(launched.messages.AbortReq(rid=begins))
             await asyncio.sleep(ABORT_AGAIN_SECONDS)
 
     def _begins(self, process: int) -> str:

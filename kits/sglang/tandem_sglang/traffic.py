@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tandem.engine.base import Delta, EngineRequest, RankLoad, Role, Step, waiting
 from tandem.engine.mailbox import Mailbox
 from tandem.errors import EngineError
+from tandem.tasks import Tasks
 from tandem.v1 import worker_pb2
 from tandem_sglang import requests, validation
-from tandem_sglang.data_ranks import DataRanks
 from tandem_sglang.launch import Launched
-from tandem_sglang.load import read as read_load
 from tandem_sglang.outputs import RunningRows
 from tandem_sglang.processors import Processors
 from tandem_sglang.request_stream import RequestStream
@@ -44,7 +43,7 @@ class Traffic:
         self._inbox: Inbox | None = None
         self._streams: dict[str, RequestStream] = {}
         """By SGLang's names."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self.tasks = Tasks()
         self._mailbox = Mailbox()
         self._stepped = 0.0
         """When the last deltas came."""
@@ -72,7 +71,7 @@ class Traffic:
         manager.event_loop = asyncio.get_running_loop()
         self._inbox = Inbox(manager.recv_from_detokenizer, self._take)
         manager.recv_from_detokenizer = self._inbox
-        self.own(self._handle(manager))
+        self.tasks.start(self._handle(manager))
 
     def submit(self, request: EngineRequest) -> None:
         """Raises RequestError, as an Engine does."""
@@ -96,11 +95,11 @@ class Traffic:
             request,
             role=self._role,
             manager=self._launched.manager,
-            sglang_request=self._launched.new_request(**fields),
+            sglang_request=self._launched.messages.GenerateReqInput(**fields),
             emit=self._emit,
         )
         self._streams[fields["rid"]] = stream
-        self.own(stream.run())
+        self.tasks.start(stream.run())
 
     def cancel(self, request_id: int) -> None:
         stream = self._streams.get(requests.rid(request_id, self._begins))
@@ -153,18 +152,9 @@ class Traffic:
     async def close(self) -> None:
         """End all tasks, and `hand_on`."""
         self._mailbox.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.close()
         if self._inbox is not None:
             self._inbox.ignore()
-
-    def own(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that ends with `close`."""
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _handle(self, manager: Any) -> None:
         try:
@@ -217,3 +207,70 @@ class OverTraffic:
 
     def load(self) -> worker_pb2.Load:
         return self._traffic.load()
+
+
+class DataRanks:
+    """A rank keeps a request's KV, so it has all of the request."""
+
+    def __init__(self, count: int, role: Role) -> None:
+        self._role = role
+        self._open = [0] * count
+        self._of: dict[int, int] = {}
+
+    def take(self, request: EngineRequest) -> int | None:
+        """The rank that `request` goes to: in prefill its room says so, because decode goes by the
+        room too, and elsewhere the one with the fewest. None: there is one alone.
+        """
+        if len(self._open) == 1:
+            return None
+        if self._role is Role.PREFILL:
+            rank = request.room % len(self._open)
+        else:
+            rank = self._open.index(min(self._open))
+        self._open[rank] += 1
+        self._of[request.request_id] = rank
+        return rank
+
+    def leave(self, request_id: int) -> None:
+        """The request of that number has ended."""
+        if (rank := self._of.pop(request_id, None)) is not None:
+            self._open[rank] -= 1
+
+
+_USAGE_ROUNDING = 0.0001
+"""SGLang rounds `token_usage` to four digits."""
+
+
+def read_load(manager: Any) -> tuple[RankLoad, ...]:
+    """What each rank last said of its load, by SGLang's TokenizerManager; empty: none has said
+    anything. The first scheduler of each data-parallel rank writes a snapshot into shared memory
+    after each prefill step, after each 15 steps of decode, every 50 ms while nothing can be
+    computed, and once there is nothing to do. To read it sends nothing and asks nobody.
+    """
+    snapshots = manager.load_snapshot_reader.read_all()
+    return tuple(_rank(each) for each in snapshots if each.timestamp)
+
+
+def _rank(snapshot: Any) -> RankLoad:
+    phase, drafted = snapshot.disaggregation, snapshot.speculative
+    return RankLoad(
+        rank=snapshot.dp_rank,
+        running=snapshot.num_running_reqs,
+        queued=snapshot.queues.waiting + snapshot.queues.grammar,
+        preallocating=phase.prefill_bootstrap_queue_reqs + phase.decode_prealloc_queue_reqs,
+        transferring=phase.prefill_inflight_queue_reqs + phase.decode_transfer_queue_reqs,
+        retracted=phase.decode_retracted_queue_reqs,
+        kv_tokens_used=_used(snapshot),
+        kv_tokens_total=snapshot.max_total_num_tokens,
+        accept_length=None if drafted is None else drafted.accept_length,
+    )
+
+
+def _used(snapshot: Any) -> int:
+    """Where a model has two pools, such as one for a sliding window, SGLang says the tokens of
+    either, and the share of the fuller one: that is the one to fill first.
+    """
+    used: int = snapshot.num_used_tokens
+    total, share = snapshot.max_total_num_tokens, float(snapshot.token_usage)
+    rounded = abs(used - share * total) <= _USAGE_ROUNDING * total
+    return used if rounded else round(share * total)

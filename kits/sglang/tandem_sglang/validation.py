@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem import sampling
-from tandem.engine import prompt_ids
+from tandem.engine import request_checks
 from tandem.engine.base import EngineRequest, Role
-from tandem.errors import ContextLengthError, InvalidRequestError, RequestError, UnsupportedError
-from tandem.logits import embedding_bias
-from tandem.token_limits import check_token_ids, context_error
+from tandem.errors import ContextLengthError, UnsupportedError
+from tandem.token_limits import context_error
 
 MAX_TOP_LOGPROBS = 128
 """Alternatives of the first token that fit into a hand-over's metadata row."""
@@ -41,8 +40,16 @@ class EngineBounds:
 
 def check(request: EngineRequest, bounds: EngineBounds) -> None:
     """Raises RequestError where the request can never run, naming the field."""
-    _check_tokens(request, bounds)
-    _check_hand_over(request, bounds.role)
+    request_checks.check(request, bounds.role, bounds.vocabulary)
+    made = len(request.made)
+    prompt, completion = len(request.token_ids) + made, request.sampling.max_tokens - made
+    if prompt > bounds.prompt_length:
+        raise ContextLengthError(
+            f"{prompt} prompt tokens are more than the {bounds.prompt_length} this engine takes",
+            param="prompt",
+        )
+    if error := context_error(prompt, completion, bounds.context_length):
+        raise error
     if request.cache_salt and bounds.nameless:
         raise UnsupportedError(
             f"keys have caches of their own, and {bounds.nameless} of this engine has one for all:"
@@ -57,8 +64,6 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
             param="prompt_logprobs",
         )
     sampling.check(request.sampling, vocabulary=bounds.vocabulary)
-    if request.embedding_bias is not None:
-        embedding_bias.check(request.embedding_bias, bounds.vocabulary)
     if request.sampling.HasField("seed") and bounds.unseeded:
         raise UnsupportedError(f"seed does not hold here: {bounds.unseeded}", param="seed")
     if request.sampling.min_p and bounds.drafts:
@@ -69,30 +74,4 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
     if request.sampling.ignore_eos and request.sampling.stop_token_ids:
         raise UnsupportedError(
             "ignore_eos would make SGLang ignore stop_token_ids too", param="stop_token_ids"
-        )
-
-
-def _check_tokens(request: EngineRequest, bounds: EngineBounds) -> None:
-    if not request.token_ids:
-        raise InvalidRequestError("the prompt is empty", param="prompt")
-    made = len(request.made)
-    prompt, completion = len(request.token_ids) + made, request.sampling.max_tokens - made
-    prompt_ids.check(request.token_ids, bounds.vocabulary)
-    check_token_ids(request.made, bounds.vocabulary, param="resume")
-    if prompt > bounds.prompt_length:
-        raise ContextLengthError(
-            f"{prompt} prompt tokens are more than the {bounds.prompt_length} this engine takes",
-            param="prompt",
-        )
-    if error := context_error(prompt, completion, bounds.context_length):
-        raise error
-
-
-def _check_hand_over(request: EngineRequest, role: Role) -> None:
-    if role is not Role.AGGREGATED and request.room == 0:
-        raise RequestError("room 0 joins nothing", param="room")
-    if role is Role.DECODE and not request.kv_peer.rpartition(":")[2].isdecimal():
-        raise RequestError(
-            f"kv_peer must be host:port of a prefill engine, not {request.kv_peer!r}",
-            param="kv_peer",
         )

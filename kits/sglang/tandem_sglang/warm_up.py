@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tandem.engine.base import Role
+from tandem.engine.thread import first_requests
 from tandem.errors import StartError
 from tandem.v1 import common_pb2
 from tandem_sglang import chunks, requests
@@ -55,22 +56,12 @@ async def run(
         kinds.append(_Kind(_plain() | _GRAMMAR))
     kinds += [_Kind(_plain(), name) for name in lora_adapters]
     rooms = itertools.count(ranks)  # prefill finds a room's rank by the remainder
-    try:
-        async with asyncio.timeout(seconds):
-            for batch in (*([kind] for kind in kinds), kinds):
-                async with asyncio.TaskGroup() as together:
-                    for kind, rank in itertools.product(batch, range(ranks)):
-                        sent = _generate(launched, bounds, kind, room=next(rooms), rank=rank)
-                        together.create_task(sent)
-    except TimeoutError:
-        raise StartError(
-            f"SGLang's first requests took more than {seconds:g} s: raise engine option "
-            "warm_up_seconds where kernels are still being compiled"
-        ) from None
-    except ExceptionGroup as failed:
-        raise StartError(
-            f"SGLang cannot run its first requests: {failed.exceptions[0]}"
-        ) from failed
+    async with first_requests("SGLang", seconds):
+        for batch in (*([kind] for kind in kinds), kinds):
+            async with asyncio.TaskGroup() as together:
+                for kind, rank in itertools.product(batch, range(ranks)):
+                    sent = _generate(launched, bounds, kind, room=next(rooms), rank=rank)
+                    together.create_task(sent)
     log.info("the engine is warm", extra={"seconds": round(time.monotonic() - began, 1)})
 
 
@@ -91,7 +82,8 @@ async def _generate(
     if bounds.role is not Role.AGGREGATED:
         fields |= {"bootstrap_host": _NOBODY, "bootstrap_port": 0, "bootstrap_room": room}
     end = None
-    async for chunk in launched.manager.generate_request(launched.new_request(**fields), None):
+    request = launched.messages.GenerateReqInput(**fields)
+    async for chunk in launched.manager.generate_request(request, None):
         end = chunks.end_of(chunk["meta_info"])
     if end is None or end.error is not None:
         raise StartError("no end" if end is None else str(end.error))

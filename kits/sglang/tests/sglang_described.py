@@ -6,7 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tandem.engine.base import EngineDescription, Role
+from tandem.engine.base import EngineDescription, EngineSettings, Role
+from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2
 from tandem_sglang import describe
 
@@ -38,9 +39,14 @@ def described(role: Role, model_path: Path, **arguments: Any) -> EngineDescripti
     return describe.description(
         launched,
         limits,
-        model_path=model_path,
-        model_name="tiny",
-        max_sequences=1,
+        EngineSettings(
+            model_path=model_path,
+            model_name="tiny",
+            max_sequences=1,
+            host="",
+            options={},
+            registry=Registry.builtin(),
+        ),
         kv_endpoint="",
         prefixes=None,
         ranks={Role.PREFILL: 1, Role.DECODE: 1},

@@ -22,7 +22,7 @@ from sglang.srt.disaggregation.utils import (
 )
 
 from tandem.engine.kv_tag import KvCheck
-from tandem_sglang import cache_events, hand_over_tags
+from tandem_sglang import hand_over_tags, requests
 
 PAGES, ITEM, ROOM, ROW = 16, 8, 77, 2
 TOKENS = [5, 6, 7, 8]
@@ -123,7 +123,7 @@ class Handed:
             bootstrap_host="10.0.0.1",
             bootstrap_room=ROOM,
             origin_input_ids=array("q", TOKENS),
-            cache_salt=cache_events.salt("acme", "sql"),
+            cache_salt=requests.salt("acme", "sql"),
             metadata_buffer_index=0,
             kv=SimpleNamespace(req_pool_idx=0),
             disagg_decode_prefix_len=0,
@@ -184,8 +184,8 @@ def what_becomes_of_each() -> dict[str, str]:
         "good, bytes": _handed(Handed(KvCheck.BYTES)),
         "good, two ranks": _handed(Handed(ranks=2)),
         "prompt": _handed(Handed(), _given(origin_input_ids=array("q", [5, 6, 7, 9]))),
-        "salt": _handed(Handed(), _given(cache_salt=cache_events.salt("other", "sql"))),
-        "adapter": _handed(Handed(), _given(cache_salt=cache_events.salt("acme", "law"))),
+        "salt": _handed(Handed(), _given(cache_salt=requests.salt("other", "sql"))),
+        "adapter": _handed(Handed(), _given(cache_salt=requests.salt("acme", "law"))),
         "model": _handed(other_model),
         "room": _handed(Handed(), after=_other_row),
         "older offer": _handed(Handed(), _older_offer),
@@ -205,7 +205,7 @@ def when_it_is_looked_at() -> list[str]:
     said = [str(handed.receiver_poll() == KVPoll.Success)]
     handed.write()
     handed.carry()
-    handed.asked.cache_salt = cache_events.salt("other", "sql")
+    handed.asked.cache_salt = requests.salt("other", "sql")
     said += [handed.outcome(), str(handed.receiver.conclude_state == KVPoll.Failed)]
     return said
 

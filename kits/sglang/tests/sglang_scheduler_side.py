@@ -56,9 +56,17 @@ from sglang_peers import (
 from tandem import config
 from tandem.engine.kv_tag import KvCheck
 from tandem.errors import StartError
-from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
+from tandem.logits import (
+    BaseLogitsProcessor,
+    Model,
+    Need,
+    Row,
+    TokenHistory,
+    embedding_bias,
+    state,
+)
 from tandem.logits.registry import Registry
-from tandem.logits.spec import LogitsProcessorEntry
+from tandem.logits.spec import LogitsProcessorEntry, write_entries
 from tandem.v1 import common_pb2
 from tandem_sglang import (
     arguments,
@@ -68,7 +76,6 @@ from tandem_sglang import (
     delayed_sampling,
     failures,
     grammar_backends,
-    grammar_cache,
     guidance,
     options,
     processor,
@@ -137,7 +144,7 @@ def install() -> None:
 
 def params(req: Any, name: str, **args: Any) -> dict[str, Any]:
     entry = LogitsProcessorEntry(name, args)
-    return {requests.SPEC_KEY: requests.encode_spec((entry,)), "__req__": req}
+    return {requests.SPEC_KEY: write_entries((entry,)), "__req__": req}
 
 
 def forced(req: Any, *token_ids: int) -> dict[str, Any]:
@@ -353,7 +360,7 @@ def a_bias_is_added_after_the_processors() -> Any:
     )
     req, other = request([1], [], 1), request([1], [], 1)
     given = params(req, "banned_tokens", token_ids=[0])
-    given[requests.BIAS_KEY] = requests.encode_bias(bias)
+    given[requests.BIAS_KEY] = embedding_bias.write(bias)
     rows = []
     for output in ([], [4]):
         req.output_ids = array("q", output)
@@ -601,7 +608,7 @@ class Compiled(SimpleNamespace):
 
 def grammar_caches() -> Any:
     """Both are bounded, the least recently used goes first, and what is replaced counts once."""
-    cache = grammar_cache.GrammarCache(1_000)
+    cache = grammar_backends.GrammarCache(1_000)
     tokenizer = get_tokenizer(str(MODEL))
     with patch.object(grammar_backends, "GrammarCompiler", lambda _, **given: given):
         kept = grammar_backends.OwnXgrammarBackend(2_000, tokenizer=tokenizer, vocab_size=2048)

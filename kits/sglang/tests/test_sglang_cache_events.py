@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from one_case import one_case
 
+from tandem.engine.cache_events import CacheEvents
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, unpacked
-from tandem_sglang import cache_events
-from tandem_sglang.cache_events import CacheEvents
+from tandem_sglang import requests
 
 PROMPT = [n % 251 for n in range(4 * BLOCK_TOKENS + 30)]
 SIZES = (1, 16, 64, 128, 48)
@@ -22,7 +22,7 @@ class Scheduler:
     """Publishes as SGLang's does: msgpack, maps with a `type` in an array."""
 
     def __init__(self, size: int) -> None:
-        self.events, self.size, self._number = CacheEvents(), size, 0
+        self.events, self.size, self._number = CacheEvents(requests.root_of), size, 0
 
     def publish(self, *events: dict[str, Any], skipped: int = 0) -> None:
         self._number += skipped
@@ -45,7 +45,7 @@ class Scheduler:
             "block_size": self.size,
             "lora_id": None,
             "medium": "GPU",
-            **({"cache_salt": cache_events.salt(salt, "")} if salt else {}),
+            **({"cache_salt": requests.salt(salt, "")} if salt else {}),
         }
 
     def removed(self, tokens: Sequence[int], *, first: int) -> dict[str, Any]:

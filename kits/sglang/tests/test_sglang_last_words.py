@@ -14,7 +14,7 @@ import pytest
 
 from tandem.errors import StartError
 from tandem_sglang.last_words import UNKNOWN, LastWords
-from tandem_sglang.launch import EngineThread
+from tandem_sglang.launch import SglangThread
 
 pytestmark = [pytest.mark.promise("S5-471"), pytest.mark.timeout(60)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -130,7 +130,7 @@ def test_the_end_of_what_a_process_prints_is_kept_in_whole_lines(
     assert len(capfd.readouterr().err.splitlines()) == 5000, "and all of it is passed on"
 
 
-class Started(EngineThread):
+class Started(SglangThread):
     """A start of processes that the test says."""
 
     def __init__(self, *acts: str, seconds: float = 60.0) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,12 +14,12 @@ from test_sglang_requests import fields_of, request
 from test_sglang_warm_up import ABORTED, DONE, Manager
 
 from tandem.engine.base import EngineSettings, Role
+from tandem.engine.cache_events import CacheEvents
 from tandem.engine.lora import LoraAdapter
 from tandem.errors import ConfigError, StartError
 from tandem.logits.registry import Registry
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, unpacked
-from tandem_sglang import argument_rules, arguments, cache_events, options, warm_up
-from tandem_sglang.cache_events import CacheEvents
+from tandem_sglang import argument_rules, arguments, options, requests, warm_up
 from tandem_sglang.engine import SglangEngine
 from tandem_sglang.ports import Ports
 from tandem_sglang.validation import EngineBounds
@@ -163,7 +164,7 @@ def test_what_is_about_adapters_is_refused_where_there_are_none(model_path: Path
 
 def told(**request_fields: Any) -> set[int]:
     """Blocks that are known to be cached once SGLang published the pages of such a request."""
-    events = CacheEvents()
+    events = CacheEvents(requests.root_of)
     salt = fields_of(request(**request_fields))["cache_salt"]
     stored = {
         "type": "BlockStored",
@@ -189,7 +190,7 @@ def test_cached_pages_are_known_by_the_numbers_that_frontends_say(salt: str, nam
 def test_no_two_requests_that_differ_have_one_salt() -> None:
     parts = ("", "a", "b", "a\0b", "\0a", "a\0")
     names = [each for each in parts if "\0" not in each]
-    salts = [cache_events.salt(salt, name) for salt in parts for name in names]
+    salts = [requests.salt(salt, name) for salt in parts for name in names]
     assert len(set(salts)) == len(salts)
 
 
@@ -206,7 +207,9 @@ async def warm(manager: Manager, *names: str) -> None:
         scores_prompts=True,
         drafts=False,
     )
-    launched: Any = type("Launched", (), {"manager": manager, "new_request": dict})()
+    launched: Any = SimpleNamespace(
+        manager=manager, messages=SimpleNamespace(GenerateReqInput=dict)
+    )
     await warm_up.run(launched, bounds, grammars=False, lora_adapters=names, seconds=5.0)
 
 

@@ -15,7 +15,7 @@ from tandem.engine.base import EngineSettings, Role
 from tandem.errors import ConfigError, StartError
 from tandem.logits.registry import Registry
 from tandem_sglang import SglangEngine, arguments, mooncake, options
-from tandem_sglang.launch import EngineThread
+from tandem_sglang.launch import SglangThread
 
 pytestmark = pytest.mark.promise("S5-422")
 
@@ -39,7 +39,7 @@ async def test_a_worker_without_the_package_does_not_start_and_names_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mooncake.engine", None)
     made = {"disaggregation_transfer_backend": "mooncake"}
-    thread = EngineThread(made, None, kept={}, unequal=False, seconds=60)  # type: ignore[arg-type]
+    thread = SglangThread(made, None, kept={}, unequal=False, seconds=60)  # type: ignore[arg-type]
     with pytest.raises(StartError, match="package mooncake-transfer-engine") as refused:
         await thread.start()
     assert "engine option transfer_backend=mooncake" in str(refused.value)

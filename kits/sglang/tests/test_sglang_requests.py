@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from one_case import one_case
 
+from tandem import sockets
 from tandem.engine.base import Ending, EngineRequest, Role
 from tandem.errors import (
     ContextLengthError,
@@ -21,11 +22,11 @@ from tandem.errors import (
     RequestError,
     UnsupportedError,
 )
-from tandem.logits.spec import LogitsProcessorEntry
+from tandem.logits import embedding_bias
+from tandem.logits.spec import LogitsProcessorEntry, read_entries
 from tandem.v1 import common_pb2
 from tandem_sglang import chunks, describe, requests, validation
 from tandem_sglang.processors import Steering
-from tandem_sglang.rows import decode_spec
 from tandem_sglang.validation import EngineBounds
 
 BOUNDS = EngineBounds(
@@ -276,7 +277,7 @@ def test_an_aggregated_engine_gets_no_hand_over() -> None:
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "worker-0.workers", "fd00::1"])
 def test_an_endpoint_survives_its_way_through_the_router(host: str) -> None:
-    assert requests.parse_endpoint(requests.format_endpoint(host, 8998)) == (host, 8998)
+    assert requests.parse_endpoint(sockets.endpoint(host, 8998)) == (host, 8998)
 
 
 @pytest.mark.promise("S6-155")
@@ -369,7 +370,7 @@ def test_a_spec_travels_to_the_scheduler_as_names_and_json(reads_history: bool) 
     assert made["custom_logit_processor"] == "PROCESSOR"
     carried = made["sampling_params"]["custom_params"]
     assert json.loads(carried[requests.SPEC_KEY]) == [["ban", {"token_ids": [3, 4]}, False]]
-    assert decode_spec(carried[requests.SPEC_KEY]).entries == entries
+    assert read_entries(carried[requests.SPEC_KEY]).entries == entries
     assert carried[requests.HISTORY_KEY] is reads_history
 
 
@@ -379,8 +380,8 @@ def test_a_bias_travels_to_the_scheduler_as_text_with_and_without_processors() -
         made = fields_of(request(), steering=Steering(entries, bias=bias))
         assert made["custom_logit_processor"] == "PROCESSOR"
         carried = made["sampling_params"]["custom_params"]
-        assert requests.decode_bias(carried[requests.BIAS_KEY]) == bias
-        assert decode_spec(carried[requests.SPEC_KEY]).entries == entries
+        assert embedding_bias.read(carried[requests.BIAS_KEY]) == bias
+        assert read_entries(carried[requests.SPEC_KEY]).entries == entries
         assert carried[requests.HISTORY_KEY] is False
 
 

@@ -34,7 +34,7 @@ def launched() -> Any:
         ),
         arguments={"page_size": 1},
         capacity=1000,
-        abort_request=lambda rid: rid,
+        messages=SimpleNamespace(AbortReq=lambda rid: rid),
     )
 
 
@@ -87,7 +87,7 @@ async def test_all_that_a_process_had_open_is_aborted_again_and_again_for_a_time
     engine.left(2)
     engine.ticket(2)
     async with asyncio.timeout(30):
-        await asyncio.gather(*engine._aborts)
+        await asyncio.gather(*engine._aborts._running)
     assert started.manager.dispatched == ["tandem-02-000001-"] * 5
     await engine.close()
 

@@ -5,6 +5,7 @@ start: no GPU and no SGLang.
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,8 +29,9 @@ class Scheduler:
         self.told: list[str] = []
         manager = SimpleNamespace(_dispatch_to_scheduler=self.told.append)
         given: dict[str, Any] = dict.fromkeys(field.name for field in fields(Launched))
+        messages = SimpleNamespace(FreezeGCReq=lambda: "freeze")
         self.launched = Launched(
-            **given | {"manager": manager, "freeze_request": lambda: "freeze", "schedulers": ()}
+            **given | {"manager": manager, "messages": messages, "schedulers": ()}
         )
 
     async def start(self) -> Launched:
@@ -59,7 +61,7 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     return made
 
 
-def engine(role: Role, model_path: Path) -> SglangEngine:
+def engine(role: Role, model_path: Path, **server_args: Any) -> SglangEngine:
     return SglangEngine(
         role,
         EngineSettings(
@@ -67,7 +69,7 @@ def engine(role: Role, model_path: Path) -> SglangEngine:
             model_name="tiny",
             max_sequences=1,
             host="127.0.0.1",
-            options={"server_args": '{"disable_radix_cache": true}'},
+            options={"server_args": json.dumps({"disable_radix_cache": True} | server_args)},
             registry=Registry.builtin(),
         ),
     )
@@ -128,3 +130,12 @@ async def test_an_engine_that_ends_while_it_warms_up_has_not_started(
         await made.close()
     with pytest.raises(StartError, match="a scheduler ended" if dies else "closed while"):
         await asyncio.wait_for(starting, 10)
+
+
+async def test_an_engine_that_closes_leaves_nothing_of_its_cache_events(model_path: Path) -> None:
+    made = engine(Role.PREFILL, model_path, disable_radix_cache=False)
+    assert made._setup.cache is not None
+    folder = Path(made._setup.cache.endpoint.removeprefix("ipc://")).parent
+    assert folder.is_dir()
+    await made.close()
+    assert not folder.exists()

@@ -48,7 +48,9 @@ async def run(
     ranks: int = 1,
     seconds: float = 5.0,
 ) -> None:
-    launched: Any = SimpleNamespace(manager=manager, new_request=dict)
+    launched: Any = SimpleNamespace(
+        manager=manager, messages=SimpleNamespace(GenerateReqInput=dict)
+    )
     bounds = EngineBounds(
         role=role,
         context_length=64,

@@ -2,8 +2,8 @@
 on demand. docs/sim-engine.md is its manual.
 """
 
+from tandem.engine import forms
 from tandem.engine.base import EngineKit
-from tandem_sim import forms
 from tandem_sim.engine import SimEngine
 from tandem_sim.faults import Faults
 from tandem_sim.options import SimOptions
@@ -11,5 +11,5 @@ from tandem_sim.options import SimOptions
 __all__ = ["ENGINE", "SimEngine"]
 
 ENGINE = EngineKit(
-    create=SimEngine, plan_forms=forms.plan, options={"": SimOptions, "fault_": Faults}
+    create=SimEngine, plan_forms=forms.masked_here, options={"": SimOptions, "fault_": Faults}
 )

@@ -7,36 +7,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem import ids
-from tandem.engine import kv_tag, lora, model_files
+from tandem.engine import kv_tag, lora, model_files, request_checks
 from tandem.engine.base import (
     EngineDescription,
     EngineFigures,
     EngineRequest,
     EngineSettings,
-    RankLoad,
     Role,
     Step,
-    waiting,
+    load_of,
 )
 from tandem.engine.kv_tag import KvCheck
 from tandem.engine.mailbox import Mailbox
-from tandem.errors import EngineError, InvalidRequestError, VoucherError
+from tandem.engine.parking import Parking
+from tandem.errors import EngineError
 from tandem.logits import state
 from tandem.logits.model import Model
+from tandem.tasks import Tasks
 from tandem.v1 import common_pb2, worker_pb2
 from tandem_sim import validation
 from tandem_sim.faults import Fault, Faults
 from tandem_sim.handover import Handover
 from tandem_sim.kv_pool import KvPool
-from tandem_sim.kv_transfer.tasks import Tasks
 from tandem_sim.language import Language
-from tandem_sim.load import rank_load
 from tandem_sim.model import SimModel
 from tandem_sim.options import SimOptions, parse
-from tandem_sim.parking import Parking
 from tandem_sim.prefix_cache import PrefixCache
 from tandem_sim.runners import Troubles
-from tandem_sim.scheduler import PHASES, Scheduler
+from tandem_sim.scheduler import Scheduler
 
 PROTOCOL_VERSION = 2
 ENGINE_VERSION = "1"
@@ -79,12 +77,10 @@ class SimEngine:
     def submit(self, request: EngineRequest) -> None:
         """Raises RequestError, ParkingFullError, and EngineError once closed."""
         if self._closed:
-            raise EngineError("the engine is closed", phase=PHASES[self._role])
+            raise EngineError("the engine is closed", phase=self._role.phase)
         started = self._running
         if started.scheduler.is_open(request.request_id, request.room):
-            if request.parked:
-                raise VoucherError("it is being used already", phase=PHASES[self._role])
-            raise InvalidRequestError("the request or its room is open already", param="room")
+            request_checks.refuse_open(request, self._role)
         sequence = validation.checked(
             request,
             role=self._role,
@@ -98,7 +94,7 @@ class SimEngine:
         )
         sequence.faults = self._troubles.chosen(self._next_index())
         if Fault.FAIL in sequence.faults:
-            raise EngineError("the request is one that fails", phase=PHASES[self._role])
+            raise EngineError("the request is one that fails", phase=self._role.phase)
         started.scheduler.add(sequence)
 
     def cancel(self, request_id: int) -> None:
@@ -112,13 +108,9 @@ class SimEngine:
         started = self._started
         if started is None:
             return worker_pb2.Load()
-        rank = self._rank(started)
-        return worker_pb2.Load(
-            open_legs=len(started.scheduler),
-            waiting_legs=waiting(self._role, [rank]),
-            kv_tokens_used=rank.kv_tokens_used,
-            kv_tokens_total=rank.kv_tokens_total,
-            step_age_ms=round(started.scheduler.step_age * 1000),
+        scheduler = started.scheduler
+        return load_of(
+            self._role, scheduler.load(), open_legs=len(scheduler), step_age=scheduler.step_age
         )
 
     def figures(self) -> EngineFigures:
@@ -130,7 +122,7 @@ class SimEngine:
             parked=0 if started is None else len(started.parking),
             parked_bytes=0 if started is None else started.parking.bytes,
             retractions=0,
-            ranks=() if started is None else (self._rank(started),),
+            ranks=() if started is None else (started.scheduler.load(),),
         )
 
     async def close(self) -> None:
@@ -155,13 +147,10 @@ class SimEngine:
         """
         self._troubles.set(parse(Faults, faults))
 
-    def _rank(self, started: _Started) -> RankLoad:
-        return rank_load(self._role, started.scheduler, started.handover, started.pool)
-
     @property
     def _running(self) -> _Started:
         if self._started is None:
-            raise EngineError("the engine was not started", phase=PHASES[self._role])
+            raise EngineError("the engine was not started", phase=self._role.phase)
         return self._started
 
     def _build(self) -> _Started:
@@ -193,8 +182,7 @@ class SimEngine:
         cache = PrefixCache(options.prefix_cache_tokens)
         layout = kv_tag.number_of(self._fingerprint().SerializeToString(deterministic=True))
         model = SimModel(options, language, pool, cache, layout=layout)
-        page_bytes = options.page_size * options.kv_bytes_per_token
-        parking = Parking(self._settings.parking, page_bytes=page_bytes)
+        parking = Parking(self._settings.parking)
         scheduler = Scheduler(
             self._role,
             options,

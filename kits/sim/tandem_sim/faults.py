@@ -111,7 +111,7 @@ class Faults:
     def __post_init__(self) -> None:
         if self.crash_at not in ("prefill", "transfer", "decode"):
             raise ConfigError("fault_crash_at must be prefill, transfer or decode")
-        ranges.check(self, owner="fault_")
+        ranges.check(self, owner="engine option fault_")
 
     def active(self) -> tuple[tuple[Fault, Selector], ...]:
         """The switches that can hit anything."""

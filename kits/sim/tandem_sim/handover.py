@@ -9,16 +9,10 @@ from typing import Any
 import numpy as np
 
 from tandem.engine.base import EngineSettings, Role
-from tandem.errors import TandemError
-from tandem.v1 import kv_pb2
-from tandem_sim.faults import Fault
 from tandem_sim.kv_transfer.memory import Memory, new_memory
 from tandem_sim.kv_transfer.receiver import Receiver
-from tandem_sim.kv_transfer.receiver_link import Expected
-from tandem_sim.kv_transfer.sender import Export, Sender
-from tandem_sim.model import landed_of
+from tandem_sim.kv_transfer.sender import Sender
 from tandem_sim.options import SimOptions
-from tandem_sim.sequence import Sequence as SimSequence
 
 
 class Handover:
@@ -92,62 +86,7 @@ class Handover:
         """The endpoint that decode engines dial; empty for other roles. Raises StartError."""
         if self._sender is None:
             return ""
-        address = f"[{host}]" if ":" in host else host
-        port = await self._sender.start(address, self._options.kv_port)
-        return f"{address}:{port}"
-
-    def export(
-        self,
-        sequence: SimSequence,
-        *,
-        settle: Callable[[kv_pb2.KvLanded | TandemError], None],
-        intact: Callable[[], bool],
-        on_write: Callable[[], None],
-        fault_seconds: float = 0.0,
-    ) -> None:
-        """PREFILL: give the prompt's pages to whoever offers memory for the room. `intact`: whether
-        nobody else has them. `fault_seconds`: how late they are written, or a second time, for
-        these faults.
-        """
-        faults = sequence.faults
-        self.sender.export(
-            Export(
-                landed=landed_of(sequence),
-                tag=sequence.tag,
-                intact=intact,
-                pages=sequence.pages[: sequence.prompt_pages],
-                wait_seconds=(
-                    sequence.request.park_seconds or self._options.handover_timeout_seconds
-                ),
-                settle=settle,
-                withheld=int(Fault.WITHHOLD in faults),
-                belated_seconds=fault_seconds if Fault.BELATED in faults else 0.0,
-                again_seconds=fault_seconds if Fault.DOUBLED in faults else 0.0,
-                on_write=on_write,
-            )
-        )
-
-    def expect(
-        self,
-        sequence: SimSequence,
-        *,
-        settle: Callable[[kv_pb2.KvLanded | TandemError], None],
-    ) -> None:
-        """DECODE: offer the prompt's pages to the request's prefill engine. A request whose time is
-        over aborts its room; a lease that ends in the middle of a write costs the whole stream.
-        """
-        request = sequence.request
-        self.receiver.expect(
-            request.kv_peer,
-            Expected(
-                room=request.room,
-                pages=sequence.pages[: sequence.prompt_pages],
-                generation=sequence.generation,
-                lease_seconds=self._options.handover_timeout_seconds,
-                settle=settle,
-                parked=request.parked,
-            ),
-        )
+        return await self._sender.start(host, self._options.kv_port)
 
     async def close(self) -> None:
         """Settle and free everything that is being handed over, then the memory's registration."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tandem import ranges
 from tandem.config import setting
+from tandem.engine import options
 from tandem.engine.kv_tag import KvCheck
 from tandem.errors import ConfigError
-from tandem.settings_file import nearest
 
 T = TypeVar("T")
 
@@ -68,47 +65,13 @@ class SimOptions:
     )
 
     def __post_init__(self) -> None:
-        ranges.check(self, owner="the sim engine's ")
+        ranges.check(self, owner="engine option ")
         if self.kv_bytes_per_token % 8:
-            raise ConfigError("the sim engine's kv_bytes_per_token must be a multiple of 8")
+            raise ConfigError("engine option kv_bytes_per_token must be a multiple of 8")
         if self.max_output_tokens < self.min_output_tokens:
-            raise ConfigError(
-                "the sim engine's max_output_tokens must be at least min_output_tokens"
-            )
+            raise ConfigError("engine option max_output_tokens must be at least min_output_tokens")
 
 
 def parse(model: type[T], values: Mapping[str, Any], *, prefix: str = "") -> T:
-    """`values` as the options class `model`, whose names they carry after `prefix`. Text is
-    converted, as it comes from a flag or variable.
-
-    Raises ConfigError for an unknown name or a value that does not fit, naming it.
-    """
-    hints = typing.get_type_hints(model)
-    converted = {}
-    for name, value in values.items():
-        field = name.removeprefix(prefix)
-        if not name.startswith(prefix) or field not in hints:
-            known = ", ".join(prefix + known for known in hints)
-            hint = nearest(name, (prefix + each for each in hints))
-            raise ConfigError(f"the sim engine has no option {name!r}; it has: {known}{hint}")
-        converted[field] = _convert(hints[field], name, value)
-    return model(**converted)
-
-
-def names(model: type[Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(model)]
-
-
-def _convert(kind: Any, name: str, value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ConfigError(f"the sim engine's {name} cannot be {value!r}")
-    if kind is int and isinstance(value, float):
-        raise ConfigError(f"the sim engine's {name} must be a whole number, not {value!r}")
-    if issubclass(kind, enum.StrEnum) and value not in list(kind):
-        raise ConfigError(
-            f"the sim engine's {name} must be one of {', '.join(kind)}, not {value!r}"
-        )
-    try:
-        return kind(value)
-    except ValueError as error:
-        raise ConfigError(f"the sim engine's {name} cannot be {value!r}: {error}") from None
+    """`values` as the options class `model`, see tandem.engine.options. Raises ConfigError."""
+    return options.parse(model, values, engine="sim", prefix=prefix)

@@ -7,30 +7,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection
 from typing import Any
 
-from tandem.engine.base import Delta, Ending, KvTransfer, Role
+from tandem.engine.base import Delta, Ending, KvTransfer, RankLoad, Role
 from tandem.engine.mailbox import Mailbox
+from tandem.engine.parking import Parking
 from tandem.engine.ucx_log import UNKNOWN
 from tandem.errors import CancelledError, DeadlineError, EngineError, KvTransferError, TandemError
-from tandem.v1 import common_pb2, kv_pb2
+from tandem.tasks import Tasks
+from tandem.v1 import kv_pb2
 from tandem_sim.faults import Fault
 from tandem_sim.handover import Handover
 from tandem_sim.kv_pool import KvPool
-from tandem_sim.kv_transfer.tasks import Tasks
-from tandem_sim.model import SimModel
+from tandem_sim.kv_transfer.receiver import Expected
+from tandem_sim.kv_transfer.sender import Export
+from tandem_sim.model import SimModel, landed_of
 from tandem_sim.options import SimOptions
-from tandem_sim.parking import Parking
 from tandem_sim.runners import DecodeRunner, PrefillRunner, Troubles
 from tandem_sim.sequence import Sequence, SequenceStage
 
-PHASES = {
-    Role.PREFILL: common_pb2.PHASE_PREFILL,
-    Role.DECODE: common_pb2.PHASE_DECODE,
-    Role.AGGREGATED: common_pb2.PHASE_UNSPECIFIED,
-}
 _OFFERED_SECONDS = 0.02  # by then an offer is on its way
 
 
@@ -51,7 +48,7 @@ class Scheduler:
         parking: Parking,
     ) -> None:
         self._role = role
-        self._phase = PHASES[role]
+        self._phase = role.phase
         self._options = options
         self._max_sequences = max_sequences
         self._pool = pool
@@ -80,7 +77,9 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Raises ParkingFullError where its KV may not be parked."""
         if sequence.request.park_seconds:
-            self._parking.reserve(sequence)
+            options = self._options
+            tokens = sequence.prompt_pages * options.page_size
+            self._parking.reserve(sequence.request, tokens * options.kv_bytes_per_token)
         self._sequences[sequence.id] = sequence
         if sequence.request.room:
             self._rooms[sequence.request.room] = sequence
@@ -148,12 +147,21 @@ class Scheduler:
             settle = self._taken
         else:
             sequence.stage = SequenceStage.TRANSFER
-        self._handover.export(
-            sequence,
-            settle=lambda result: settle(sequence, result),
-            intact=lambda: self._pool.generation(pages) == sequence.generation,
-            on_write=lambda: self._troubles.crash((sequence,), "transfer"),
-            fault_seconds=self._troubles.faults.delay_ms / 1000,
+        seconds, faults = self._options.handover_timeout_seconds, sequence.faults
+        delay = self._troubles.faults.delay_ms / 1000
+        self._handover.sender.export(
+            Export(
+                landed=landed_of(sequence),
+                tag=sequence.tag,
+                intact=lambda: self._pool.generation(pages) == sequence.generation,
+                pages=pages,
+                wait_seconds=sequence.request.park_seconds or seconds,
+                settle=lambda result: settle(sequence, result),
+                withheld=int(Fault.WITHHOLD in faults),
+                belated_seconds=delay if Fault.BELATED in faults else 0.0,
+                again_seconds=delay if Fault.DOUBLED in faults else 0.0,
+                on_write=lambda: self._troubles.crash((sequence,), "transfer"),
+            )
         )
 
     def _handed_over(self, sequence: Sequence, result: kv_pb2.KvLanded | TandemError) -> None:
@@ -175,7 +183,7 @@ class Scheduler:
 
     def _park(self, sequence: Sequence) -> None:
         """The request ends here, and its KV waits for another."""
-        self._parking.park(sequence)
+        self._parking.park(sequence.request)
         self._leave(sequence)
         token, logprobs = sequence.first_token, sequence.first_logprobs
         delta = Delta(sequence.id, (token,), Ending.LENGTH, logprobs)
@@ -188,10 +196,24 @@ class Scheduler:
         self._free(sequence)
 
     def _expect(self, sequence: Sequence) -> None:
+        """DECODE: offer the prompt's pages to the request's prefill engine. A request whose time is
+        over aborts its room; a lease that ends in the middle of a write costs the whole stream.
+        """
+        request, seconds = sequence.request, self._options.handover_timeout_seconds
         sequence.stage = SequenceStage.TRANSFER
         self._model.expect(sequence)
-        self._lose_patience(sequence, self._options.handover_timeout_seconds)
-        self._handover.expect(sequence, settle=lambda result: self._arrived(sequence, result))
+        self._lose_patience(sequence, seconds)
+        self._handover.receiver.expect(
+            request.kv_peer,
+            Expected(
+                room=request.room,
+                pages=sequence.pages[: sequence.prompt_pages],
+                generation=sequence.generation,
+                lease_seconds=seconds,
+                settle=lambda result: self._arrived(sequence, result),
+                parked=request.parked,
+            ),
+        )
         if Fault.CRASH in sequence.faults:
             # Once the offer is on its way.
             loop = asyncio.get_running_loop()
@@ -297,7 +319,7 @@ class Scheduler:
 
     def _free(self, sequence: Sequence) -> None:
         """Free its pages and its room."""
-        self._parking.free(sequence)
+        self._parking.free(sequence.id)
         self._rooms.pop(sequence.request.room, None)
         pages, sequence.pages = sequence.pages, []
         self._pool.release(pages)
@@ -318,10 +340,34 @@ class Scheduler:
         """Sequences that have not ended."""
         return self._sequences.values()
 
-    @property
-    def uncomputed(self) -> int:
-        """Prompts that have their pages, and are not begun."""
-        return self._prefilling.waiting
+    def load(self) -> RankLoad:
+        """Where each sequence is, and the pages of the KV cache. Nothing is retracted: an output's
+        pages are allocated at once.
+        """
+        stages = Counter(each.stage for each in self.sequences())
+        uncomputed = queued = self._prefilling.waiting
+        preallocating, moving = 0, stages[SequenceStage.TRANSFER]
+        if self._role is Role.DECODE:
+            preallocating = stages[SequenceStage.QUEUED]
+        else:
+            queued += stages[SequenceStage.QUEUED]
+        if self._role is Role.PREFILL:
+            preallocating = sum(
+                each.stage is SequenceStage.TRANSFER
+                and self._handover.sender.awaits_offer(each.request.room)
+                for each in self.sequences()
+            )
+            moving -= preallocating
+        computed = stages[SequenceStage.PREFILL] + stages[SequenceStage.DECODE]
+        return RankLoad(
+            running=computed - uncomputed,
+            queued=queued,
+            preallocating=preallocating,
+            transferring=moving,
+            retracted=0,
+            kv_tokens_used=self._pool.used_tokens,
+            kv_tokens_total=self._pool.total_tokens,
+        )
 
     def __len__(self) -> int:
         return len(self._sequences)

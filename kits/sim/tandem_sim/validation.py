@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from tandem.engine import prompt_ids
+from tandem.engine import request_checks
 from tandem.engine.base import EngineRequest, Role
 from tandem.errors import ContextLengthError, InvalidRequestError
-from tandem.logits import embedding_bias
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.logits.tap import LogitsTap
@@ -30,20 +29,16 @@ def checked(
     tap: LogitsTap | None = None,
 ) -> Sequence:
     """Raises RequestError, naming the field."""
-    _check_tokens(request, limits)
-    if (role is Role.AGGREGATED) != (request.room == 0):
-        raise InvalidRequestError(f"a {role.value} engine cannot take this room", param="room")
-    if role is Role.DECODE and not request.kv_peer:
-        raise InvalidRequestError("decode must know its prefill engine", param="kv_peer")
-    sampling = request.sampling
+    request_checks.check(request, role, limits.vocabulary)
+    sampling, before = request.sampling, len(request.token_ids) + len(request.made)
+    if error := context_error(before, None, limits.context_length, param="prompt"):
+        raise error
     if sampling.max_tokens < 1:
         raise InvalidRequestError("max_tokens must be at least 1", param="max_tokens")
     check_token_ids(sampling.logit_bias, limits.vocabulary, param="logit_bias")
-    if request.embedding_bias is not None:
-        embedding_bias.check(request.embedding_bias, limits.vocabulary)
     length = len(request.token_ids)
     limit = min(sampling.max_tokens, limits.context_length - length)
-    prompt_pages = pool.pages_for(length + len(request.made))
+    prompt_pages = pool.pages_for(before)
     total_pages = prompt_pages if role is Role.PREFILL else pool.pages_for(length + limit)
     if total_pages * pool.page_size > pool.total_tokens:
         raise ContextLengthError(
@@ -64,14 +59,3 @@ def checked(
         sampler=(RowSampler(request, language, registry, model, tapped) if steered else None),
         faults=frozenset(),
     )
-
-
-def _check_tokens(request: EngineRequest, limits: worker_pb2.Limits) -> None:
-    tokens = request.token_ids
-    if not tokens:
-        raise InvalidRequestError("the prompt has no tokens", param="prompt")
-    before = len(tokens) + len(request.made)
-    if error := context_error(before, None, limits.context_length, param="prompt"):
-        raise error
-    prompt_ids.check(tokens, limits.vocabulary)
-    check_token_ids(request.made, limits.vocabulary, param="resume")

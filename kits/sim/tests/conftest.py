@@ -20,7 +20,7 @@ from tandem.engine.base import (
     ParkingLimits,
     Role,
 )
-from tandem.engine.steps import steps
+from tandem.engine.mailbox import steps
 from tandem.logits.registry import Registry
 from tandem.logits.spec import LogitsProcessorSpec
 from tandem.v1 import common_pb2

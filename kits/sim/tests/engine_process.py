@@ -17,7 +17,7 @@ from typing import Any
 import uvloop
 
 from tandem.engine.base import EngineRequest, EngineSettings, Role
-from tandem.engine.steps import steps
+from tandem.engine.mailbox import steps
 from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2
 from tandem_sim import SimEngine

@@ -26,13 +26,12 @@ import numpy as np
 
 from tandem.engine.base import EngineRequest
 from tandem.engine.kv_tag import KvCheck
+from tandem.engine.rooms import Timers
 from tandem.errors import KvCorruptError, TandemError
 from tandem.v1 import common_pb2, kv_pb2
 from tandem_sim.kv_pool import KvPool
-from tandem_sim.kv_transfer.lease import Leases
-from tandem_sim.kv_transfer.receiver_link import Expected, ReceiverLink
-from tandem_sim.kv_transfer.sender import Export, Sender
-from tandem_sim.kv_transfer.sender_link import SenderLink
+from tandem_sim.kv_transfer.receiver import Expected, ReceiverLink
+from tandem_sim.kv_transfer.sender import Export, Sender, SenderLink
 from tandem_sim.language import Language
 from tandem_sim.model import SimModel, landed_of
 from tandem_sim.options import SimOptions
@@ -378,7 +377,8 @@ class Mischief:
         receiver: Any = SimpleNamespace(
             hello=kv_pb2.KvMemory(),
             free=self._decode.pool.release,
-            leases=Leases(),
+            leases=Timers(),
+            tls=None,
             lease=lambda expected: None,
             forget=lambda room: None,
         )

@@ -1,4 +1,4 @@
-"""The KV pool's contents and accounts, leases, and the memory that engines write to."""
+"""The KV pool's contents and accounts, and the memory that engines write to."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.errors import KvTransferError, TandemError
+from tandem.errors import KvTransferError, StartError, TandemError
 from tandem.v1 import kv_pb2
 from tandem_sim.kv_pool import KvPool
 from tandem_sim.kv_transfer import nixl
-from tandem_sim.kv_transfer.lease import Leases
 from tandem_sim.kv_transfer.memory import Memory, new_memory
 from tandem_sim.kv_transfer.nixl import NixlWrite
-from tandem_sim.kv_transfer.sender import Export, Sender
-from tandem_sim.kv_transfer.sender_link import SenderLink
+from tandem_sim.kv_transfer.sender import Export, Sender, SenderLink
 
 PAGE_SIZE, TOKEN_BYTES = 4, 16
 Prompt = st.lists(st.integers(0, 50_000), min_size=1, max_size=40)
@@ -91,26 +89,6 @@ def test_pages_are_never_given_twice(counts: list[int]) -> None:
         out = [page for pages in held for page in pages]
         assert len(out) == len(set(out))
         assert pool.used_tokens == len(out) * PAGE_SIZE
-
-
-async def test_a_lease_ends_once_settled_or_expired() -> None:
-    leases: Leases[int] = Leases()
-    expired: asyncio.Queue[int] = asyncio.Queue()
-    leases.grant(1, 60.0, lambda: expired.put_nowait(1))
-    leases.grant(2, 0.01, lambda: expired.put_nowait(2))
-    with pytest.raises(ValueError, match="leased already"):
-        leases.grant(1, 1.0, lambda: None)
-    async with asyncio.timeout(5):
-        assert await expired.get() == 2
-    assert list(leases) == [1]
-    assert not leases.settle(2)
-    assert leases.settle(1)
-    assert not leases.settle(1)
-    leases.grant(3, 60.0, lambda: expired.put_nowait(3))
-    leases.expire_all()
-    assert expired.get_nowait() == 3
-    assert expired.empty()
-    assert len(leases) == 0
 
 
 @pytest.fixture(params=["nixl", "memfd"])
@@ -200,6 +178,14 @@ def test_a_memory_whose_size_may_change_is_never_mapped(monkeypatch: pytest.Monk
     os.close(file)
 
 
+def test_a_memory_that_cannot_be_had_leaves_no_file_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nixl, "installed", lambda: False)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(StartError, match="no memory for KV pages"):
+        new_memory(name="too-large", page_count=2**30, page_bytes=2**32)
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_a_worker_with_nixl_says_which_one_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
     source = memory_of()
     monkeypatch.setattr(nixl, "installed", lambda: False)
@@ -214,9 +200,10 @@ class StuckAgent:
         self.stuck = stuck
         """Which of the writes, counted from 1, cannot be cancelled."""
         self.released: list[int] = []
+        self.agent, self.errors = self, (RuntimeError,)
 
     def write(self, pages: list[int], remote_pages: list[int]) -> NixlWrite:
-        return NixlWrite(self, StuckHandle(self, pages[0]), "PROC", (RuntimeError,))
+        return NixlWrite(self, StuckHandle(self, pages[0]), "PROC")  # type: ignore[arg-type]
 
     def check_xfer_state(self, handle: StuckHandle) -> str:
         return "PROC"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tandem.engine.base import Ending, EngineSettings, Role
-from tandem.engine.steps import steps
+from tandem.engine.mailbox import steps
 from tandem.errors import DeadlineError, EngineError
 
 PROMPT = tuple(range(100, 250))

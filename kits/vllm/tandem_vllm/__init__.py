@@ -5,10 +5,10 @@ worker with another engine does not need it. In vLLM's own process run `connecto
 the KV of prefill under leases, and `processor.py`, which edits logits.
 """
 
+from tandem.engine import forms
 from tandem.engine.base import EngineKit
-from tandem_vllm import forms
 from tandem_vllm.engine import VllmEngine
 
 __all__ = ["ENGINE", "VllmEngine"]
 
-ENGINE = EngineKit(create=VllmEngine, plan_forms=forms.plan)
+ENGINE = EngineKit(create=VllmEngine, plan_forms=forms.masked_there)

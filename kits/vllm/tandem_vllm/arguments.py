@@ -9,7 +9,6 @@ from typing import Any
 from tandem.engine import model_files
 from tandem.engine.base import EngineSettings, Role
 from tandem.free_ports import LOOPBACK
-from tandem_vllm import forms
 from tandem_vllm.options import Options
 from tandem_vllm.requests import STEERING
 from tandem_vllm.validation import MAX_TOP_LOGPROBS
@@ -30,11 +29,19 @@ def on_cpu() -> bool:
     return False
 
 
-def environment(role: Role, *, host: str, side_channel_port: int, cpu: bool) -> dict[str, str]:
-    """Variables that vLLM reads in this process and in its own. NIXL's side channel tells whoever
-    asks how memory is read, so that it listens where prefill's peers are, and else on loopback.
+def own_variables(role: Role, *, host: str, side_channel_port: int) -> dict[str, str]:
+    """Variables of vLLM's that an operator cannot set. NIXL's side channel tells whoever asks how
+    memory is read, so that it listens where prefill's peers are, and else on loopback.
     """
-    side_channel = host if role is Role.PREFILL else LOOPBACK
+    return {
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": host if role is Role.PREFILL else LOOPBACK,
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_channel_port),
+    }
+
+
+def environment(*, host: str, cpu: bool) -> dict[str, str]:
+    """Variables that vLLM reads in this process and in its own, where no operator has set them."""
     variables = {
         "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1",
@@ -42,10 +49,7 @@ def environment(role: Role, *, host: str, side_channel_port: int, cpu: bool) -> 
         "VLLM_LOGGING_STREAM": "ext://sys.stderr",
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",  # a fork would hold the worker's sockets
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine process computes by itself
-        "VLLM_USE_V2_MODEL_RUNNER": "0",
         "VLLM_HOST_IP": host,
-        "VLLM_NIXL_SIDE_CHANNEL_HOST": side_channel,
-        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_channel_port),
     }
     if cpu:
         variables |= {
@@ -64,9 +68,10 @@ def engine_args(
     *,
     cpu: bool,
     notes: str,
-    cache_events: dict[str, Any] | None = None,
+    cache_events: str = "",
 ) -> dict[str, Any]:
     """Arguments of vLLM's AsyncEngineArgs. `notes`: where the engine's process sends its own.
+    `cache_events`: where it publishes what its prefix cache holds; empty: nowhere.
 
     Sampling waits for each step's tokens (`async_scheduling`), because processors and penalties
     read them.
@@ -87,15 +92,20 @@ def engine_args(
             STEERING: {
                 "notes": notes,
                 "registry": settings.registry.portable(),
-                "model": forms.model_facts(settings.model_path),
+                "model": model_files.processor_facts(settings.model_path),
             }
         },
         **options.extra,
     }
     if role is not Role.AGGREGATED:
         arguments["kv_transfer_config"] = _transfer(role, cpu=cpu)
-    if cache_events is not None:
-        arguments["kv_events_config"] = cache_events
+    if cache_events:
+        arguments["kv_events_config"] = {
+            "enable_kv_cache_events": True,
+            "publisher": "zmq",
+            "endpoint": cache_events,
+            "replay_endpoint": None,
+        }
     sizes = {
         "max_model_len": options.context_length,
         "kv_cache_memory_bytes": options.kv_cache_bytes or (_CPU_KV_BYTES if cpu else 0),

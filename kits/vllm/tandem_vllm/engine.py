@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from tandem import config, sockets
+from tandem import config
 from tandem.engine import model_files
 from tandem.engine.base import (
     EngineDescription,
@@ -18,16 +18,16 @@ from tandem.engine.base import (
     EngineSettings,
     Role,
     Step,
-    waiting,
+    load_of,
 )
+from tandem.engine.cache_events import CacheSubscription
 from tandem.errors import ConfigError, EngineError, StartError
 from tandem.free_ports import FreePorts
 from tandem.logits.model import Model
 from tandem.v1 import common_pb2, worker_pb2
-from tandem_vllm import arguments, settle, validation, warm_up
+from tandem_vllm import arguments, requests, settle, validation, warm_up
 from tandem_vllm import options as engine_options
-from tandem_vllm.cache_events import CacheSubscription
-from tandem_vllm.launch import EngineThread, Launched
+from tandem_vllm.launch import Launched, VllmThread
 from tandem_vllm.notes import NoteReader
 from tandem_vllm.pull_client import PullClient
 from tandem_vllm.pull_server import PullServer
@@ -60,7 +60,7 @@ class VllmEngine:
         settings.registry.portable()
         self._eos = model_files.eos_token_ids(settings.model_path)
         self._notes = NoteReader()
-        self._cache = None if role is Role.DECODE else CacheSubscription()
+        self._cache = None if role is Role.DECODE else CacheSubscription(requests.root_of)
         seconds = self._options.handover_timeout_seconds
         self._server = self._client = None
         if role is Role.PREFILL:
@@ -84,7 +84,7 @@ class VllmEngine:
         )
         self._held = ExitStack()
         """Ports that nobody else may take."""
-        self._thread: EngineThread | None = None
+        self._thread: VllmThread | None = None
         self._closed = False
 
     async def start(self) -> EngineDescription:
@@ -97,11 +97,13 @@ class VllmEngine:
 
     async def _start(self) -> EngineDescription:
         settings, cpu = self._settings, arguments.on_cpu()
-        config.export(
-            arguments.environment(
-                self._role, host=settings.host, side_channel_port=self._side_channel(), cpu=cpu
-            )
-        )
+        free, host, port = FreePorts(self._held), settings.host, 0
+        if self._role is Role.PREFILL:
+            asked = self._options.side_channel_port
+            port = free.wanted(host, asked, setting="engine option side_channel_port")
+        own = arguments.own_variables(self._role, host=host, side_channel_port=port or free.port())
+        config.export(own, inherited=".*")
+        config.export(arguments.environment(host=settings.host, cpu=cpu))
         settle.announce(os.getpid())
         given = arguments.engine_args(
             self._options,
@@ -109,14 +111,14 @@ class VllmEngine:
             self._role,
             cpu=cpu,
             notes=self._notes.address,
-            cache_events=None if self._cache is None else self._cache.config,
+            cache_events="" if self._cache is None else self._cache.endpoint,
         )
         self._notes.follow()
-        self._thread = EngineThread(given, seconds=self._options.load_seconds)
+        self._thread = VllmThread(given, seconds=self._options.load_seconds)
         launched = await self._thread.start()
         self._notes.read()
         if self._cache is not None:
-            self._traffic.own(self._cache.follow())
+            self._traffic.tasks.start(self._cache.follow())
         await warm_up.run(launched, seconds=self._options.warm_up_seconds)
         bounds = validation.EngineBounds(
             role=self._role,
@@ -142,16 +144,10 @@ class VllmEngine:
         await self._traffic.mailbox.hand_on(take)
 
     def load(self) -> worker_pb2.Load:
-        rank, age = self._traffic.load(), self._traffic.step_age
-        load = worker_pb2.Load(
-            open_legs=len(self._traffic),
-            waiting_legs=waiting(self._role, [rank]),
-            kv_tokens_used=rank.kv_tokens_used,
-            kv_tokens_total=rank.kv_tokens_total,
+        traffic = self._traffic
+        return load_of(
+            self._role, traffic.load(), open_legs=len(traffic), step_age=traffic.step_age
         )
-        if age is not None:
-            load.step_age_ms = round(age * 1000)
-        return load
 
     def figures(self) -> EngineFigures:
         ends = self._server if self._server is not None else self._client
@@ -178,23 +174,6 @@ class VllmEngine:
             self._cache.close()
         self._notes.close()
         self._held.close()
-
-    def _side_channel(self) -> int:
-        """A port that is free, and kept from others. Raises StartError."""
-        free, host = FreePorts(self._held), self._settings.host
-        if self._role is not Role.PREFILL:
-            return free.port()
-        if not (port := self._options.side_channel_port):
-            return free.port([(host, 0)])
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        try:
-            free.hold(*sockets.check(address, setting="side_channel_port"))
-        except OSError as error:
-            raise StartError(
-                f"NIXL cannot listen on {address} ({error.strerror}): set engine option "
-                "side_channel_port to a free port, and listen on an address of this machine"
-            ) from error
-        return port
 
     def _description(
         self, launched: Launched, bounds: validation.EngineBounds, endpoint: str

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tandem import ranges
+from tandem.engine import options
 from tandem.errors import ConfigError
 from tandem.ranges import Range, ranged
 
@@ -66,12 +63,7 @@ class Options:
     @property
     def extra(self) -> Mapping[str, Any]:
         """`engine_args`, parsed. Raises ConfigError where it cannot be used."""
-        try:
-            extra = json.loads(self.engine_args or "{}")
-        except ValueError as error:
-            raise ConfigError(f"engine option engine_args is no JSON: {error}") from error
-        if not isinstance(extra, dict):
-            raise ConfigError("engine option engine_args must be a JSON object")
+        extra = options.json_object(self.engine_args, "engine_args")
         if refused := sorted(extra.keys() - PASSED):
             raise ConfigError(
                 f"engine option engine_args must not hold {', '.join(refused)}: "
@@ -82,27 +74,6 @@ class Options:
 
 def parse(raw: Mapping[str, Any]) -> Options:
     """Options from settings, whose values may be text. Raises ConfigError naming the option."""
-    known = {field.name for field in dataclasses.fields(Options)}
-    if unknown := sorted(raw.keys() - known):
-        raise ConfigError(
-            f"unknown option of the vllm engine: {', '.join(unknown)}; "
-            f"it knows {', '.join(sorted(known))}"
-        )
-    hints = typing.get_type_hints(Options)
-    options = Options(**{name: _convert(name, value, hints[name]) for name, value in raw.items()})
-    ranges.check(options, owner="engine option ")
-    _ = options.extra
-    return options
-
-
-def _convert(name: str, value: Any, hint: Any) -> Any:
-    if hint is bool and isinstance(value, str) and value.lower() in ("true", "false"):
-        return value.lower() == "true"
-    if hint in (int, float) and isinstance(value, str | int) and not isinstance(value, bool):
-        try:
-            return hint(value)
-        except ValueError:
-            raise ConfigError(f"engine option {name} must be a number, not {value!r}") from None
-    if type(value) is hint:
-        return value
-    raise ConfigError(f"engine option {name} must be a {hint.__name__}, not {value!r}")
+    given = options.parse(Options, raw, engine="vllm")
+    _ = given.extra
+    return given

@@ -4,7 +4,6 @@ processors. vLLM loads it by name, and makes one instance of it, before the firs
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,10 +29,9 @@ class TandemLogitsProcessor(LogitsProcessor):
             # Linux is asked for AMX before a kernel uses it: vLLM asks only where its matrices are
             # large, and its attention would end this process by SIGILL.
             torch.cpu._init_amx()
-        facts = dict(given["model"])
         self._rows = Rows(
             Registry.from_portable(given["registry"]),
-            Model(**facts | {"tokenizer_path": Path(facts["tokenizer_path"])}),
+            Model(**given["model"]),
             NoteWriter(given["notes"]).failed,
         )
 

@@ -1,30 +1,20 @@
-"""Decode's end of the words around a hand-over: it calls for a room, and says what it has read.
-
-One link for each prefill engine, dialled when its first room comes and dropped when its stream
-breaks; the next room dials again, so a restarted peer is met anew.
-"""
+"""Decode's end of the words around a hand-over: it calls for a room, and says what it has read."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import grpc.aio
-
 from tandem import errors
+from tandem.engine.streams import DialledStream
 from tandem.errors import KvTransferError, TandemError
-from tandem.v1 import common_pb2, pull_pb2, pull_pb2_grpc
-from tandem.wire.grpc import open_channel
-from tandem.wire.outbox import Outbox
+from tandem.tasks import Tasks
+from tandem.v1 import pull_pb2, pull_pb2_grpc
 from tandem.wire.tls import PeerTls
-from tandem_vllm.words import STREAM_SILENCE_SECONDS, check_ready
+from tandem_vllm.words import check_ready
 
-log = logging.getLogger(__name__)
-_PHASE = common_pb2.PHASE_DECODE
 Settle = Callable[["Readable | TandemError"], None]
 
 
@@ -54,7 +44,7 @@ class PullClient:
         self._tls = tls
         self._links: dict[str, _Link] = {}
         self._rooms: dict[int, _Link] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
 
     def call(self, peer: str, room: int, *, parked: bool, settle: Settle) -> None:
         """Want the KV of a room of the prefill engine at `peer`, "host:port". `settle` is told once
@@ -63,9 +53,7 @@ class PullClient:
         link = self._links.get(peer)
         if link is None:
             link = self._links[peer] = _Link(self, peer, self._tls)
-            task = asyncio.get_running_loop().create_task(link.run())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._tasks.start(link.run(), name=f"kv link to {peer}")
         self._rooms[room] = link
         link.call(_Wanted(room=room, parked=parked, settle=settle))
 
@@ -87,23 +75,21 @@ class PullClient:
 
     async def close(self) -> None:
         """Hang up on every peer."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.close()
 
     def __len__(self) -> int:
         """Rooms that wait, or are read."""
         return len(self._rooms)
 
 
-class _Link:
+class _Link(DialledStream):
     """The stream to one prefill engine."""
 
+    stub = pull_pb2_grpc.KvPullStub
+
     def __init__(self, client: PullClient, peer: str, tls: PeerTls | None) -> None:
+        super().__init__(peer, tls)
         self._client = client
-        self._peer = peer
-        self._tls = tls
-        self._outbox = Outbox(self._take)
         self._draft = pull_pb2.PullCalls()
         self._rooms: dict[int, _Wanted] = {}
         self._stale: Counter[int] = Counter()
@@ -126,38 +112,12 @@ class _Link:
         self._draft.ends.append(end)
         self._outbox.notify()
 
-    async def run(self) -> None:
-        error = KvTransferError("the prefill engine closed the hand-over stream", phase=_PHASE)
-        try:
-            async with open_channel(
-                self._peer,
-                self._tls,
-                role="prefill",
-                silence_seconds=STREAM_SILENCE_SECONDS,
-            ) as channel:
-                call = pull_pb2_grpc.KvPullStub(channel).Exchange(self._outbox.messages())
-                await self._read(call)
-        except grpc.aio.AioRpcError as broken:
-            error = KvTransferError(
-                f"the hand-over stream to {self._peer} broke: {broken.code().name.lower()}"
-                f" ({broken.details()})",
-                phase=_PHASE,
-            )
-        except KvTransferError as refused:
-            error = refused
-        finally:
-            self._broken(error)
-
-    async def _read(self, call: AsyncIterable[pull_pb2.PullAnswers | None]) -> None:
-        """Raises KvTransferError where the peer says what cannot be read."""
-        async for answers in call:
-            if answers is None:
-                raise KvTransferError("the prefill engine said what cannot be read")
-            for ready in answers.ready:
-                check_ready(ready)
-                self._on_ready(ready)
-            for failed in answers.failed:
-                self._on_failed(failed.room, errors.from_proto(failed.error))
+    def _on_answers(self, answers: pull_pb2.PullAnswers) -> None:
+        for ready in answers.ready:
+            check_ready(ready)
+            self._on_ready(ready)
+        for failed in answers.failed:
+            self._on_failed(failed.room, errors.from_proto(failed.error))
 
     def _on_ready(self, ready: pull_pb2.PullReady) -> None:
         if (wanted := self._waiting(ready.room)) is not None:
@@ -183,13 +143,8 @@ class _Link:
     def _broken(self, error: KvTransferError) -> None:
         """What is being read goes on: prefill keeps the KV until its lease ends."""
         self._client.drop(self._peer)
-        self._outbox.stop()
         waiting = [wanted for wanted in self._rooms.values() if not wanted.readable]
-        if self._rooms:
-            log.warning(
-                "hand-over stream lost",
-                extra={"peer": self._peer, "reason": error.message, "count": len(self._rooms)},
-            )
+        self._log_lost(error, len(self._rooms))
         for room in self._rooms:
             self._client.forget(room)
         self._rooms.clear()

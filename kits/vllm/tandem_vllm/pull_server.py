@@ -8,29 +8,24 @@ the pages before that, because decode may be reading.
 
 from __future__ import annotations
 
-import asyncio
 import json
-import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import grpc
-import grpc.aio
 
 from tandem import errors
 from tandem.byte_budget import ByteBudget
 from tandem.engine.base import Logprobs
+from tandem.engine.rooms import MOST_ROOMS, EndedRooms, Timers
+from tandem.engine.streams import ServedStream, StreamServicer, listen
 from tandem.errors import KvTransferError, TandemError, VoucherError
 from tandem.v1 import common_pb2, pull_pb2, pull_pb2_grpc
 from tandem.wire.grpc import Server
-from tandem.wire.outbox import Outbox
 from tandem.wire.tls import PeerTls
 from tandem_loop_grpc.connections import ConnectionLimits
-from tandem_vllm.words import MOST_ROOMS, Timers, check_calls
+from tandem_vllm.words import check_calls
 
-log = logging.getLogger(__name__)
 _PHASE = common_pb2.PHASE_PREFILL
 
 
@@ -88,24 +83,19 @@ class PullServer:
         self._held: dict[int, Held] = {}
         self._calls: dict[int, _Call] = {}
         """Rooms that decode wants, and that are not ready."""
-        self._ended: dict[int, TandemError] = {}
+        self._ended = EndedRooms(wait_seconds)
         """Rooms that ended before decode called for them."""
-        self._held_timers, self._call_timers, self._ended_timers = Timers(), Timers(), Timers()
+        self._held_timers: Timers[int] = Timers()
+        self._call_timers: Timers[int] = Timers()
         self._links: set[Link] = set()
 
     async def start(self, host: str, port: int) -> str:
         """Listen, and return where: "host:port". Raises ConfigError."""
-        address = f"[{host}]" if ":" in host else host
         self._server.add(
             lambda server: pull_pb2_grpc.add_KvPullServicer_to_server(_Servicer(self), server),
             "tandem.v1.KvPull",
         )
-        listening = await self._server.start(f"{address}:{port}", setting="kv_port")
-        await self._server.set_serving(True)
-        return f"{address}:{listening}"
-
-    def is_held(self, room: int) -> bool:
-        return room in self._held
+        return await listen(self._server, host, port)
 
     def is_called(self, room: int) -> bool:
         """Whether decode was told that the room is ready."""
@@ -114,9 +104,8 @@ class PullServer:
 
     def hold(self, held: Held) -> None:
         """The room's KV is there."""
-        ended = self._ended.pop(held.room, None)
+        ended = self._ended.pop(held.room)
         if ended is not None:
-            self._ended_timers.stop(held.room)
             held.free(False)
             held.end(ended)
             return
@@ -137,20 +126,19 @@ class PullServer:
             if held.reader is None:
                 self._forget(held)
                 held.free(False)
-                self._remember(room, reason)
+                self._ended.add(room, reason)
             return
         call = self._calls.pop(room, None)
         if call is None:
-            self._remember(room, reason)
+            self._ended.add(room, reason)
         else:
             self._call_timers.stop(room)
             call.link.fail(room, reason)
 
     def on_call(self, link: Link, call: pull_pb2.PullCall) -> None:
         room = call.room
-        ended = self._ended.pop(room, None)
+        ended = self._ended.pop(room)
         if ended is not None:
-            self._ended_timers.stop(room)
             link.fail(room, ended)
         elif self.is_called(room) or room in self._calls:
             link.fail(room, KvTransferError("the room is called for twice", phase=_PHASE))
@@ -171,7 +159,7 @@ class PullServer:
         if call is not None and call.link is link:
             del self._calls[end.room]
             self._call_timers.stop(end.room)
-            self._remember(end.room, _given_up(end))
+            self._ended.add(end.room, _given_up(end))
             link.fail(end.room, _given_up(end))  # each call has an answer
             return
         held = self._held.get(end.room)
@@ -198,10 +186,10 @@ class PullServer:
     async def close(self) -> None:
         """Hang up on every peer, and settle what is held."""
         for link in self._links:
-            link.cut()
+            link.cut("the prefill engine is closing")
         await self._server.stop(0)
-        for timers in (self._held_timers, self._call_timers, self._ended_timers):
-            timers.clear()
+        self._held_timers.clear()
+        self._call_timers.clear()
         for held in list(self._held.values()):
             held.end(KvTransferError("the prefill engine is closing", phase=_PHASE))
         self._held.clear()
@@ -250,43 +238,13 @@ class PullServer:
         call = self._calls.pop(room)
         call.link.fail(room, KvTransferError("prefill was not ready in time", phase=_PHASE))
 
-    def _remember(self, room: int, reason: TandemError) -> None:
-        """For a call that comes later."""
-        if len(self._ended) < MOST_ROOMS:
-            self._ended[room] = reason
-            self._ended_timers.set(room, self._wait_seconds, lambda: self._ended.pop(room, None))
 
-
-class Link:
+class Link(ServedStream):
     """The stream from one decode engine, as prefill serves it."""
 
     def __init__(self, rooms: PullServer) -> None:
-        self._rooms = rooms
-        self._outbox = Outbox(self._take)
+        super().__init__(rooms)
         self._draft = pull_pb2.PullAnswers()
-        self._serving: asyncio.Task[Any] | None = None
-        self._cut = False
-
-    async def serve(self, calls: AsyncIterator[pull_pb2.PullCalls], context: Any) -> None:
-        """Serve the stream until it ends."""
-        self._serving = serving = asyncio.current_task()
-        assert serving is not None
-        self._rooms.add_link(self)
-        fault = ""
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._outbox.write_to(context))
-                fault = await self._read(calls)
-                self._outbox.close()
-        except asyncio.CancelledError:
-            if not self._cut:
-                raise
-            fault = "the prefill engine is closing"
-            serving.uncancel()
-        finally:
-            self._rooms.drop_link(self)
-        if fault:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, fault)
 
     def ready(self, ready: pull_pb2.PullReady) -> None:
         self._draft.ready.append(ready)
@@ -296,46 +254,22 @@ class Link:
         self._draft.failed.add(room=room, error=error.to_proto())
         self._outbox.notify()
 
-    def cut(self) -> None:
-        """End the stream from this side."""
-        self._cut = True
-        if self._serving is not None:
-            self._serving.cancel()
-
-    async def _read(self, calls: AsyncIterator[pull_pb2.PullCalls]) -> str:
-        """Until decode ends the stream. Returns what it did wrong; empty: nothing."""
-        try:
-            async for message in calls:
-                check_calls(message)
-                for call in message.calls:
-                    self._rooms.on_call(self, call)
-                for end in message.ends:
-                    self._rooms.on_end(self, end)
-        except KvTransferError as error:
-            log.warning(
-                "a decode engine broke the hand-over's protocol", extra={"reason": error.message}
-            )
-            return error.message
-        return ""
+    def _on_message(self, message: pull_pb2.PullCalls) -> None:
+        check_calls(message)
+        for call in message.calls:
+            self._rooms.on_call(self, call)
+        for end in message.ends:
+            self._rooms.on_end(self, end)
 
     def _take(self) -> pull_pb2.PullAnswers:
         answers, self._draft = self._draft, pull_pb2.PullAnswers()
         return answers
 
 
-class _Servicer(pull_pb2_grpc.KvPullServicer):
-    """Each stream is a link of its own."""
+class _Servicer(StreamServicer, pull_pb2_grpc.KvPullServicer):  # type: ignore[misc]
+    """See StreamServicer."""
 
-    def __init__(self, rooms: PullServer) -> None:
-        self._rooms = rooms
-
-    # A coroutine that writes to the context will do, which the stubs do not say.
-    async def Exchange(  # type: ignore[override]
-        self,
-        request_iterator: AsyncIterator[pull_pb2.PullCalls],
-        context: grpc.aio.ServicerContext[pull_pb2.PullCalls, pull_pb2.PullAnswers],
-    ) -> None:
-        await Link(self._rooms).serve(request_iterator, context)
+    link = Link
 
 
 def _given_up(end: pull_pb2.PullEnd) -> TandemError:

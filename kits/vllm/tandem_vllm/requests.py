@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from tandem import prefix_blocks
 from tandem.engine.base import EngineRequest, Role
-from tandem.logits.spec import LogitsProcessorEntry
+from tandem.engine.cache_events import Stored
+from tandem.logits import embedding_bias
+from tandem.logits.spec import LogitsProcessorEntry, write_entries
 
 STEERING: Final = "tandem"
 """Key in `extra_args` for what `rows.Rows` is to know of a request; absent: nothing."""
@@ -32,6 +33,12 @@ def number(name: str) -> int | None:
     """The request of a name; None: the engine's own."""
     digits = name.removeprefix("tandem-")
     return int(digits) if digits.isdecimal() else None
+
+
+def root_of(event: Stored) -> bytes:
+    """What stands before the blocks of a prompt whose first pages have entered vLLM's cache."""
+    keys = (event.extra_keys or [None])[0] or ()
+    return prefix_blocks.root(next((each for each in keys if isinstance(each, str)), ""))
 
 
 def sampling(
@@ -92,14 +99,9 @@ def steering(
         "made": len(request.made),
         "first": first,
         "penalties": None if penalties == _NO_PENALTIES else list(penalties),
-        "spec": encode_spec(spec) if spec else "",
-        "bias": "" if bias is None else base64.b64encode(bias.SerializeToString()).decode(),
+        "spec": write_entries(spec) if spec else "",
+        "bias": embedding_bias.write(bias),
     }
-
-
-def encode_spec(entries: Sequence[LogitsProcessorEntry]) -> str:
-    """Names, arguments and whether a client asked, as JSON, for vLLM's process."""
-    return json.dumps([[entry.name, dict(entry.args), entry.from_client] for entry in entries])
 
 
 def to_be_read(lease_seconds: float) -> dict[str, Any]:

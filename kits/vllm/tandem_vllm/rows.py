@@ -6,8 +6,6 @@ exchanged; a sequence's state lives on its row, and goes with it.
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.errors import InternalError, ProcessorError, RequestError, TandemError
+from tandem.logits import embedding_bias
 from tandem.logits.arrays import indices, like
 from tandem.logits.history import TokenHistory
 from tandem.logits.model import Model
 from tandem.logits.registry import Registry
 from tandem.logits.rows import apply_rows
-from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
+from tandem.logits.spec import read_entries
 from tandem.logits.state import RequestLogits
-from tandem.v1 import common_pb2
 from tandem_vllm.penalties import Penalties
 
 log = logging.getLogger(__name__)
@@ -155,22 +153,12 @@ class Rows:
         if not given["spec"] and not given["bias"]:
             return None
         try:
-            return RequestLogits.create(
-                self._registry, _spec(given["spec"]), self._model, bias=_bias(given["bias"])
-            )
+            spec = read_entries(given["spec"]) if given["spec"] else None
+            bias = embedding_bias.read(given["bias"])
+            return RequestLogits.create(self._registry, spec, self._model, bias=bias)
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's
             expected = isinstance(error, RequestError | ProcessorError)
             said = str(error) if expected else f"cannot be made: {type(error).__name__}"
             failed = RequestLogits(())
             failed.error = ProcessorError(said)
             return failed
-
-
-def _spec(encoded: str) -> LogitsProcessorSpec | None:
-    if not encoded:
-        return None
-    return LogitsProcessorSpec(tuple(LogitsProcessorEntry(*each) for each in json.loads(encoded)))
-
-
-def _bias(encoded: str) -> common_pb2.EmbeddingBias | None:
-    return common_pb2.EmbeddingBias.FromString(base64.b64decode(encoded)) if encoded else None

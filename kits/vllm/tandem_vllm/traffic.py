@@ -8,14 +8,14 @@ grammars and limits stand where those of one engine would.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from tandem.engine import request_checks
 from tandem.engine.base import (
     Delta,
     Ending,
@@ -26,32 +26,31 @@ from tandem.engine.base import (
     Role,
 )
 from tandem.engine.mailbox import Mailbox
+from tandem.engine.parking import Parking
+from tandem.engine.rooms import Timers
 from tandem.errors import (
     CancelledError,
     DeadlineError,
     EngineError,
-    InvalidRequestError,
     KvTransferError,
     TandemError,
     VoucherError,
 )
 from tandem.logits.model import Model
+from tandem.tasks import Tasks
 from tandem.v1 import common_pb2, pull_pb2
 from tandem_vllm import outputs, processors, requests, validation
 from tandem_vllm.launch import Launched
 from tandem_vllm.legs import Leg, Stage
 from tandem_vllm.notes import NoteReader
-from tandem_vllm.parking import Parking
 from tandem_vllm.pull_client import PullClient, Readable
 from tandem_vllm.pull_server import Held, PullServer
-from tandem_vllm.words import Timers
 
 TRANSPORT = "nixl/ucx/unknown"
 _MARGIN_SECONDS = 5.0
 """A lease is longer than decode may take by so much."""
 _PREEMPTED = 3
 """EngineCoreEventType."""
-_PHASES = {Role.PREFILL: common_pb2.PHASE_PREFILL, Role.DECODE: common_pb2.PHASE_DECODE}
 
 
 class Traffic:
@@ -85,8 +84,9 @@ class Traffic:
         self._rooms: set[int] = set()
         self._handed: dict[int, int] = {}
         """Pages of prompts that decode may read, by request."""
-        self._deadlines, self._waits = Timers(), Timers()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._deadlines: Timers[int] = Timers()
+        self._waits: Timers[int] = Timers()
+        self.tasks = Tasks()
         self._releases = 0
         self._waiting = 0
         """Requests that vLLM has and does not compute yet, as its scheduler last said."""
@@ -97,23 +97,19 @@ class Traffic:
     def begin(self, launched: Launched, bounds: validation.EngineBounds) -> None:
         """The engine runs: take its outputs."""
         self._launched, self._bounds = launched, bounds
-        self.own(self._receive(launched))
-
-    def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """A task that ends with `close`."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        self.tasks.start(self._receive(launched))
 
     async def close(self) -> None:
         """End all tasks and `hand_on`. What is open gets no end."""
         self.mailbox.close()
         self._deadlines.clear()
         self._waits.clear()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.tasks.close()
+
+    @property
+    def _running(self) -> Launched:
+        assert self._launched is not None, "a request is submitted to an engine that runs"
+        return self._launched
 
     # --- what the worker asks --------------------------------------------------------------------
 
@@ -123,9 +119,7 @@ class Traffic:
         if launched is None or bounds is None:
             raise EngineError("the engine was not started")
         if request.request_id in self._legs or request.room in self._rooms:
-            if request.parked:
-                raise VoucherError("it is being used already", phase=_PHASES[self._role])
-            raise InvalidRequestError("the request or its room is open already", param="room")
+            request_checks.refuse_open(request, self._role)
         validation.check(request, bounds)
         spec = processors.spec(request, self._registry, self._model)
         leg = Leg(request, spec, Stage.COMPUTED)
@@ -224,8 +218,7 @@ class Traffic:
         self, leg: Leg, *, first: int | None = None, transfer: Mapping[str, Any] | None = None
     ) -> None:
         """Give a request to vLLM. Raises InvalidRequestError."""
-        launched, request = self._launched, leg.request
-        assert launched is not None, "a request is submitted to an engine that runs"
+        launched, request = self._running, leg.request
         made = launched.made(
             leg.name,
             request.context,
@@ -241,7 +234,7 @@ class Traffic:
         )
         leg.stage = Stage.COMPUTED
         leg.ordered = time.monotonic()
-        self.own(self._give(leg, launched, made))
+        self.tasks.start(self._give(leg, launched, made))
 
     async def _give(self, leg: Leg, launched: Launched, made: Any) -> None:
         """A request that vLLM's client cannot send ends at once."""
@@ -268,7 +261,7 @@ class Traffic:
             self._wait(leg, left, "the KV was not read in time")
 
     def _wait(self, leg: Leg, seconds: float, reason: str) -> None:
-        failure = partial(self._end, leg, KvTransferError(reason, phase=_PHASES[self._role]))
+        failure = partial(self._end, leg, KvTransferError(reason, phase=self._role.phase))
         self._waits.set(leg.request.request_id, max(0.0, seconds), failure)
 
     def _end(self, leg: Leg, error: TandemError, *, told: bool = False) -> None:
@@ -280,15 +273,14 @@ class Traffic:
         if self._server is not None:
             self._server.withdraw(leg.request.room, _for_decode(error))
         if computed:
-            self.own(self._drop(leg, error))
+            self.tasks.start(self._drop(leg, error))
         else:
             self._over(leg, error, told=told)
 
     async def _drop(self, leg: Leg, error: TandemError) -> None:
         """The end is said when vLLM holds nothing any more, or does not answer."""
-        assert self._launched is not None
         with contextlib.suppress(Exception):  # of vLLM: a dead engine is told of elsewhere
-            await self._launched.drop([leg.name])
+            await self._running.drop([leg.name])
         self._over(leg, error)
 
     def _over(self, leg: Leg, error: TandemError, *, told: bool = False) -> None:
@@ -356,10 +348,9 @@ class Traffic:
         delta = self._delta(leg, output)
         delta.end = Ending.LENGTH
         leg.stage, leg.told = Stage.HELD, delta
-        launched, server = self._launched, self._server
-        assert launched is not None
+        server = self._server
         assert server is not None
-        self._handed[request.request_id] = leg.pages(launched.page_size)
+        self._handed[request.request_id] = leg.pages(self._running.page_size)
         held = Held(
             room=request.room,
             params=said,
@@ -399,12 +390,11 @@ class Traffic:
 
     def _release(self, name: str) -> None:
         """Have vLLM free pages that it keeps for decode."""
-        launched = self._launched
-        assert launched is not None
+        launched = self._running
         self._releases += 1
         sampling = {"max_tokens": 1, "extra_args": {requests.TRANSFER: requests.releasing(name)}}
         made = launched.made(f"release-{self._releases}", [0], sampling, abort_immediately=True)
-        self.own(_quietly(launched.client.add_request_async, made))
+        self.tasks.start(_quietly(launched.client.add_request_async, made))
 
     def _generated(self, leg: Leg, output: Any) -> None:
         """DECODE and AGGREGATED: a step's tokens."""
@@ -431,8 +421,7 @@ class Traffic:
 
     def _landed(self, leg: Leg, output: Any, readable: Readable, delta: Delta) -> None:
         """DECODE: the first token shows that the KV is there."""
-        launched, client = self._launched, self._client
-        assert launched is not None
+        launched, client = self._running, self._client
         assert client is not None
         stats, ready = output.prefill_stats, readable.ready
         tokens = 0 if stats is None else stats.num_external_cached_tokens

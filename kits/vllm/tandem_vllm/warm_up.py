@@ -4,9 +4,9 @@ used. They hand over to nobody.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
+from tandem.engine.thread import first_requests
 from tandem.errors import StartError
 from tandem_vllm import outputs
 from tandem_vllm.launch import Launched
@@ -30,19 +30,9 @@ async def run(launched: Launched, *, seconds: float) -> None:
     for several. Raises StartError where they take more than `seconds`, or one fails.
     """
     batches: list[list[dict[str, Any]]] = [[_PLAIN], [_DRAWN], [_PLAIN, _DRAWN]]
-    try:
-        async with asyncio.timeout(seconds):
-            for number, batch in enumerate(batches):
-                await _together(launched, number, batch)
-    except TimeoutError:
-        raise StartError(
-            f"vLLM's first requests took more than {seconds:g} s: raise engine option "
-            "warm_up_seconds where kernels are still being compiled"
-        ) from None
-    except StartError:
-        raise
-    except Exception as error:
-        raise StartError(f"vLLM cannot run its first requests: {error}") from error
+    async with first_requests("vLLM", seconds):
+        for number, batch in enumerate(batches):
+            await _together(launched, number, batch)
 
 
 async def _together(launched: Launched, number: int, batch: list[dict[str, Any]]) -> None:
@@ -57,4 +47,4 @@ async def _together(launched: Launched, number: int, batch: list[dict[str, Any]]
                 continue
             names.discard(output.request_id)
             if output.finish_reason != outputs.LENGTH:
-                raise StartError("vLLM cannot run its first requests: one ended by itself")
+                raise StartError("one ended by itself")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Callable
 
+from tandem.engine.rooms import MOST_ROOMS
 from tandem.errors import KvTransferError
 from tandem.v1 import pull_pb2
 
-STREAM_SILENCE_SECONDS = 15.0
-"""A peer's process that says nothing for so long is given up."""
-MOST_ROOMS = 65_536
-"""Rooms of one message, and rooms that a prefill engine keeps in mind."""
 MOST_PARAMS_BYTES = 4 * 2**20
 """The longest `PullReady.params`, bytes: room for the numbers of half a million pages."""
 _MOST_TRANSPORT = 64
@@ -42,30 +37,3 @@ def check_ready(ready: pull_pb2.PullReady) -> None:
     )
     if not fits or any(math.isnan(each) for each in (*ready.logprob, *ready.top_logprob)):
         raise KvTransferError("prefill said what cannot be of a room's hand-over")
-
-
-class Timers:
-    """Moments at which something is called, by room."""
-
-    def __init__(self) -> None:
-        self._handles: dict[int, asyncio.TimerHandle] = {}
-
-    def set(self, room: int, seconds: float, call: Callable[[], object]) -> None:
-        """Call `call` after so many seconds, in place of what was to be called for the room."""
-        self.stop(room)
-
-        def on_time() -> None:
-            del self._handles[room]
-            call()
-
-        self._handles[room] = asyncio.get_running_loop().call_later(seconds, on_time)
-
-    def stop(self, room: int) -> None:
-        """Call nothing for the room any more."""
-        if (handle := self._handles.pop(room, None)) is not None:
-            handle.cancel()
-
-    def clear(self) -> None:
-        """Call nothing any more."""
-        for room in list(self._handles):
-            self.stop(room)

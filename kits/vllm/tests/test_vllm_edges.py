@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,12 +16,12 @@ from vllm_stand_ins import request
 
 from tandem.engine import model_files
 from tandem.engine.base import Ending, EngineSettings, Role
+from tandem.engine.cache_events import CacheEvents
 from tandem.errors import ConfigError, ProcessorError, StartError
 from tandem.logits.registry import Registry
 from tandem.prefix_blocks import packed
 from tandem.v1 import pull_pb2
-from tandem_vllm import arguments, outputs, requests
-from tandem_vllm.cache_events import CacheEvents
+from tandem_vllm import arguments, engine, outputs, requests, settle
 from tandem_vllm.engine import VllmEngine
 from tandem_vllm.notes import NoteReader, NoteWriter
 from tandem_vllm.options import Options, parse
@@ -161,7 +162,7 @@ def _numbers(*prompt: Any) -> set[int]:
 
 
 def test_pages_of_vllm_are_blocks_of_tandem() -> None:
-    events, tokens = CacheEvents(), list(range(100, 228))
+    events, tokens = CacheEvents(requests.root_of), list(range(100, 228))
     events.take(0, _batch(_stored([b"a", b"b", b"c"], None, tokens[:96])))
     assert set(events.log.held) == _numbers(tokens[:96])
     events.take(1, _batch(_stored([b"d"], b"c", tokens[96:])))
@@ -174,7 +175,7 @@ def test_pages_of_vllm_are_blocks_of_tandem() -> None:
 
 
 def test_a_salt_keeps_blocks_apart_and_a_gap_forgets() -> None:
-    events, tokens = CacheEvents(), list(range(64))
+    events, tokens = CacheEvents(requests.root_of), list(range(64))
     stored = _stored([b"a", b"b"], None, tokens, extra_keys=[["key"], None])
     events.take(0, _batch(stored))
     assert set(events.log.held) == _numbers(tokens, "key") != _numbers(tokens)
@@ -204,12 +205,43 @@ def test_options_are_checked_by_name() -> None:
 @pytest.mark.promise("S5-730")
 @pytest.mark.parametrize("role", list(Role))
 def test_the_side_channel_listens_for_prefills_peers_alone(role: Role) -> None:
-    given = arguments.environment(role, host="10.0.0.7", side_channel_port=7, cpu=True)
+    given = arguments.own_variables(role, host="10.0.0.7", side_channel_port=7)
     expected = "10.0.0.7" if role is Role.PREFILL else "127.0.0.1"
     assert given["VLLM_NIXL_SIDE_CHANNEL_HOST"] == expected
-    assert given["TORCH_COMPILE_DISABLE"] == "1"
-    on_gpu = arguments.environment(role, host="10.0.0.7", side_channel_port=7, cpu=False)
-    assert "TORCH_COMPILE_DISABLE" not in on_gpu
+
+
+def test_nothing_is_compiled_on_cpus() -> None:
+    assert arguments.environment(host="10.0.0.7", cpu=True)["TORCH_COMPILE_DISABLE"] == "1"
+    assert "TORCH_COMPILE_DISABLE" not in arguments.environment(host="10.0.0.7", cpu=False)
+
+
+def _settings(model_path: Path, **options: Any) -> EngineSettings:
+    return EngineSettings(
+        model_path=model_path,
+        model_name="tiny",
+        max_sequences=4,
+        host="127.0.0.1",
+        options=options,
+        registry=Registry.builtin(),
+    )
+
+
+async def test_no_variable_of_the_environment_decides_what_is_tandems(
+    model_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = arguments.own_variables(Role.PREFILL, host="", side_channel_port=0)
+    for name in names:
+        monkeypatch.setenv(name, "1")
+
+    def not_started(*_: Any, **__: Any) -> None:
+        raise StartError("not started")
+
+    monkeypatch.setattr(engine, "VllmThread", not_started)
+    monkeypatch.setattr(arguments, "environment", lambda **_: {})
+    monkeypatch.setattr(settle, "announce", lambda _: None)
+    with pytest.raises(StartError, match="not started"):
+        await VllmEngine(Role.PREFILL, _settings(model_path)).start()
+    assert [os.environ[name] for name in names if os.environ[name] == "1"] == []
 
 
 async def test_a_side_channel_whose_port_is_taken_is_refused_at_the_start(
@@ -217,14 +249,7 @@ async def test_a_side_channel_whose_port_is_taken_is_refused_at_the_start(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        settings = EngineSettings(
-            model_path=model_path,
-            model_name="tiny",
-            max_sequences=4,
-            host="127.0.0.1",
-            options={"side_channel_port": port},
-            registry=Registry.builtin(),
-        )
+        settings = _settings(model_path, side_channel_port=port)
         with pytest.raises(StartError, match=f"{port}.*side_channel_port"):
             await VllmEngine(Role.PREFILL, settings).start()
 

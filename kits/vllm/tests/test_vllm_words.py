@@ -120,8 +120,7 @@ async def test_kv_that_decode_may_read_stays_when_its_request_ends_or_the_stream
     await until(lambda: prefill.settled)
     assert isinstance(prefill.settled[0], KvTransferError)
     assert prefill.freed == []
-    assert prefill.server.is_held(ROOM)
-    assert prefill.server.is_held(8)
+    assert len(prefill.server) == 2
 
 
 @pytest.mark.promise("S5-726")

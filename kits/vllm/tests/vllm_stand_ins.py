@@ -135,7 +135,7 @@ class Side:
         """Needs a running loop."""
         bounds = EngineBounds(role=self.traffic._role, context_length=200, vocabulary=VOCABULARY)
         self.traffic.begin(self.launched, bounds)
-        self.traffic.own(self._hand_on())
+        self.traffic.tasks.start(self._hand_on())
 
     async def _hand_on(self) -> None:
         def take(step: Step) -> None:

@@ -11,7 +11,6 @@ import functools
 import importlib
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
@@ -78,7 +77,7 @@ class LlguidanceCompiler:
         self._model = Model(
             vocabulary=vocabulary,
             eos_token_ids=eos_token_ids,
-            tokenizer_path=None if tokenizer_path is None else Path(tokenizer_path),
+            tokenizer_path=tokenizer_path,
         )
         warm_up(self._model)
 
@@ -145,16 +144,25 @@ def warm_up(model: Model) -> None:
         return
 
 
+@functools.lru_cache(maxsize=4)
 def tokenizer_of(model: Model) -> Any:
     """llguidance's view of a model's tokenizer. Raises ValueError."""
-    return _tokenizer(*_key(model))
+    if model.tokenizer_path is None:
+        raise ValueError("this model has no tokenizer, and a grammar needs its tokens' texts")
+    content = model.tokenizer_path.read_text(encoding="utf-8")
+    return _library().LLTokenizer(content, model.vocabulary, sorted(model.eos_token_ids))
 
 
+@functools.lru_cache(maxsize=4)
 def closing_first(model: Model) -> Any:
     """Orders of all tokens, (vocabulary,) each: those first that close what is open, then what can
     be closed at once, then the longest. Raises ValueError.
     """
-    return _order(*_key(model))
+    texts = model.texts()
+    return [
+        numpy.array(sorted(range(model.vocabulary), key=_rank(texts, first).__getitem__))
+        for first in (_CLOSING, _CLOSING[::-1])
+    ]
 
 
 def _choice(source: str, model: Model) -> bytes:
@@ -245,22 +253,9 @@ def _library() -> Any:
         raise ValueError("grammars need llguidance, which is not installed here") from error
 
 
-def _special_tokens(model: Model) -> SpecialTokens:
-    return _special(*_key(model))
-
-
-def _key(model: Model) -> tuple[Path | None, int, tuple[int, ...]]:
-    return model.tokenizer_path, model.vocabulary, tuple(sorted(model.eos_token_ids))
-
-
 @functools.lru_cache(maxsize=4)
-def _order(path: Path | None, vocabulary: int, eos_token_ids: tuple[int, ...]) -> Any:
-    model = Model(vocabulary=vocabulary, eos_token_ids=eos_token_ids, tokenizer_path=path)
-    texts = model.texts()
-    return [
-        numpy.array(sorted(range(vocabulary), key=_rank(texts, first).__getitem__))
-        for first in (_CLOSING, _CLOSING[::-1])
-    ]
+def _special_tokens(model: Model) -> SpecialTokens:
+    return special_tokens(model, tokenizer_of(model).is_special_token)
 
 
 def _rank(texts: Sequence[str], first: Sequence[str]) -> list[tuple[int, int]]:
@@ -269,18 +264,3 @@ def _rank(texts: Sequence[str], first: Sequence[str]) -> list[tuple[int, int]]:
         (next((n for n, kind in enumerate(kinds) if text and kind.issuperset(text)), 3), -len(text))
         for text in texts
     ]
-
-
-@functools.lru_cache(maxsize=4)
-def _special(path: Path | None, vocabulary: int, eos_token_ids: tuple[int, ...]) -> SpecialTokens:
-    is_special = _tokenizer(path, vocabulary, eos_token_ids).is_special_token
-    model = Model(vocabulary=vocabulary, eos_token_ids=eos_token_ids, tokenizer_path=path)
-    return special_tokens(model, is_special)
-
-
-@functools.lru_cache(maxsize=4)
-def _tokenizer(path: Path | None, vocabulary: int, eos_token_ids: tuple[int, ...]) -> Any:
-    if path is None:
-        raise ValueError("this model has no tokenizer, and a grammar needs its tokens' texts")
-    content = path.read_text(encoding="utf-8")
-    return _library().LLTokenizer(content, vocabulary, list(eos_token_ids))

@@ -10,16 +10,16 @@ import asyncio
 import logging
 import sys
 import threading
+import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Any, Final, Protocol
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tandem.errors import EngineError, InvalidRequestError, QueueFullError, TandemError
 from tandem.histogram import Histogram
-from tandem.logits.forms.cache import FormCache
 from tandem.logits.forms.compiler import Kind
 from tandem.logits.forms.wire import (
     MAX_MESSAGE_BYTES,
@@ -39,6 +39,7 @@ from tandem.metrics import REQUEST_SECONDS
 from tandem.pool.pool import Limits, Pool, PooledProcess
 from tandem.pool.process import LostError
 from tandem.pool.turns import Turn
+from tandem.tasks import Tasks
 
 log = logging.getLogger(__name__)
 MAX_WAITING: Final = 64
@@ -139,7 +140,7 @@ class Workshop:
             environment=plan.environment,
         )
         self._jobs: dict[str, _Job] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._starting: list[asyncio.Task[None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="forms")
         self._refused: OrderedDict[str, str] = OrderedDict()
@@ -165,7 +166,7 @@ class Workshop:
         """Start the processes now, where the plan says so; else with the first form."""
         if self._plan.eager:
             turns = [self._pool.turns.line_up("") for _ in range(self._processes)]
-            self._starting = [self._run(self._start(turn)) for turn in turns]
+            self._starting = [self._tasks.start(self._start(turn), name="forms") for turn in turns]
 
     async def started(self) -> None:
         """Until the processes that `start` began stand, or could not be had."""
@@ -216,27 +217,18 @@ class Workshop:
             self._refuse(key, error.message)
             raise
         job = self._jobs[key] = _Job(key, form, self._pool.turns.line_up(tenant))
-        self._run(self._compile(job))
+        self._tasks.start(self._compile(job), name="forms")
         return job
 
     async def close(self) -> None:
         """Kill the processes. What waits is failed."""
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        await self._tasks.close()
         await self._pool.close()
         for job in list(self._jobs.values()):
             self._finish(job, "lost", EngineError("the worker is shutting down"))
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     # --- the processes ---------------------------------------------------------------------------
-
-    def _run(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(coroutine, name="forms")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
     async def _start(self, turn: Turn) -> None:
         """Start a process before it is asked for."""
@@ -328,3 +320,43 @@ class Workshop:
             job.done.set_exception(result)
         else:
             job.done.set_result(result)
+
+
+T = TypeVar("T")
+
+
+class FormCache(Generic[T]):
+    """The least recently used goes first. What sequences still use counts until they let go of it,
+    also when it is not kept here any more.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._kept: OrderedDict[str, tuple[T, int]] = OrderedDict()
+        self.used_bytes = 0
+        """What all that is kept here, or in use, takes."""
+
+    def get(self, key: str) -> T | None:
+        found = self._kept.get(key)
+        if found is None:
+            return None
+        self._kept.move_to_end(key)
+        return found[0]
+
+    def make_room(self, size: int) -> bool:
+        """Whether so many bytes fit, now that as many were let go as can be."""
+        while self._kept and self.used_bytes + size > self._max_bytes:
+            self._kept.popitem(last=False)
+        return self.used_bytes + size <= self._max_bytes
+
+    def put(self, key: str, value: T, size: int) -> None:
+        """Keep a compiled form. The cache must have room."""
+        self.used_bytes += size
+        weakref.finalize(value, self._let_go, size)
+        self._kept[key] = (value, size)
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def _let_go(self, size: int) -> None:
+        self.used_bytes -= size

@@ -37,10 +37,7 @@ class RepetitionPenalty(BaseLogitsProcessor):
         self._token_ids: Any = indices(())
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
-        seen = like(logits, self._tokens(input_ids))
-        values: Any = logits[seen]
-        penalty = number(logits, self._penalty)
-        logits[seen] = where(values > 0, values / penalty, values * penalty)
+        self.apply_batch([self], [input_ids], logits[None])
 
     @classmethod
     def apply_batch(

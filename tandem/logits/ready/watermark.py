@@ -83,10 +83,7 @@ class Watermark(BaseLogitsProcessor):
         )
 
     def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
-        green = self._members(input_ids)
-        if green is not None:
-            values: Any = logits[:]
-            logits[:] = where(like(logits, green), values + self._delta, values)
+        self.apply_batch([self], [input_ids], logits[None])
 
     @classmethod
     def apply_batch(

@@ -202,12 +202,7 @@ BEYOND = {
 
 def compiled(model_path: Path, form: Form) -> bytes:
     """As a worker compiles it. Raises ValueError."""
-    facts = model_files.processor_facts(model_path)
-    model = Model(
-        vocabulary=facts["vocabulary"],
-        eos_token_ids=sorted(facts["eos_token_ids"]),
-        tokenizer_path=facts["tokenizer_path"],
-    )
+    model = Model(**model_files.processor_facts(model_path))
     args = dict(form.processor.args)
     processor = Tagged(**args | {"calls": msgspec.convert(args["calls"], list[Call])})
     source = compile_form("tagged", processor.source, model)

@@ -11,12 +11,12 @@ import pytest
 from hostile_forms import FORMS, TAGGED, chain_of_rules, nested
 from logits_bench import MODEL, REGISTRY, generate
 
+from tandem.engine import forms
 from tandem.errors import ContradictionError, InvalidRequestError
 from tandem.logits.forms.limits import DEFAULT_LIMITS
 from tandem.logits.forms.workshop import Workshop, WorkshopLimits
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.logits.state import RequestLogits
-from tandem_sim import forms as sim_forms
 
 WAIT_SECONDS = 300.0
 GOOD = ("regex", {"pattern": "(yes|no), [0-9]{3}"})
@@ -28,7 +28,7 @@ class Asked:
     def __init__(self) -> None:
         path = MODEL.tokenizer_path
         assert path is not None
-        plan = sim_forms.plan_for(path.parent)
+        plan = forms.by_llguidance(path.parent, used_here=forms.EVERY_KIND)
         self.shop = Workshop(plan, MODEL, WorkshopLimits(cpu_seconds=1, seconds=60.0))
 
     async def compiled(self, name: str, args: dict[str, Any], key: str) -> LogitsProcessorSpec:

@@ -179,12 +179,12 @@ def test_more_processors_than_allowed_are_refused_but_the_deployments_own_do_not
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        ({"a": 3}, "logits_processors.a must be an import path or a mapping"),
-        ({"a": {"path": "x:Y"}}, "logits_processors.a.path is none of always, args, clients, use"),
-        ({"a": {"use": 3}}, "use must be"),
-        ({"a": {"args": [1]}}, "args must be a mapping"),
-        ({"a": {"clients": "all"}}, "clients must be one of none, select, arguments"),
-        ({"a": {"always": "yes"}}, "always must be true or false"),
+        ({"a": 3}, "logits_processors.a: Expected `object`, got `int`"),
+        ({"a": {"arg": {}}}, "a: Object contains unknown field `arg`; did you mean args?"),
+        ({"a": {"use": 3}}, "logits_processors.a.use: Expected `str`"),
+        ({"a": {"args": [1]}}, "logits_processors.a.args: Expected `object`"),
+        ({"a": {"clients": "all"}}, "logits_processors.a.clients: Invalid enum value"),
+        ({"a": {"always": "yes"}}, "logits_processors.a.always: Expected `bool`"),
     ],
 )
 def test_malformed_settings_are_refused_naming_processor_and_field(

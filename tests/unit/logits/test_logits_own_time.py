@@ -201,7 +201,10 @@ def test_a_constructor_may_wait_for_the_engine_too(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def build(act: Act) -> None:
-        building.construct("mine", lambda: act(machine) or Mine(machine, act), {}, seconds=LIMIT)
+        def make() -> Mine:
+            return act(machine) or Mine(machine, act)
+
+        building.build("mine", make, {}, None, seconds=LIMIT)
 
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 
 from tandem.logits import BaseLogitsProcessor, Model, Need, Row, TokenHistory, state
 from tandem.logits.registry import Registry
-from tandem.logits.spec import LogitsProcessorEntry
+from tandem.logits.spec import LogitsProcessorEntry, write_entries
 from tandem_sglang.processors import Steering
-from tandem_sglang.requests import HISTORY_KEY, SPEC_KEY, encode_spec
+from tandem_sglang.requests import HISTORY_KEY, SPEC_KEY
 from tandem_sglang.rows import RowEditor, Verdicts, forget
 
 VOCABULARY = 64
@@ -110,7 +110,7 @@ def request(name: str, seed: int, prompt: list[int], output: list[int]) -> Reque
         output_ids=array("q", output),
         to_finish=None,
         finished_reason=None,
-        params={SPEC_KEY: encode_spec(steering.spec), HISTORY_KEY: steering.reads_history},
+        params={SPEC_KEY: write_entries(steering.spec), HISTORY_KEY: steering.reads_history},
         pending=None,
     )
     made.params["__req__"] = made

@@ -16,8 +16,8 @@ from test_logits_ready import EXAMPLES
 
 from tandem.logits import BaseLogitsProcessor, Row, TokenHistory
 from tandem.logits.registry import Registry
-from tandem.logits.spec import LogitsProcessorEntry
-from tandem_sglang.requests import SPEC_KEY, encode_spec
+from tandem.logits.spec import LogitsProcessorEntry, write_entries
+from tandem_sglang.requests import SPEC_KEY
 from tandem_sglang.rows import RowEditor, Verdicts
 
 _OF_A_TENSOR = (
@@ -97,7 +97,7 @@ def request(name: str, args: dict[str, Any], generated: Sequence[int] = ()) -> R
         finished=lambda: False,
     )
     entry = LogitsProcessorEntry(name, args)
-    made.params = {SPEC_KEY: encode_spec((entry,)), "__req__": made}
+    made.params = {SPEC_KEY: write_entries((entry,)), "__req__": made}
     return made
 
 

@@ -8,6 +8,7 @@ import re
 from math import isfinite
 
 from tandem.engine import kv_tag
+from tandem.engine.rooms import MOST_ROOMS
 from tandem.errors import KvTransferError
 from tandem.v1 import kv_pb2
 
@@ -15,8 +16,6 @@ MOST_PAGES = 2**24
 """Pages of the largest KV memory."""
 MAX_METADATA_BYTES = 1024 * 1024
 MAX_INSTANCE_CHARACTERS = 256
-MOST_ROOMS = 65_536
-"""Offered or given up in one message; more are no engine's."""
 MOST_LEASE_MS = 24 * 3600 * 1000
 """Decode may wait for longer: prefill writes no later than this."""
 _MOST_ADDRESS = 2**64 - 1

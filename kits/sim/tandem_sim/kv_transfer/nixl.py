@@ -31,7 +31,7 @@ _BUILDS = ("nixl_cu13", "nixl_cu12")  # one source; they differ in CUDA, which i
 
 
 class NixlMemory:
-    """A pool of equal pages, registered with a NIXL agent of its own.
+    """See Memory. A pool of equal pages, registered with a NIXL agent of its own.
 
     `pages` is the memory itself: uint8, shape (page count, page_bytes). It is committed by the
     kernel page by page, on first use.
@@ -44,22 +44,21 @@ class NixlMemory:
         self.name = name
         self._ucx_log = ucx_log()
         self.pages: Any = np.zeros((page_count, page_bytes), dtype=np.uint8)
-        api, self._errors = _load()
+        api, self.errors = _load()
         try:
             settings = api.nixl_agent_config(enable_prog_thread=False, backends=["UCX"])
-            self._agent = api.nixl_agent(name, settings)
+            self.agent = api.nixl_agent(name, settings)
             region = [(self._address, self.pages.nbytes, 0, "")]
-            self._registration = self._agent.register_memory(region, _SEGMENT)
-            self._local = self._agent.prep_xfer_dlist("", self._strides(self._address), _SEGMENT)
-            self._metadata: bytes = self._agent.get_agent_metadata()
-        except self._errors as error:
+            self._registration = self.agent.register_memory(region, _SEGMENT)
+            self.local = self.agent.prep_xfer_dlist("", self._strides(self._address), _SEGMENT)
+            self._metadata: bytes = self.agent.get_agent_metadata()
+        except self.errors as error:
             self._ucx_log.read()
             raise StartError(
                 f"NIXL cannot start ({error}): check UCX_TLS and UCX_NET_DEVICES, or unset them"
             ) from error
 
     def describe(self, *, token_bytes: int) -> kv_pb2.KvMemory:
-        """What a writer must know of this memory."""
         count, page_bytes = self.pages.shape
         return kv_pb2.KvMemory(
             instance=self.name,
@@ -81,12 +80,12 @@ class NixlMemory:
                 " pip install 'tandem-serving[nixl]' for both workers"
             )
         try:
-            name = self._agent.add_remote_agent(remote.agent_metadata).decode()
+            name = self.agent.add_remote_agent(remote.agent_metadata).decode()
             strides = self._strides(remote.base_address, remote.pages)
-            target = self._agent.prep_xfer_dlist(name, strides, _SEGMENT)
-        except self._errors as error:
+            target = self.agent.prep_xfer_dlist(name, strides, _SEGMENT)
+        except self.errors as error:
             raise KvTransferError(f"NIXL cannot reach {remote.instance}: {error}") from error
-        return NixlPeer(self._agent, self._local, target, name, self._errors)
+        return NixlPeer(self, target, name)
 
     def transport(self) -> str:
         """What pages of it were written over so far: see UcxLog."""
@@ -94,12 +93,12 @@ class NixlMemory:
 
     def progress(self) -> None:
         """Let writes by peers come in. A few microseconds."""
-        self._agent.get_new_notifs()
+        self.agent.get_new_notifs()
 
     def close(self) -> None:
         """Unregister. Peers must be closed before."""
-        self._local.release()
-        self._agent.deregister_memory(self._registration)
+        self.local.release()
+        self.agent.deregister_memory(self._registration)
         self._ucx_log.read()
 
     @property
@@ -115,53 +114,45 @@ class NixlMemory:
 class NixlPeer:
     """Another process's memory, ready to be written to."""
 
-    def __init__(
-        self, agent: Any, local: Any, target: Any, name: str, errors: tuple[type[Exception], ...]
-    ) -> None:
-        self._agent = agent
-        self._local = local
+    def __init__(self, own: NixlMemory, target: Any, name: str) -> None:
+        self._own = own
         self._target = target
         self._name = name
-        self._errors = errors
 
     def write(self, pages: Sequence[int], remote_pages: Sequence[int]) -> NixlWrite:
         """Start one transfer of whole pages: `pages[i]` becomes the peer's `remote_pages[i]`.
 
         Without pages it has settled at once. Raises KvTransferError.
         """
+        own = self._own
         if not pages:
-            return NixlWrite(self._agent, None, "DONE", self._errors)
+            return NixlWrite(own, None, "DONE")
         source = np.array(pages, dtype=np.int32)
         target = np.array(remote_pages, dtype=np.int32)
         try:
-            handle = self._agent.make_prepped_xfer(
-                "WRITE", self._local, source, self._target, target
-            )
-            return NixlWrite(self._agent, handle, self._agent.transfer(handle), self._errors)
-        except self._errors as error:
+            handle = own.agent.make_prepped_xfer("WRITE", own.local, source, self._target, target)
+            return NixlWrite(own, handle, own.agent.transfer(handle))
+        except own.errors as error:
             raise KvTransferError(f"NIXL could not write: {error}") from error
 
     def close(self) -> None:
         """Disconnect. What was still being written may or may not arrive."""
         try:
             self._target.release()
-            self._agent.remove_remote_agent(self._name)
-        except self._errors as error:
+            self._own.agent.remove_remote_agent(self._name)
+        except self._own.errors as error:
             raise KvTransferError(f"NIXL could not disconnect: {error}") from error
 
 
 class NixlWrite:
     """One transfer under way, and whether it has finished."""
 
-    __slots__ = ("_agent", "_errors", "_handle", "_state")
+    __slots__ = ("_handle", "_own", "_state")
 
-    def __init__(
-        self, agent: Any, handle: Any, state: str, errors: tuple[type[Exception], ...]
-    ) -> None:
-        self._agent = agent
+    def __init__(self, own: NixlMemory, handle: Any, state: str) -> None:
+        self._own = own
         self._handle = handle
         self._state = state
-        self._errors = errors
 
     def settled(self) -> bool:
         """Whether all bytes lie in the peer's memory; moves the transfer along.
@@ -171,8 +162,8 @@ class NixlWrite:
         """
         if self._state == "PROC":
             try:
-                self._state = self._agent.check_xfer_state(self._handle)
-            except self._errors as error:
+                self._state = self._own.agent.check_xfer_state(self._handle)
+            except self._own.errors as error:
                 self._state = "ERR"
                 raise KvTransferError(f"NIXL lost its peer: {error}") from error
         if self._state == "ERR":
@@ -187,7 +178,7 @@ class NixlWrite:
             return
         try:
             self._handle.release()
-        except self._errors as error:
+        except self._own.errors as error:
             # Nobody can do more, and other rooms wait behind this one.
             log.warning("a hand-over's write could not be cancelled", extra={"reason": str(error)})
 

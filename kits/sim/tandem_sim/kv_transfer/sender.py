@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
 
 from tandem.byte_budget import ByteBudget
 from tandem.engine.kv_tag import KvTag
+from tandem.engine.rooms import EndedRooms, Timers
+from tandem.engine.streams import ServedStream, StreamServicer, listen
 from tandem.errors import KvCorruptError, KvTransferError, TandemError, VoucherError
+from tandem.tasks import Tasks
 from tandem.v1 import common_pb2, kv_pb2, kv_pb2_grpc
 from tandem.wire.grpc import Server
 from tandem.wire.tls import PeerTls
 from tandem_loop_grpc.connections import ConnectionLimits
 from tandem_sim.kv_transfer import checks
-from tandem_sim.kv_transfer.lease import Leases, Remembered
-from tandem_sim.kv_transfer.memory import Memory, Write
-from tandem_sim.kv_transfer.sender_link import SenderLink, Servicer
-from tandem_sim.kv_transfer.tasks import Tasks
+from tandem_sim.kv_transfer.memory import Memory, Peer, Write
 
+log = logging.getLogger(__name__)
+_HELLO_SECONDS = 10.0
 _POLL_SECONDS = 0.001  # uvloop's finest timer; only while a write is under way
 _REMEMBER_SECONDS = 30.0  # how long a room that ended early is told apart from one not yet known
 _PHASE = common_pb2.PHASE_PREFILL
@@ -89,25 +96,23 @@ class Sender:
         self._exports: dict[int, Export] = {}
         self._offers: dict[int, tuple[SenderLink, kv_pb2.KvOffer]] = {}
         self._moving: dict[int, _Moving] = {}
-        self._waits: Leases[int] = Leases()
-        self._leases: Leases[int] = Leases()
-        self._ended = Remembered(_REMEMBER_SECONDS)
+        self._waits: Timers[int] = Timers()
+        self._leases: Timers[int] = Timers()
+        self._ended = EndedRooms(_REMEMBER_SECONDS)
         self._links: set[SenderLink] = set()
         self._tasks = Tasks(on_crash)
         self._server = Server(tls, caller="decode", limits=limits, budget=budget)
         self._pumping = False
 
-    async def start(self, host: str, port: int) -> int:
-        """Take decode engines' streams on "host:port" (port 0: any); returns the port. Raises
+    async def start(self, host: str, port: int) -> str:
+        """Take decode engines' streams on `host`, port 0: any. Returns where: "host:port". Raises
         StartError.
         """
         self._server.add(
             lambda server: kv_pb2_grpc.add_KvTransferServicer_to_server(Servicer(self), server),
             "tandem.v1.KvTransfer",
         )
-        port = await self._server.start(f"{host}:{port}", setting="kv_port")
-        await self._server.set_serving(True)
-        return port
+        return await listen(self._server, host, port)
 
     def export(self, export: Export) -> None:
         """Hand a room's pages over, as soon as decode has offered some."""
@@ -121,7 +126,7 @@ class Sender:
             self._write(export, *offered)
             return
         self._exports[room] = export
-        self._waits.grant(room, export.wait_seconds, lambda: self._unoffered(room))
+        self._waits.set(room, export.wait_seconds, lambda: self._unoffered(room))
 
     def awaits_offer(self, room: int) -> bool:
         """Whether the room could be handed over, and decode has offered no pages."""
@@ -138,13 +143,13 @@ class Sender:
             return
         offered = self._offers.pop(room, None)
         if offered is not None:
-            self._leases.settle(room)
+            self._leases.stop(room)
             offered[0].fail(room, reason)
         else:
-            self._ended.remember(room, reason)
+            self._ended.add(room, reason)
         export = self._exports.pop(room, None)
         if export is not None:
-            self._waits.settle(room)
+            self._waits.stop(room)
             export.settle(reason)
 
     def on_offer(self, link: SenderLink, offer: kv_pb2.KvOffer) -> None:
@@ -159,12 +164,12 @@ class Sender:
             link.fail(room, KvTransferError("the room is offered twice", phase=_PHASE))
         else:
             lease_ms = min(offer.lease_ms, checks.MOST_LEASE_MS)
-            self._leases.grant(room, lease_ms / 1000, lambda: self._lease_over(room))
+            self._leases.set(room, lease_ms / 1000, lambda: self._lease_over(room))
             export = self._exports.pop(room, None)
             if export is None:
                 self._offers[room] = (link, offer)
             else:
-                self._waits.settle(room)
+                self._waits.stop(room)
                 self._write(export, link, offer)
 
     def on_abort(self, link: SenderLink, room: int) -> None:
@@ -177,12 +182,12 @@ class Sender:
             return
         export = self._exports.pop(room, None)
         if export is not None:
-            self._waits.settle(room)
+            self._waits.stop(room)
             export.settle(reason)
             return
-        self._ended.remember(room, reason)
+        self._ended.add(room, reason)
         if self._offers.pop(room, None) is not None:
-            self._leases.settle(room)
+            self._leases.stop(room)
             link.confirm_abort(room)
 
     def add_link(self, link: SenderLink) -> None:
@@ -194,8 +199,8 @@ class Sender:
         lost = KvTransferError("the hand-over stream from decode broke", phase=_PHASE)
         for room in [room for room, (owner, _) in self._offers.items() if owner is link]:
             del self._offers[room]
-            self._leases.settle(room)
-            self._ended.remember(room, lost)
+            self._leases.stop(room)
+            self._ended.add(room, lost)
         abandoned = [moving for moving in self._moving.values() if moving.link is link]
         for moving in abandoned:
             moving.write.release()
@@ -254,7 +259,7 @@ class Sender:
             self._start_pump()
 
     def _refuse(self, export: Export, link: SenderLink, error: KvTransferError) -> None:
-        self._leases.settle(export.landed.room)
+        self._leases.stop(export.landed.room)
         link.fail(export.landed.room, error)
         export.settle(error)
 
@@ -285,7 +290,7 @@ class Sender:
     def _forget(self, moving: _Moving) -> None:
         room = moving.export.landed.room
         del self._moving[room]
-        self._leases.settle(room)
+        self._leases.stop(room)
 
     async def _misbehave(
         self, seconds: float, export: Export, link: SenderLink, offer: kv_pb2.KvOffer
@@ -331,3 +336,98 @@ class Sender:
             return
         # A write that does not settle: only cutting the connection ends it for certain.
         self._moving[room].link.cut("a write did not end within the lease of its pages")
+
+
+class SenderLink(ServedStream):
+    """Answers of one stream, collected into one message a write, and the way into its memory."""
+
+    def __init__(self, rooms: Sender) -> None:
+        super().__init__(rooms)
+        self._draft = kv_pb2.KvAnswers(hello=rooms.hello)
+        self._peer: Peer | None = None
+        self._pages = 0
+        """How many the peer's memory has."""
+        self.moving = 0
+        """Writes under way: while there are any, decode progresses its end."""
+
+    async def serve(
+        self, messages: AsyncIterator[kv_pb2.KvOffers], context: Any, *, read: Sequence[Any] = ()
+    ) -> None:
+        """Serve the stream until it ends. Nothing is written to the peer's memory afterwards."""
+        try:
+            first = await asyncio.wait_for(anext(messages), _HELLO_SECONDS)
+            self._pages = first.hello.pages
+            self._peer = self._greet(first.hello)
+        except (StopAsyncIteration, TimeoutError):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the stream brought no hello")
+        except KvTransferError as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, error.message)
+        await super().serve(messages, context, read=[first])
+
+    def write(self, pages: Sequence[int], remote_pages: Sequence[int]) -> Write:
+        """Begin to write pages into the peer's memory. Raises KvTransferError."""
+        if self._peer is None:
+            raise KvTransferError("the decode engine is gone")
+        return self._peer.write(pages, remote_pages)
+
+    def land(self, landed: kv_pb2.KvLanded) -> None:
+        self._draft.landed.append(landed)
+        self._outbox.notify()
+
+    def fail(self, room: int, error: TandemError) -> None:
+        self._draft.failed.add(room=room, error=error.to_proto())
+        self._outbox.notify()
+
+    def confirm_abort(self, room: int) -> None:
+        self._draft.aborted.append(room)
+        self._outbox.notify()
+
+    def notify(self) -> None:
+        """Wake the stream, because `moving` has changed."""
+        self._outbox.notify()
+
+    def disconnect(self) -> None:
+        """Close NIXL's connection, so that what was not yet written never will be."""
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            try:
+                peer.close()
+            except KvTransferError as error:
+                log.warning(
+                    "the connection to a hand-over's peer could not be closed",
+                    extra={"reason": error.message},
+                )
+
+    def _greet(self, hello: kv_pb2.KvMemory) -> Peer:
+        own = self._rooms.hello
+        if (own.page_bytes, own.token_bytes) != (hello.page_bytes, hello.token_bytes):
+            raise KvTransferError(
+                f"KV pages of {hello.page_bytes} bytes do not fit pages of {own.page_bytes}"
+            )
+        checks.check_memory(hello)
+        self._outbox.notify()
+        peer: Peer = self._rooms.memory.connect(hello)
+        return peer
+
+    def _on_message(self, message: kv_pb2.KvOffers) -> None:
+        checks.check_offers(message)
+        for offer in message.offers:
+            try:
+                checks.check_offer(offer, pages=self._pages)
+            except KvTransferError as error:
+                self.fail(offer.room, error)
+            else:
+                self._rooms.on_offer(self, offer)
+        for room in message.abort:
+            self._rooms.on_abort(self, room)
+
+    def _take(self) -> kv_pb2.KvAnswers:
+        answers, self._draft = self._draft, kv_pb2.KvAnswers()
+        answers.moving = self.moving > 0
+        return answers
+
+
+class Servicer(StreamServicer, kv_pb2_grpc.KvTransferServicer):  # type: ignore[misc]
+    """See StreamServicer."""
+
+    link = SenderLink

@@ -12,6 +12,7 @@ import mmap
 import os
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Final
 
 import numpy as np
@@ -28,8 +29,8 @@ _NEEDS_NIXL: Final = "pip install 'tandem-serving[nixl]' for both workers"
 
 
 class SharedMemory:
-    """A pool of equal pages in a file of memory. `pages` is the memory itself: uint8, shape (page
-    count, page_bytes), committed by the kernel page by page, on first use.
+    """See Memory. A pool of equal pages in a file of memory, committed by the kernel page by page,
+    on first use.
     """
 
     library = "memfd"
@@ -40,15 +41,17 @@ class SharedMemory:
         """
         self._name = name
         try:
-            self._file = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(self._file, page_count * page_bytes)
-            fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, _SEALS)
-            self.pages = _mapped(self._file, page_count, page_bytes)
+            with ExitStack() as opened:
+                self._file = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+                opened.callback(os.close, self._file)
+                os.ftruncate(self._file, page_count * page_bytes)
+                fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, _SEALS)
+                self.pages = _mapped(self._file, page_count, page_bytes)
+                opened.pop_all()
         except OSError as error:
             raise StartError(f"no memory for KV pages can be had: {error}") from error
 
     def describe(self, *, token_bytes: int) -> kv_pb2.KvMemory:
-        """What a writer must know of this memory."""
         count, page_bytes = self.pages.shape
         return kv_pb2.KvMemory(
             instance=self._name,
@@ -77,7 +80,6 @@ class SharedMemory:
         return SharedPeer(self.pages, target)
 
     def transport(self) -> str:
-        """What the pages were written over."""
         return "shm"
 
     def progress(self) -> None:

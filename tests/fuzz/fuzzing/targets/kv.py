@@ -17,10 +17,8 @@ from fuzzing.router_bench import AbortedError, Context, once
 from fuzzing.target import FoundError, Target
 from tandem.errors import KvTransferError, TandemError
 from tandem.v1 import common_pb2, kv_pb2
-from tandem_sim.kv_transfer.receiver import Receiver
-from tandem_sim.kv_transfer.receiver_link import Expected, ReceiverLink
-from tandem_sim.kv_transfer.sender import Export, Sender
-from tandem_sim.kv_transfer.sender_link import Servicer
+from tandem_sim.kv_transfer.receiver import Expected, Receiver, ReceiverLink
+from tandem_sim.kv_transfer.sender import Export, Sender, Servicer
 
 ROOMS = range(1, 6)
 """Those that inputs may name; each has as many pages as its number."""

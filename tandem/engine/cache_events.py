@@ -1,7 +1,7 @@
-"""What vLLM says of its prefix cache, as blocks of Tandem's.
+"""What an engine publishes of its prefix cache, as blocks of Tandem's.
 
-vLLM publishes over ZeroMQ which pages enter and leave its cache, by hashes of its own, and with the
-tokens and the salt of those that enter. A page may be shorter than a block, or longer: a block
+SGLang and vLLM publish over ZeroMQ alike which pages enter and leave the cache, by hashes of their
+own, and with the tokens of those that enter. A page may be shorter than a block, or longer: a block
 enters with the page that its last token is on, and leaves with it.
 """
 
@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from tandem.engine.prefix_log import PrefixLog
-from tandem.prefix_blocks import BLOCK_TOKENS, following, root
+from tandem.prefix_blocks import BLOCK_TOKENS, following
 
 log = logging.getLogger(__name__)
 _DEVICE = (None, "GPU")
-"""vLLM calls its KV cache so on CPUs too, and tells of other tiers."""
+"""Engines call their KV cache so on CPUs too, and tell of pages in other memory."""
 Page = bytes | int
 
 
@@ -29,11 +29,14 @@ class Stored(msgspec.Struct, tag="BlockStored"):
 
     block_hashes: list[Page]
     parent_block_hash: Page | None
-    token_ids: list[int]
+    token_ids: list[int | tuple[int, int]]
+    """Token ids of all the pages, each with the one behind it where SGLang drafts tokens."""
     block_size: int
     medium: str | None = None
+    cache_salt: str | None = None
+    """What SGLang keeps the prompt's pages apart by."""
     extra_keys: list[list[Any] | None] | None = None
-    """What each page is kept apart by; a prompt's first page has the salt."""
+    """What vLLM keeps each page apart by; a prompt's first page has the salt."""
 
 
 class Removed(msgspec.Struct, tag="BlockRemoved"):
@@ -59,9 +62,9 @@ class _Place(NamedTuple):
 
     number: bytes
     """The number of the last whole block before this page."""
-    rest: tuple[int, ...]
+    rest: tuple[int, ...] = ()
     """Tokens behind that block, up to the page's end."""
-    blocks: tuple[int, ...]
+    blocks: tuple[int, ...] = ()
     """Blocks that end on the page."""
 
     def then(self, tokens: Sequence[int]) -> _Place:
@@ -74,18 +77,15 @@ class _Place(NamedTuple):
         return _Place(number, rest, tuple(blocks))
 
 
-def _root(event: Stored) -> bytes:
-    """What stands before the blocks of a prompt whose first pages these are."""
-    keys = (event.extra_keys or [None])[0] or ()
-    cache_salt = next((each for each in keys if isinstance(each, str)), "")
-    return root(cache_salt, lora_adapter="")
-
-
 class CacheEvents:
     """Reads what is published, and keeps a log of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, root_of: Callable[[Stored], bytes]) -> None:
+        """`root_of`: what stands before the blocks of a prompt (tandem.prefix_blocks.root) whose
+        first pages have entered.
+        """
         self.log = PrefixLog()
+        self._root_of = root_of
         self._pages: dict[Page, _Place] = {}
         self._batches = msgspec.msgpack.Decoder(EventBatch)
         self._next: int | None = None
@@ -95,7 +95,7 @@ class CacheEvents:
         Raises msgspec.MsgspecError.
         """
         if self._next is not None and sequence != self._next:
-            log.warning("vLLM's cache events have a gap: the cache's content is not known")
+            log.warning("the engine's cache events have a gap: the cache's content is not known")
             self._forget()
         self._next = sequence + 1
         for event in self._batches.decode(payload).events:
@@ -112,11 +112,11 @@ class CacheEvents:
         parent = event.parent_block_hash
         if event.medium not in _DEVICE or (parent is not None and parent not in self._pages):
             return
-        place = _Place(_root(event), (), ()) if parent is None else self._pages[parent]
+        place = _Place(self._root_of(event)) if parent is None else self._pages[parent]
+        tokens = [each if isinstance(each, int) else each[0] for each in event.token_ids]
         for number, page in enumerate(event.block_hashes):
             begin = number * event.block_size
-            place = place.then(event.token_ids[begin : begin + event.block_size])
-            self._pages[page] = place
+            place = self._pages[page] = place.then(tokens[begin : begin + event.block_size])
             self.log.enter(place.blocks)
 
     def _removed(self, event: Removed) -> None:
@@ -132,38 +132,32 @@ class CacheEvents:
 
 
 class CacheSubscription:
-    """A socket of this process's own, on which vLLM's process publishes."""
+    """A socket of this process's own, on which the engine's process publishes."""
 
-    def __init__(self) -> None:
-        self.events = CacheEvents()
+    def __init__(self, root_of: Callable[[Stored], bytes]) -> None:
+        """As CacheEvents."""
+        self.events = CacheEvents(root_of)
         self._folder = tempfile.TemporaryDirectory(prefix="tandem-")
-        self._endpoint = f"ipc://{Path(self._folder.name) / 'cache'}"
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The kv_events_config that vLLM is given."""
-        return {
-            "enable_kv_cache_events": True,
-            "publisher": "zmq",
-            "endpoint": self._endpoint,
-            "replay_endpoint": None,
-        }
+        self.endpoint = f"ipc://{Path(self._folder.name) / 'cache'}"
 
     async def follow(self) -> None:
         """Until cancelled, or until something cannot be read: then nothing is known."""
-        import zmq  # comes with vLLM
-        import zmq.asyncio
+        try:
+            import zmq  # comes with engines that publish
+            import zmq.asyncio
+        except ModuleNotFoundError:
+            return  # the engine is not installed: its start says so
 
         socket: Any = zmq.asyncio.Context.instance().socket(zmq.SUB)
         try:
             socket.set_hwm(0)
             socket.subscribe(b"")
-            socket.connect(self._endpoint)
+            socket.connect(self.endpoint)
             while True:
                 _, sequence, payload = await socket.recv_multipart()
                 self.events.take(int.from_bytes(sequence, "big"), payload)
         except (msgspec.MsgspecError, ValueError):
-            log.exception("vLLM's cache events cannot be read: the cache's content is not known")
+            log.exception("cache events cannot be read: the cache's content is not known")
             self.events.log.clear()
         finally:
             socket.close(linger=0)

@@ -11,13 +11,19 @@ log = logging.getLogger(__name__)
 
 
 class Tasks:
-    """`on_crash` is called with whatever exception a task did not handle itself."""
+    """The tasks of one owner."""
 
-    def __init__(self, on_crash: Callable[[BaseException], None]) -> None:
+    def __init__(self, on_crash: Callable[[BaseException], None] | None = None) -> None:
+        """`on_crash`: called with whatever exception a task did not handle itself. None: somebody
+        waits for each task that may raise.
+        """
         self._on_crash = on_crash
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None], *, name: str) -> asyncio.Task[None]:
+    def start(
+        self, work: Coroutine[Any, Any, None], *, name: str | None = None
+    ) -> asyncio.Task[None]:
+        """A task that ends with `close`."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._ended)
@@ -30,12 +36,11 @@ class Tasks:
                 task.cancel()
             await asyncio.wait(self._running)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[Any]) -> None:
         self._running.discard(task)
-        if task.cancelled():
+        if self._on_crash is None or task.cancelled():
             return
-        error = task.exception()
-        if error is not None:
+        if (error := task.exception()) is not None:
             log.error("background task failed: %s", task.get_name(), exc_info=error)
             self._on_crash(error)
 
