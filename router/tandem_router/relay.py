@@ -399,7 +399,7 @@ class Relay:
             if (cache := self.core.kv_cache(edition)) is None:
                 model.ClearField("kv_cache")
             else:
-                model.kv_cache.CopyFrom(translate.kv_cache(cache))
+                model.kv_cache.CopyFrom(cache)
 
 
 def _failed(action: actions.Action) -> list[events.Event]:

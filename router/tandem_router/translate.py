@@ -18,10 +18,8 @@ from tandem_router.core.values import (
     Bounds,
     CacheReport,
     Fingerprint,
-    KvCache,
     Phase,
     Profile,
-    ServedModel,
 )
 
 MOST_FIRST_TOKENS = 1
@@ -221,34 +219,11 @@ def queue_wait(action: actions.QueueWait) -> router_pb2.QueueWait:
     )
 
 
-def kv_cache(cache: KvCache) -> router_pb2.KvCache:
-    return router_pb2.KvCache(**cache._asdict())
-
-
-def fleet(models: Iterable[ServedModel], bounds: Bounds) -> router_pb2.Fleet:
+def fleet(models: Iterable[router_pb2.ServedModel], bounds: Bounds) -> router_pb2.Fleet:
     return router_pb2.Fleet(
-        models=[_served(model) for model in models],
+        models=models,
         expected=sorted(bounds.expected_models),
         pair_wait_ms=min(int(bounds.pair_wait_seconds * 1000), MOST_MS),
-    )
-
-
-def _served(model: ServedModel) -> router_pb2.ServedModel:
-    return router_pb2.ServedModel(
-        name=model.name,
-        tokenizer_sha256=model.tokenizer_sha256,
-        limits=worker_pb2.Limits(
-            max_sequences=model.max_sequences,
-            context_length=model.context_length,
-            vocabulary=model.vocabulary,
-        ),
-        ready_pairs=model.ready_pairs,
-        logits_processors=model.logits_processors,
-        waits=model.waits,
-        longest_context=model.longest_context,
-        any_logits_processors=model.any_logits_processors,
-        lora_adapters=model.lora_adapters,
-        simulated=model.simulated,
     )
 
 

@@ -23,7 +23,7 @@ from router_said import Names, Said, joined, other
 
 from tandem import errors
 from tandem.endings import Outcome
-from tandem.v1 import common_pb2
+from tandem.v1 import common_pb2, router_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.values import Fingerprint, Phase
 
@@ -355,7 +355,7 @@ class Trace:
         """All that frontends were told of each model."""
         told = self.names.fleet.models if self.names.fleet else ()
         return "; ".join(
-            ", ".join(f"{name} {value}" for name in FLEET if (value := getattr(model, name)))
+            ", ".join(f"{name} {value}" for name in FLEET if (value := _told(model, name)))
             for model in told
         )
 
@@ -392,3 +392,9 @@ def _counted(value: Any) -> str:
         "/".join(map(str, key)) if isinstance(key, tuple) else key: n for key, n in value.items()
     }
     return ", ".join(f"{name}={count}" for name, count in sorted(named.items())) or "none"
+
+
+def _told(model: router_pb2.ServedModel, name: str) -> object:
+    """What frontends are told of a model, its limits among it."""
+    value = getattr(model, name) if hasattr(model, name) else getattr(model.limits, name)
+    return value if isinstance(value, str | int) else tuple(value)

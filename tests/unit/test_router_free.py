@@ -290,7 +290,7 @@ class Chance:
         pairs = naive.pairs(naive.able(needs))
         has_pair = fleet.has_pair(EDITION, needs, other_than=last)
         assert has_pair is any(each != last for each in pairs)
-        assert fleet.editions[EDITION].served.ready_pairs == len(naive.pairs(FINGERPRINTS))
+        assert fleet.editions[EDITION].ready_pairs == len(naive.pairs(FINGERPRINTS))
         assert fleet.free_pairs(EDITION, needs) == naive.free_pairs(needs)
         full = {each.key for each in fleet.workers.values() if self.dice.random() < 0.2}
         parkers = naive.parkers(needs, full)

@@ -10,7 +10,7 @@ from tandem.errors import TandemError
 from tandem.v1 import router_pb2, worker_pb2
 from tandem_router.core.lost_hits import LostHits
 from tandem_router.core.story import Moment, Story
-from tandem_router.core.values import ServedModel, Voucher
+from tandem_router.core.values import Voucher
 
 
 class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,7 +194,7 @@ class RefuseFrontend(msgspec.Struct, frozen=True):
 
 
 class FleetChanged(msgspec.Struct, frozen=True):
-    models: tuple[ServedModel, ...]
+    models: tuple[router_pb2.ServedModel, ...]
 
 
 class WorkerPaired(msgspec.Struct, frozen=True):

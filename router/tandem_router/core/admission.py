@@ -38,8 +38,8 @@ def refusal(state: State, request: Request, fault: TandemError | None) -> Tandem
     mine = fleet.editions.get(request.edition)
     if mine is None and fleet.editions and not fleet.serves(submit.model):
         return UnknownModelError(f"no worker serves the model {submit.model!r}", param="model")
-    waits = mine is not None and mine.served.waits and not request.half
-    if mine is None or not (mine.served.ready_pairs or waits):
+    waits = mine is not None and mine.waits and not request.half
+    if mine is None or not (mine.ready_pairs or waits):
         none = "no matching prefill and decode workers are ready"
         return NoPairError(none + being_proved(state, request.edition))
     if not mine.meeting(request.needs):

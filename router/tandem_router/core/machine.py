@@ -22,6 +22,7 @@ from tandem.errors import (
     WorkerLostError,
 )
 from tandem.message_limits import MAX_OUTPUTS
+from tandem.v1 import router_pb2
 from tandem_router.core import actions, admission, events, rejections, snapshot, stories
 from tandem_router.core.actions import Action
 from tandem_router.core.canaries import Canaries
@@ -40,10 +41,8 @@ from tandem_router.core.values import (
     Bounds,
     Disaggregate,
     Edition,
-    KvCache,
     Phase,
     Profile,
-    ServedModel,
     Standing,
 )
 from tandem_router.core.worker import Worker
@@ -86,7 +85,7 @@ class Core:
         self._starts = Starts(self.state, legs, self._lifecycle)
         self._arrivals = itertools.count()
         self._shared_tasks = itertools.count(1)
-        self._served: tuple[ServedModel, ...] = ()
+        self._served: tuple[router_pb2.ServedModel, ...] = ()
         self._forgets_at = inf
         """When an edition without a pair is no longer waited for."""
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -182,7 +181,7 @@ class Core:
         fleet, waiting = self.state.fleet, self.state.waiting
         return {each: fleet.free_pairs(each) - waiting.count_in(each) for each in fleet.editions}
 
-    def kv_cache(self, edition: Edition) -> KvCache | None:
+    def kv_cache(self, edition: Edition) -> router_pb2.KvCache | None:
         """What the decode workers of an edition say of their KV caches; None: not each of them
         does.
         """

@@ -207,33 +207,6 @@ class Offer(NamedTuple):
         return not needs.lora_adapter or needs.lora_adapter in self.lora_adapters
 
 
-class KvCache(NamedTuple):
-    """What workers' KV caches hold together: see tandem.v1.KvCache."""
-
-    pages: int
-    used_pages: int
-    page_size: int
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class ServedModel:
-    """What frontends learn of one edition: see tandem.v1.ServedModel."""
-
-    name: str
-    tokenizer_sha256: str = ""
-    max_sequences: int = 0
-    context_length: int = 0
-    longest_context: int = 0
-    vocabulary: int = 0
-    ready_pairs: int = 0
-    logits_processors: tuple[str, ...] = ()
-    any_logits_processors: tuple[str, ...] = ()
-    lora_adapters: tuple[str, ...] = ()
-    simulated: bool = False
-    waits: bool = False
-    """The edition has no pair now, had one lately, and requests wait for the next."""
-
-
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Bounds:
     """The core's limits. Durations are seconds."""
