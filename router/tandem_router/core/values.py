@@ -209,42 +209,29 @@ class Offer(NamedTuple):
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Bounds:
-    """The core's limits. Durations are seconds."""
+    """The core's limits, durations in seconds: the router's settings of the same names, which say
+    what each one bounds (config.py).
+    """
 
     max_queue: int = 1024
-    """Sequences that wait for a pair; one more is refused at once."""
     max_fanout_bytes: int = 256 * 1024 * 1024
-    """A request's task times its n; one of more is refused."""
     max_retries: int = 1
-    """Further attempts of one sequence, on other pairs, before it has started."""
     max_regenerations: int = 3
-    """Further runs of one sequence that classifiers block; the workers' settings say fewer."""
+    """No setting: further runs of one sequence that classifiers block; workers' settings say fewer.
+    """
     settle_seconds: float = 10.0
-    """A cancelled leg is expected to close within this; later it counts as overdue."""
     pair_wait_seconds: float = 10.0
-    """How long a queued sequence waits while there is no pair of its edition."""
     pair_memory_seconds: float = 600.0
-    """How long after an edition's last pair requests for it are still queued."""
     expected_models: frozenset[str] = frozenset()
-    """Requests for editions of these that have had a pair are queued at any time."""
     stall_seconds: float = 10.0
-    """A worker whose engine has work and has made no step for so long gets nothing new."""
     stall_failover_seconds: float = 30.0
-    """After so long without a step its stream is given up, and what runs there is lost."""
     eject_after_faults: int = 3
-    """Faults of a worker's output within a minute before it is ejected for them; 0: none is."""
     eject_seconds: float = 60.0
-    """For so long no stream is opened to a worker that was ejected for its faults."""
     eject_after_failures: int = 5
-    """A worker's own, lately, before it may be ejected for them; 0: none is."""
     eject_ratio: float = 0.3
-    """The share of its legs that failed, beyond what is usual in its group."""
     eject_first_seconds: float = 10.0
-    """How long a first ejection lasts; each further one in a row lasts twice as long."""
     eject_most_share: float = 0.5
-    """How many of the workers of a group and phase may be ejected, or on probation, at once."""
     canary_seconds: float = 330.0
-    """A canary has so long to end; 0: there are none, and every worker counts as proved."""
 
 
 QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
