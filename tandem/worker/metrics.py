@@ -15,6 +15,7 @@ from tandem.engine.base import EngineFigures
 from tandem.hooks.contract import Phase
 from tandem.logits.forms.workshop import Workshop
 from tandem.v1 import worker_pb2
+from tandem.worker.classifying import Classifying
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.engine_metrics import engine_metrics
 from tandem.worker.form_metrics import form_metrics
@@ -27,7 +28,6 @@ from tandem.worker.hook_metrics import (
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.leg_metrics import leg_metrics
 from tandem.worker.network_metrics import network_metrics
-from tandem.worker.phase import Classifiers
 
 
 class WorkerCollector(Collector):
@@ -39,7 +39,7 @@ class WorkerCollector(Collector):
         phase: Phase,
         counters: WorkerCounters,
         hooks: WorkerHooks | None,
-        classifiers: Classifiers | None,
+        classifiers: Classifying | None,
         forms: Workshop,
         load: Callable[[], worker_pb2.Load],
         figures: Callable[[], EngineFigures],

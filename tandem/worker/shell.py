@@ -25,6 +25,7 @@ from tandem.prefix_blocks import unpacked
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.prompt_chunks import ChunkRoom, ReadChunks
 from tandem.worker import slices
+from tandem.worker.classifying import Classifying
 from tandem.worker.core.effects import Effects
 from tandem.worker.core.leg import Leg
 from tandem.worker.core.machine import Core
@@ -32,7 +33,6 @@ from tandem.worker.hanging import Hanging
 from tandem.worker.intake import Intake
 from tandem.worker.kept_tasks import KeptTasks
 from tandem.worker.link import RouterLink
-from tandem.worker.phase import Classifiers
 from tandem.worker.records import Records
 from tandem.worker.reports import Reports
 
@@ -51,7 +51,7 @@ class Shell:
         intake: Intake,
         engine: Engine,
         hooks: DeferredHooks | None,
-        classifiers: Classifiers | None,
+        classifiers: Classifying | None,
         records: Records,
         prefixes: PrefixLog | None = None,
         early_reports: float = 0.0,

@@ -23,6 +23,7 @@ from tandem.engine.base import EngineDescription, EngineFigures, Role
 from tandem.errors import EngineError
 from tandem.metrics import DrainMetrics
 from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.classifying import Classifying
 from tandem.worker.core.leg import Closing, Leg
 from tandem.worker.core.machine import Core
 from tandem.worker.core.output import Finish
@@ -34,7 +35,6 @@ from tandem.worker.link import RouterLink
 from tandem.worker.records import Records
 from tandem.worker.servicer import WorkerServicer
 from tandem.worker.shell import Shell
-from tandem_decode_worker.classifying import Classifying
 from tandem_decode_worker.rules import DecodeRules
 from tandem_prefill_worker.rules import PrefillRules
 from tandem_router.core.values import Phase
