@@ -227,7 +227,9 @@ class Trace:
         """`on`: that worker, whatever the policy would choose."""
         if voucher is not None:
             changed = {name: fields.pop(name) for name in ("kv_peer", "model") if name in fields}
-            fields["voucher"] = self.names.vouchers[voucher]._replace(**changed)
+            fields["voucher"] = given = common_pb2.Voucher()
+            given.CopyFrom(self.names.vouchers[voucher])
+            given.MergeFrom(common_pb2.Voucher(**changed))
         for first in _numbers(firsts):
             given = {"trace_id": str(first), **fields}
             if on:

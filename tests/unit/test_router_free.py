@@ -14,6 +14,7 @@ from simulated import submits
 from simulated.fleet_invariants import fleet_faults
 
 from tandem.endings import Outcome
+from tandem.v1 import common_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.fleet import Fleet
 from tandem_router.core.group import TAKING
@@ -28,7 +29,6 @@ from tandem_router.core.values import (
     Phase,
     Profile,
     Standing,
-    Voucher,
 )
 from tandem_router.core.waiting import Queue
 from tandem_router.core.worker import Worker
@@ -392,7 +392,9 @@ class Fleetful:
 
 
 FEW, MANY = 20, 400
-VOUCHER = Voucher(7, "kv-of-10.0.0.0002:1", "tiny", b"digest")
+VOUCHER = common_pb2.Voucher(
+    room=7, kv_peer="kv-of-10.0.0.0002:1", model="tiny", task_digest=b"digest"
+)
 
 
 @pytest.mark.promise("S5-240")

@@ -13,8 +13,9 @@ from router_bench import Bench
 
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, EngineError, ParkingFullError, QueueFullError
+from tandem.v1 import common_pb2
 from tandem_router.core import actions, events
-from tandem_router.core.values import Phase, Voucher
+from tandem_router.core.values import Phase
 
 DIGEST = bytes(32)
 SEEDS = range(80)
@@ -29,7 +30,7 @@ class Chance:
         self.b = Bench(0, 2, max_queue=4)
         for index in range(2):
             self.b.worker(Phase.PREFILL, index, parks=True)
-        self.vouchers: list[Voucher] = []
+        self.vouchers: list[common_pb2.Voucher] = []
         self.first = 0
         self.given = self.resumed = 0
         self.full: defaultdict[int, set[str]] = defaultdict(set)

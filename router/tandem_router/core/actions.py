@@ -7,10 +7,9 @@ from typing import NamedTuple
 import msgspec
 
 from tandem.errors import TandemError
-from tandem.v1 import router_pb2, worker_pb2
+from tandem.v1 import common_pb2, router_pb2, worker_pb2
 from tandem_router.core.lost_hits import LostHits
 from tandem_router.core.story import Moment, Story
-from tandem_router.core.values import Voucher
 
 
 class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +67,7 @@ class GiveVoucher(msgspec.Struct, frozen=True):
 
     frontend: int
     sequence: int
-    voucher: Voucher
+    voucher: common_pb2.Voucher
     expires_at: float
     """By the core's clock."""
 

@@ -17,10 +17,11 @@ from tandem.errors import (
 )
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.token_limits import context_error
+from tandem.v1 import common_pb2
 from tandem_router.core.events import Submit
 from tandem_router.core.sequences import Request, Stage
 from tandem_router.core.state import State
-from tandem_router.core.values import Edition, Needs, Offer, Voucher
+from tandem_router.core.values import Edition, Needs, Offer
 
 
 def refusal(state: State, request: Request, fault: TandemError | None) -> TandemError | None:
@@ -98,7 +99,9 @@ def parking_error(state: State, edition: Edition, needs: Needs) -> TandemError |
     )
 
 
-def voucher_error(state: State, request: Request, voucher: Voucher) -> TandemError | None:
+def voucher_error(
+    state: State, request: Request, voucher: common_pb2.Voucher
+) -> TandemError | None:
     """Why nothing can go on from a voucher that this deployment signed; None: as far as the router
     knows it can.
     """

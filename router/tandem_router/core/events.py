@@ -10,8 +10,8 @@ from tandem.endings import Outcome
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
 from tandem.timeline import LegTimes
-from tandem.v1 import router_pb2
-from tandem_router.core.values import NOTHING, CacheReport, Needs, Phase, Profile, Voucher
+from tandem.v1 import common_pb2, router_pb2
+from tandem_router.core.values import NOTHING, CacheReport, Needs, Phase, Profile
 
 
 class FrontendUp(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Submit(msgspec.Struct, frozen=True):
     """What stands for its blocks: see tandem/prefix_blocks.py. Empty: they are not known."""
     needs: Needs = NOTHING
     """Names in the task of what not all workers have; its tokens are not counted yet."""
-    voucher: Voucher | None = None
+    voucher: common_pb2.Voucher | None = None
     """The parked KV that decode alone goes on from."""
     first_span: int = 0
     """The router's own spans: sequence i's is first_span + i; 0: the router makes none."""

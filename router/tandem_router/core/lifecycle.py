@@ -21,6 +21,7 @@ from tandem.errors import (
     WorkerLostError,
 )
 from tandem.timeline import NOTHING, LegTimes
+from tandem.v1 import common_pb2
 from tandem_router.core import resuming
 from tandem_router.core.actions import EndSequence, GiveVoucher, RequestEnded
 from tandem_router.core.deaths import MOST_DEATHS, count_death
@@ -31,7 +32,7 @@ from tandem_router.core.sequences import Leg, Request, Sequence, Stage
 from tandem_router.core.state import State
 from tandem_router.core.stories import of_request
 from tandem_router.core.story import MomentName
-from tandem_router.core.values import Phase, Voucher
+from tandem_router.core.values import Phase
 from tandem_router.core.worker import Worker
 
 _CONDEMNED = "a worker was lost that may have died of this request; it is not tried again"
@@ -129,7 +130,7 @@ class Lifecycle:
     def parked(self, leg: Leg, event: LegParked) -> None:
         """What a context-only sequence is to leave, once its leg has closed."""
         sequence, request = leg.sequence, leg.sequence.request
-        voucher = Voucher(
+        voucher = common_pb2.Voucher(
             room=sequence.room,
             kv_peer=leg.worker.profile.kv_endpoint,
             model=request.submit.model,

@@ -158,19 +158,6 @@ class CacheReport(NamedTuple):
     """Whether the worker has no prefix cache."""
 
 
-class Voucher(NamedTuple):
-    """Parked KV, as a context-only request leaves it and a generation-only request names it: see
-    tandem.v1.Voucher.
-    """
-
-    room: int
-    kv_peer: str
-    model: str
-    task_digest: bytes
-    first_token_ids: tuple[int, ...] = ()
-    first_logprobs: tuple[float, ...] = ()
-
-
 class Needs(NamedTuple):
     """What a request asks of the workers that run it, beside its edition."""
 
