@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
@@ -124,6 +124,15 @@ class WorkerDied(msgspec.Struct, frozen=True):
     suspects: tuple[Suspect, ...]
 
 
+class Logged(msgspec.Struct, frozen=True):
+    """What is logged and changes nothing else: a line, with the action's fields beside it, as
+    `rename` names them in the log.
+    """
+
+    line: ClassVar[str]
+    is_error: ClassVar[bool] = False
+
+
 class WorkerStalled(msgspec.Struct, frozen=True):
     """A worker's engine makes no step, or makes one again; for logs."""
 
@@ -145,18 +154,22 @@ class GiveUpWorker(msgspec.Struct, frozen=True):
     """
 
 
-class CanaryFailed(msgspec.Struct, frozen=True):
-    """A canary of two workers did not end well; for logs."""
+class CanaryFailed(Logged, frozen=True):
+    """A canary of two workers did not end well."""
+
+    line = "a canary failed: no KV has moved between two workers"
 
     prefill: str
     decode: str
     reason: str
 
 
-class CanaryHangs(msgspec.Struct, frozen=True):
+class CanaryHangs(Logged, frozen=True):
     """A canary of two workers has not ended, and neither of them may have clients' requests for as
-    long; for logs, again and again.
+    long; said again and again.
     """
+
+    line = "a canary hangs: no KV has moved between two workers yet"
 
     prefill: str
     decode: str
@@ -164,16 +177,21 @@ class CanaryHangs(msgspec.Struct, frozen=True):
     """Since it began."""
 
 
-class WorkerEjected(msgspec.Struct, frozen=True):
-    """A worker gets nothing new for a time; for logs."""
+class WorkerEjected(Logged, frozen=True, rename={"worker": "address"}):
+    """A worker gets nothing new for a time."""
+
+    line = "worker ejected"
+    is_error = True
 
     worker: str
     seconds: float
     reason: str
 
 
-class WorkerReturned(msgspec.Struct, frozen=True):
-    """A worker that was ejected gets as much as any other again; for logs."""
+class WorkerReturned(Logged, frozen=True, rename={"worker": "address"}):
+    """A worker that was ejected gets as much as any other again."""
+
+    line = "worker no longer ejected"
 
     worker: str
     reason: str
@@ -202,10 +220,12 @@ class WorkerPaired(msgspec.Struct, frozen=True):
     worker: str
 
 
-class PairRejected(msgspec.Struct, frozen=True):
+class PairRejected(Logged, frozen=True, rename={"pairs": "count"}):
     """A worker that came up does not match others of its model, or fits in no pair at all; said
-    once for each reason at each WorkerUp, for logs.
+    once for each reason at each WorkerUp.
     """
+
+    line = "pair refused"
 
     worker: str
     reason: str
@@ -214,8 +234,10 @@ class PairRejected(msgspec.Struct, frozen=True):
     """How many pairs are refused for it."""
 
 
-class SettleOverdue(msgspec.Struct, frozen=True):
-    """A worker has not closed a cancelled leg in time; for logs."""
+class SettleOverdue(Logged, frozen=True):
+    """A worker has not closed a cancelled leg in time."""
+
+    line = "a cancelled leg is overdue; its slot stays taken"
 
     worker: str
     leg: int
