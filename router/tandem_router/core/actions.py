@@ -12,7 +12,11 @@ from tandem_router.core.lost_hits import LostHits
 from tandem_router.core.story import Moment, Story
 
 
-class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
+class Action(msgspec.Struct, frozen=True):
+    """Carried out by the relay."""
+
+
+class StartLeg(Action, frozen=True, kw_only=True):
     worker: str
     command: worker_pb2.StartLeg
     """All that the worker is told, but for its task."""
@@ -32,21 +36,21 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
         return self.command.leg
 
 
-class ReleaseLeg(msgspec.Struct, frozen=True):
+class ReleaseLeg(Action, frozen=True):
     """A held decode leg may send its output."""
 
     worker: str
     leg: int
 
 
-class CancelLeg(msgspec.Struct, frozen=True):
+class CancelLeg(Action, frozen=True):
     worker: str
     leg: int
     reason: str
     """An error's code, or how the sequence ended."""
 
 
-class EndSequence(msgspec.Struct, frozen=True):
+class EndSequence(Action, frozen=True):
     """Tell the frontend that a sequence ended otherwise than by the Finish in its payload."""
 
     frontend: int
@@ -62,7 +66,7 @@ class EndSequence(msgspec.Struct, frozen=True):
     """Tokens of the request's prompt; 0: neither who asked nor a worker has said."""
 
 
-class GiveVoucher(msgspec.Struct, frozen=True):
+class GiveVoucher(Action, frozen=True):
     """Tell the frontend that a context-only sequence ended in good order, and what it left."""
 
     frontend: int
@@ -72,7 +76,7 @@ class GiveVoucher(msgspec.Struct, frozen=True):
     """By the core's clock."""
 
 
-class QueueWait(msgspec.Struct, frozen=True):
+class QueueWait(Action, frozen=True):
     """Tell the frontend, which wants a report, how long a sequence was in the queue."""
 
     frontend: int
@@ -82,7 +86,7 @@ class QueueWait(msgspec.Struct, frozen=True):
     """Why it did not start at once, for people; empty: it did."""
 
 
-class RequestEnded(msgspec.Struct, frozen=True):
+class RequestEnded(Action, frozen=True):
     """All sequences of a request have ended, or it was refused: for whoever asks for its story, for
     logs, and for workers that keep its task.
     """
@@ -94,7 +98,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
     """Workers on which legs of a request of several sequences were started."""
 
 
-class SequenceTraced(msgspec.Struct, frozen=True, kw_only=True):
+class SequenceTraced(Action, frozen=True, kw_only=True):
     """A traced sequence has ended; for its span."""
 
     submit: router_pb2.Submit
@@ -116,7 +120,7 @@ class Suspect(NamedTuple):
     """What the prompt took that the task no longer has."""
 
 
-class WorkerDied(msgspec.Struct, frozen=True):
+class WorkerDied(Action, frozen=True):
     """A worker may have died of one of the requests that had begun there; for logs."""
 
     worker: str
@@ -124,7 +128,7 @@ class WorkerDied(msgspec.Struct, frozen=True):
     suspects: tuple[Suspect, ...]
 
 
-class Logged(msgspec.Struct, frozen=True):
+class Logged(Action, frozen=True):
     """What is logged and changes nothing else: a line, with the action's fields beside it, as
     `rename` names them in the log.
     """
@@ -133,7 +137,7 @@ class Logged(msgspec.Struct, frozen=True):
     is_error: ClassVar[bool] = False
 
 
-class WorkerStalled(msgspec.Struct, frozen=True):
+class WorkerStalled(Action, frozen=True):
     """A worker's engine makes no step, or makes one again; for logs."""
 
     worker: str
@@ -141,7 +145,7 @@ class WorkerStalled(msgspec.Struct, frozen=True):
     step_age: float
 
 
-class GiveUpWorker(msgspec.Struct, frozen=True):
+class GiveUpWorker(Action, frozen=True):
     """Close the worker's stream at once: its engine makes no step, and others may do its work, or
     its output cannot be read.
     """
@@ -197,24 +201,24 @@ class WorkerReturned(Logged, frozen=True, rename={"worker": "address"}):
     reason: str
 
 
-class HitsLost(msgspec.Struct, frozen=True):
+class HitsLost(Action, frozen=True):
     """A session's prompts have begun to differ at the same early place each time; for logs."""
 
     lost: LostHits
 
 
-class RefuseFrontend(msgspec.Struct, frozen=True):
+class RefuseFrontend(Action, frozen=True):
     """The frontend broke the protocol: close its stream. The core has dropped it already."""
 
     frontend: int
     reason: str
 
 
-class FleetChanged(msgspec.Struct, frozen=True):
+class FleetChanged(Action, frozen=True):
     models: tuple[router_pb2.ServedModel, ...]
 
 
-class WorkerPaired(msgspec.Struct, frozen=True):
+class WorkerPaired(Action, frozen=True):
     """A pair uses the worker; said once for each WorkerUp."""
 
     worker: str
@@ -242,28 +246,3 @@ class SettleOverdue(Logged, frozen=True):
     worker: str
     leg: int
     trace_id: str
-
-
-Action = (
-    StartLeg
-    | ReleaseLeg
-    | CancelLeg
-    | EndSequence
-    | GiveVoucher
-    | QueueWait
-    | RequestEnded
-    | SequenceTraced
-    | WorkerDied
-    | WorkerStalled
-    | GiveUpWorker
-    | CanaryFailed
-    | CanaryHangs
-    | WorkerEjected
-    | WorkerReturned
-    | HitsLost
-    | RefuseFrontend
-    | FleetChanged
-    | WorkerPaired
-    | PairRejected
-    | SettleOverdue
-)
