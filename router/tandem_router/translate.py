@@ -7,16 +7,14 @@ from math import isfinite
 
 from google.protobuf.message import DecodeError
 
-from tandem import canary, ids, prefix_blocks, timeline
+from tandem import canary, ids, timeline
 from tandem.endings import OUTCOME_FROM_WIRE, Outcome
 from tandem.errors import InternalError, WorkerError, from_proto
-from tandem.prefix_blocks import MOST_CHANGES
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.values import (
     MOST_MS,
     Bounds,
-    CacheReport,
     Fingerprint,
     Phase,
     Profile,
@@ -77,32 +75,6 @@ def _fingerprint(message: common_pb2.Fingerprint) -> Fingerprint:
     # They follow what is known.
     unknown = message.SerializeToString(deterministic=True)[known.ByteSize() :]
     return Fingerprint(**fields, unknown_fields=unknown)
-
-
-def step_age(load: worker_pb2.Load) -> float | None:
-    """Seconds; None: the worker's engine cannot say."""
-    return load.step_age_ms / 1000 if load.HasField("step_age_ms") else None
-
-
-def worker_load(address: str, load: worker_pb2.Load) -> events.WorkerLoad:
-    """What the worker at that address reports."""
-    return events.WorkerLoad(
-        address,
-        load.open_legs,
-        step_age(load),
-        load.moved_kv,
-        load.prompt_tokens if load.HasField("prompt_tokens") else None,
-        load.kv_tokens_used,
-        load.kv_tokens_total,
-        cache_report(load.cache) if load.HasField("cache") else None,
-    )
-
-
-def cache_report(changes: worker_pb2.CacheChanges) -> CacheReport:
-    """A worker's report of its prefix cache."""
-    entered = prefix_blocks.unpacked(changes.entered, MOST_CHANGES)
-    left = prefix_blocks.unpacked(changes.left, MOST_CHANGES)
-    return CacheReport(changes.anew, entered, left, changes.keeps_none)
 
 
 def leg_events(worker: str, messages: Iterable[worker_pb2.LegEvent]) -> list[events.Event]:

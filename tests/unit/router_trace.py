@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from router_bench import FINGERPRINT, Bench
+from router_loads import worker_load
 from router_said import Names, Said, joined, other
 
 from tandem import errors
@@ -216,7 +217,7 @@ class Trace:
         return self.feed(*(events.WorkerDraining(key, False) for key in keys))
 
     def do_load(self, key: str, open_legs: str, **report: Any) -> Answers:
-        return self.feed(events.WorkerLoad(key, int(open_legs), **report))
+        return self.feed(worker_load(key, int(open_legs), **report))
 
     def do_fault(self, *keys: str) -> Answers:
         return self.feed(*map(events.WorkerFault, keys))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from router_bench import FINGERPRINT, Bench
+from router_loads import worker_load
 from simulated import submits
 from simulated.fleet_invariants import fleet_faults
 
@@ -404,8 +405,8 @@ VOUCHER = common_pb2.Voucher(
         (lambda fleet: [fleet.submit()], False),
         (lambda fleet: [fleet.submit(context_only=True)], False),
         (lambda fleet: [fleet.submit(voucher=VOUCHER)], False),
-        (lambda fleet: [events.WorkerLoad("10.0.0.0003:1", 2)], False),
-        (lambda fleet: [events.WorkerLoad("10.0.0.0003:1", 2)], True),
+        (lambda fleet: [worker_load("10.0.0.0003:1", 2)], False),
+        (lambda fleet: [worker_load("10.0.0.0003:1", 2)], True),
         (lambda fleet: [events.LegClosed("10.0.0.0001:1", 2, Outcome.FINISHED)], True),
         (lambda fleet: [events.WorkerDraining("10.0.0.0003:1", True)], False),
         (lambda fleet: [events.WorkerDown("10.0.0.0003:1", "gone")], False),
@@ -437,7 +438,7 @@ def test_a_report_that_frees_nothing_asks_nobody_who_waits(monkeypatch: pytest.M
         return head(self, *passed)
 
     monkeypatch.setattr(Queue, "head", told)
-    fleet.core.handle(0.0, [events.WorkerLoad(key, 2) for key in fleet.core.state.fleet.workers])
+    fleet.core.handle(0.0, [worker_load(key, 2) for key in fleet.core.state.fleet.workers])
     assert asked == []
     fleet.core.handle(0.0, [events.LegClosed("10.0.0.0000:1", 1, Outcome.FINISHED)])
     assert asked != []

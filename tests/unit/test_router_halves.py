@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from router_bench import Bench
+from router_loads import worker_load
 
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, EngineError, ParkingFullError, QueueFullError
@@ -116,7 +117,7 @@ class Chance:
             case "drain":
                 self.b.feed(events.WorkerDraining(key, self.dice.random() < 0.5))
             case "load":
-                self.b.feed(events.WorkerLoad(key, self.dice.randint(0, 3)))
+                self.b.feed(worker_load(key, self.dice.randint(0, 3)))
 
     def time(self) -> None:
         self.b.feed(events.Tick(), after=self.dice.choice([0.1, 1.0, 6.0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from router_bench import FINGERPRINT, Bench
+from router_loads import worker_load
 from router_messages import told
 
 from tandem.byte_budget import ByteBudget
@@ -27,7 +28,7 @@ def paged(decode: int = 2, page_size: int = 16) -> Bench:
 
 
 def report(bench: Bench, worker: str, used: int, total: int) -> None:
-    bench.feed(events.WorkerLoad(worker, 0, kv_tokens_used=used, kv_tokens_total=total))
+    bench.feed(worker_load(worker, 0, kv_tokens_used=used, kv_tokens_total=total))
 
 
 def pages(count: int, used: int, size: int) -> router_pb2.KvCache:

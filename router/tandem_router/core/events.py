@@ -10,8 +10,8 @@ from tandem.endings import Outcome
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
 from tandem.timeline import LegTimes
-from tandem.v1 import common_pb2, router_pb2
-from tandem_router.core.values import NOTHING, CacheReport, Needs, Phase, Profile
+from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem_router.core.values import NOTHING, Needs, Phase, Profile
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -91,19 +91,7 @@ class WorkerLoad(Event, frozen=True):
     """What the worker reports at least once a second."""
 
     worker: str
-    open_legs: int
-    """Open legs, those of other routers included."""
-    step_age: float | None = None
-    """Seconds since the last step of an engine that has work; None: the worker cannot say."""
-    moved_kv: bool = False
-    """Some router has said since the worker's start that KV has moved to or from the worker."""
-    prompt_tokens: int | None = None
-    """Prefill: open legs' prompt tokens that are to be computed; None: the worker does not say."""
-    kv_tokens_used: int = 0
-    kv_tokens_total: int = 0
-    """0: the worker does not say."""
-    cache: CacheReport | None = None
-    """What entered and left its prefix cache; None: it does not say."""
+    load: worker_pb2.Load
 
 
 class WorkerFault(Event, frozen=True):
@@ -189,3 +177,8 @@ class Drain(Event, frozen=True):
 
 class Abandon(Event, frozen=True):
     """End everything that is still open."""
+
+
+def step_age(load: worker_pb2.Load) -> float | None:
+    """Seconds since the last step of an engine that has work; None: the worker cannot say."""
+    return load.step_age_ms / 1000 if load.HasField("step_age_ms") else None

@@ -316,16 +316,17 @@ class Core:
     def _worker_load(self, event: events.WorkerLoad) -> None:
         worker = self.state.fleet.workers.get(event.worker)
         if worker is not None:
-            used, total = event.kv_tokens_used, event.kv_tokens_total
-            worker.report(event.open_legs, event.prompt_tokens, used, total)
-            if event.cache is not None and worker.phase is Phase.PREFILL:
-                self.state.fleet.prefixes.report(worker, event.cache, self.state.now)
+            load = event.load
+            prompts = load.prompt_tokens if load.HasField("prompt_tokens") else None
+            worker.report(load.open_legs, prompts, load.kv_tokens_used, load.kv_tokens_total)
+            if load.HasField("cache") and worker.phase is Phase.PREFILL:
+                self.state.fleet.prefixes.report(worker, load.cache, self.state.now)
             proving = worker.trust.standing is Standing.PROVING
             if self.state.fleet.place(worker) or proving:
                 self.state.may_start = True
-            if event.moved_kv and proving:
+            if load.moved_kv and proving:
                 self._take_proved(self._canaries.prove(worker))
-            self._take_step_age(worker, event.step_age)
+            self._take_step_age(worker, events.step_age(load))
 
     def _take_step_age(self, worker: Worker, age: float | None) -> None:
         """A worker whose engine stands gets nothing new, and at last what it has is lost: then

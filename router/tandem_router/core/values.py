@@ -9,7 +9,6 @@ from typing import Final, Literal, NamedTuple
 
 from tandem.endings import Outcome
 from tandem.histogram import Histogram
-from tandem.prefix_blocks import Blocks
 
 Disaggregate = Literal["auto", "always", "never"]
 """The way of a sequence where a pair and an aggregated worker are free."""
@@ -145,17 +144,6 @@ class Profile:
     draining: bool = False
     moved_kv: bool = True
     """KV has moved to or from it since its start, or it takes no canaries."""
-
-
-class CacheReport(NamedTuple):
-    """What entered and left a worker's cache since its last report."""
-
-    anew: bool
-    """The router is to forget the worker's earlier reports."""
-    entered: Blocks
-    left: Blocks
-    keeps_none: bool = False
-    """Whether the worker has no prefix cache."""
 
 
 class Needs(NamedTuple):

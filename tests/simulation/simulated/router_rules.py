@@ -448,19 +448,21 @@ class RouterRules:
 
     def _worker_load(self, event: events.WorkerLoad) -> None:
         if worker := self.books.workers.get(event.worker):
-            worker.others = max(0, event.open_legs - len(worker.legs))
-            worker.kv_tokens = event.kv_tokens_total
-            tokens: int | None = event.kv_tokens_used
+            load = event.load
+            worker.others = max(0, load.open_legs - len(worker.legs))
+            worker.kv_tokens = load.kv_tokens_total
+            tokens: int | None = load.kv_tokens_used
             if worker.profile.phase is Phase.PREFILL:
-                tokens = event.prompt_tokens
+                tokens = load.prompt_tokens if load.HasField("prompt_tokens") else None
             known = tokens is not None
             worker.others_tokens = max(0, tokens - worker.tokens) if known else worker.others
-            if event.cache is not None:
-                worker.cache.report(event.cache, self.now)
-            if event.moved_kv and not worker.proved:
+            if load.HasField("cache"):
+                worker.cache.report(load.cache, self.now)
+            if load.moved_kv and not worker.proved:
                 self.canaries.prove(worker)
                 self._take_proved()
-            age, stalled = event.step_age, self._is_stalled(event.step_age)
+            age = load.step_age_ms / 1000 if load.HasField("step_age_ms") else None
+            stalled = self._is_stalled(age)
             if stalled != worker.stalled:
                 worker.stalled = stalled
                 self.books.health.news.append((worker.key, f"stalled: {stalled}"))
