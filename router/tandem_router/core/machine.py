@@ -26,6 +26,7 @@ from tandem.v1 import router_pb2
 from tandem_router.core import actions, admission, events, rejections, snapshot, stories
 from tandem_router.core.actions import Action
 from tandem_router.core.canaries import Canaries
+from tandem_router.core.deaths import count_death
 from tandem_router.core.events import Event
 from tandem_router.core.fleet import Fleet
 from tandem_router.core.legs import Legs
@@ -300,7 +301,7 @@ class Core:
         worker.trust = worker.trust.disconnected()
         condemned: list[Request] = []
         if event.died:  # while it knows its twin
-            condemned = self._lifecycle.died(worker, event.reason, event.unsent, told=False)
+            condemned = count_death(self.state, worker, event.reason, event.unsent, told=False)
         self._fleet_changed(worker)  # first, so that retries look at what is left
         for leg in [self.state.legs[number] for number in sorted(worker.legs)]:
             self._lifecycle.close(leg, _lost(leg, event))
@@ -388,13 +389,7 @@ class Core:
         if leg := self._leg_of(event.worker, event.leg):
             code = "terminate" if event.terminate else ""
             leg.sequence.note(self.state.now, "verdict", leg.phase, code)
-            self._lifecycle.judge(
-                leg,
-                terminate=event.terminate,
-                reason=event.reason,
-                completion_tokens=event.completion_tokens,
-                prompt_tokens=event.prompt_tokens,
-            )
+            self._lifecycle.judge(leg, event)
 
     def _leg_made(self, event: events.LegMade) -> None:
         if leg := self._leg_of(event.worker, event.leg):
@@ -408,7 +403,7 @@ class Core:
         if leg := self._leg_of(event.worker, event.leg):
             condemned: list[Request] = []
             if event.worker_died:
-                condemned = self._lifecycle.died(leg.worker, "its engine died", told=True)
+                condemned = count_death(self.state, leg.worker, "its engine died", told=True)
                 self._worker_draining(events.WorkerDraining(event.worker, True))
             self._take_news(self._outliers.leg_ended(self.state.now, leg, event))
             if event.error is not None:
