@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
+from typing import get_type_hints
 
 from google.protobuf.message import DecodeError
 
@@ -31,6 +32,12 @@ MAX_DESCRIPTION_BYTES = 256 * 1024
 """A worker's description of itself: parts of it go to every frontend."""
 ANY_MODEL = ""
 """Among those that come: no worker that is listed has said yet what it serves."""
+_SAME = [
+    name
+    for name, kind in get_type_hints(Profile).items()
+    if kind in (str, bool) and name in worker_pb2.WorkerDescription.DESCRIPTOR.fields_by_name
+]
+"""Fields of a profile that are a description's as it is: texts and flags."""
 _PHASES = {common_pb2.PHASE_PREFILL: Phase.PREFILL, common_pb2.PHASE_DECODE: Phase.DECODE}
 
 
@@ -47,23 +54,14 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
     if not limits.context_length or not limits.vocabulary:
         raise WorkerError("the worker has no context or no vocabulary")
     return Profile(
-        name=description.name,
-        instance=description.instance,
+        **{name: getattr(description, name) for name in _SAME},
         phase=phase,
         fingerprint=_fingerprint(description.fingerprint),
         max_sequences=limits.max_sequences,
         context_length=limits.context_length,
         vocabulary=limits.vocabulary,
-        kv_endpoint=description.kv_endpoint,
-        has_hook=description.has_hook,
-        propagate_terminate=description.propagate_terminate,
         logits_processors=frozenset(description.logits_processors),
         lora_adapters=frozenset(description.lora_adapters),
-        keeps_tasks=description.keeps_tasks,
-        parks=description.parks,
-        has_classifiers=description.has_classifiers,
-        may_judge=description.may_judge,
-        judges_logprobs=description.judges_logprobs,
         draining=description.load.draining,
         moved_kv=description.load.moved_kv or not description.load.HasField("moved_kv"),
     )
