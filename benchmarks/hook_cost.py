@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -118,7 +119,8 @@ class Bench:
         self._text = tokenizer.encode("Once upon a time there was a phrase. ", special_tokens=False)
         limits = worker_pb2.Limits(max_sequences=1024, context_length=10**6, vocabulary=10**6)
         self._shell = Shell(
-            Core(
+            partial(
+                Core,
                 rules=DecodeRules(),
                 worker="bench",
                 max_legs=1024,

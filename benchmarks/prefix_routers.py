@@ -28,13 +28,12 @@ from tandem.endings import Outcome
 from tandem.engine.prefix_log import PrefixLog, PrefixReader
 from tandem.errors import QueueFullError
 from tandem.prefix_blocks import BLOCK_TOKENS, unpacked
-from tandem.v1 import router_pb2
+from tandem.v1 import router_pb2, worker_pb2
 from tandem.worker.reports import Reports
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
 from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
 from tandem_router.policies import LeastLoaded, PolicyFactory, Prefix
-from tandem_router.translate import cache_report
 
 TOKENS_A_SECOND = 20_480
 SLOTS = 32
@@ -114,14 +113,12 @@ class Worker:
 
     def report(self, router: int) -> events.WorkerLoad:
         """What it tells a router."""
-        told = self.readers[router].take()
-        tokens = sum(leg.start.command.to_compute for leg in self.queue)
-        return events.WorkerLoad(
-            self.key,
-            len(self.queue),
-            prompt_tokens=tokens,
-            cache=cache_report(told),
+        load = worker_pb2.Load(
+            open_legs=len(self.queue),
+            prompt_tokens=sum(leg.start.command.to_compute for leg in self.queue),
+            cache=self.readers[router].take(),
         )
+        return events.WorkerLoad(self.key, load)
 
 
 class World:

@@ -25,7 +25,7 @@ import machine
 
 from tandem.endings import Outcome
 from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
-from tandem.v1 import router_pb2
+from tandem.v1 import router_pb2, worker_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
 from tandem_router.core.sequences import Leg, Sequence
@@ -190,13 +190,13 @@ def ends(streams: Iterable[Sequence]) -> list[events.Event]:
 def _load(worker: Worker, legs: int) -> events.WorkerLoad:
     """With 1,000 tokens for each leg of another router."""
     tokens = worker.tokens + 1_000 * (legs - len(worker.legs))
-    return events.WorkerLoad(
-        worker.key,
-        legs,
+    load = worker_pb2.Load(
+        open_legs=legs,
         prompt_tokens=tokens,
         kv_tokens_used=tokens,
         kv_tokens_total=SLOTS * 8_000,
     )
+    return events.WorkerLoad(worker.key, load)
 
 
 def _closed(leg: Leg) -> events.LegClosed:
@@ -232,7 +232,7 @@ def measured(workers: int, policy: str, rounds: int) -> dict[str, float]:
         bench.timed(bench.submits(ended))
         note(9, (1,), bench.snapshot())
     for each in bench.ups:
-        bench.feed(events.WorkerLoad(each.worker, SLOTS))
+        bench.feed(events.WorkerLoad(each.worker, worker_pb2.Load(open_legs=SLOTS)))
     bench.timed(bench.submits(WAITING))
     for _ in range(rounds):
         loads = bench.loads(BATCH, full=True)

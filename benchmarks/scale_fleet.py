@@ -41,6 +41,7 @@ from scale import submit, worker_up
 
 from tandem.endings import Outcome
 from tandem.errors import QueueFullError
+from tandem.v1 import worker_pb2
 from tandem.worker.reports import Reports
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
@@ -374,13 +375,13 @@ class Fleet:
         self.later(1.0, self._report, worker)
 
     def _tell(self, worker: Worker) -> None:
-        told = events.WorkerLoad(
-            worker.key,
-            worker.open,
+        load = worker_pb2.Load(
+            open_legs=worker.open,
             prompt_tokens=worker.prompt_tokens,
             kv_tokens_used=worker.kv_used(self.now),
             kv_tokens_total=worker.kv_tokens,
         )
+        told = events.WorkerLoad(worker.key, load)
         for router in self.routers:
             if router.alive and worker.key in router.serves:
                 router.feed(told)

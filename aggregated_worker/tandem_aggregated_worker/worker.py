@@ -12,7 +12,7 @@ from typing import get_args
 
 from prometheus_client import CollectorRegistry
 
-import tandem_decode_worker.classifying
+import tandem_decode_worker.rules
 import tandem_prefill_worker.rules
 from tandem import metrics, sockets
 from tandem.byte_budget import ByteBudget
@@ -40,7 +40,7 @@ KIND: WorkerKind = "worker"
 PHASES: tuple[Phase, ...] = get_args(Phase)
 _LOAD: Mapping[Phase, LoadPhase] = {
     "prefill": tandem_prefill_worker.rules.load_phase,
-    "decode": tandem_decode_worker.classifying.load_phase,
+    "decode": tandem_decode_worker.rules.load_phase,
 }
 _LAST_WORDS_SECONDS = 1.0
 """For the other phase to see that the engine has died, too."""

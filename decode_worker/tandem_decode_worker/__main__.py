@@ -9,7 +9,7 @@ if __name__ == "__main__":  # before all imports that take time: Ctrl-C may come
 
 
 from tandem.worker import divided, server
-from tandem_decode_worker.classifying import load_phase
+from tandem_decode_worker.rules import load_phase
 
 
 def main() -> int:

@@ -4,14 +4,46 @@ the whole, and the client gets its last word from here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from tandem import sampling
 from tandem.endings import FINISH_TO_WIRE, Outcome
 from tandem.engine.base import KvTransfer
+from tandem.hooks.audit import AuditLog
+from tandem.hooks.audit import parse as parse_audit
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
+from tandem.hooks.classifiers.settings import parse
+from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.classifying import Classifying
+from tandem.worker.config import WorkerConfig
 from tandem.worker.core.leg import Closing, Leg
 from tandem.worker.core.output import Finish
+from tandem.worker.phase import PhaseParts
+
+
+def load_phase(
+    config: WorkerConfig,
+    tokenizer: Tokenizer,
+    *,
+    register: Callable[[ClassifierSet], object] | None = None,
+) -> PhaseParts:
+    """What makes a worker a decode worker. `register`: what registers more classifiers than the
+    settings name, now or, on the worker's event loop, while it runs; None: nothing does.
+
+    Raises ConfigError or LoadError.
+    """
+    model = config.model_name()
+    classifiers = ClassifierSet.build(parse(config.classifiers), model=model)
+    if register is not None:
+        register(classifiers)
+    elif not len(classifiers):
+        return PhaseParts(DecodeRules())
+    settings = parse_audit(config.audit)
+    name = config.worker_name("decode")
+    audit = None if settings is None else AuditLog(settings, worker=name, model=model)
+    return PhaseParts(DecodeRules(classifiers), Classifying(classifiers, tokenizer, audit))
 
 
 class DecodeRules:

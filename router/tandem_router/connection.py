@@ -236,7 +236,7 @@ class WorkerConnection:
             listed_as=self.listed.phase,
             profile=profile,
             other_legs=load.open_legs,
-            step_age=translate.step_age(load),
+            step_age=events.step_age(load),
         )
         log.info("worker connected", extra=self._extra())
 
@@ -245,7 +245,7 @@ class WorkerConnection:
         if self.description is not None:
             self.description.load.CopyFrom(load)
         self._withhold()
-        self._relay.handle(translate.worker_load(self.listed.address, load))
+        self._relay.handle(events.WorkerLoad(self.listed.address, load))
 
     def _withhold(self) -> None:
         """Tell the core whether the worker is to get nothing new, where that has changed."""

@@ -68,14 +68,8 @@ def lost_hits(relay: Relay) -> Document:
 
 
 def _slots(worker: WorkerSnapshot | None) -> dict[str, int]:
-    if worker is None:
-        return {"open_legs": 0, "other_legs": 0, "slots": 0, "overdue_legs": 0}
-    return {
-        "open_legs": worker.open_legs,
-        "other_legs": worker.other_legs,
-        "slots": worker.slots,
-        "overdue_legs": worker.overdue_legs,
-    }
+    names = ("open_legs", "other_legs", "slots", "overdue_legs")
+    return {name: 0 if worker is None else getattr(worker, name) for name in names}
 
 
 def _trust(trust: TrustSnapshot) -> dict[str, str | int]:

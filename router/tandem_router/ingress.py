@@ -8,10 +8,10 @@ from typing import TypeAlias
 from tandem import ids, prefix_blocks
 from tandem.errors import InvalidRequestError, RequestError
 from tandem.keys import MAX_NAME, MAX_WEIGHT
-from tandem.v1 import router_pb2
+from tandem.v1 import common_pb2, router_pb2
 from tandem.wire.prompt_chunks import Names
 from tandem_router.core import events
-from tandem_router.core.values import NOTHING, Voucher
+from tandem_router.core.values import NOTHING
 from tandem_router.permissions import Permissions
 from tandem_router.vouchers import Vouchers, of_submit
 
@@ -47,7 +47,7 @@ def read_submit(
     router makes spans of the requests that its frontends trace.
     """
     fault: RequestError | None = None
-    voucher: Voucher | None = None
+    voucher: common_pb2.Voucher | None = None
     needs, task = NOTHING, message.task
     try:
         check_names(message.trace_id, message.model)

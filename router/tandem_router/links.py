@@ -73,7 +73,6 @@ class Sink(Protocol):
         """Take output of a worker: a serialised TokenColumns. Returns what is wrong with it, where
         that was looked at; empty: nothing.
         """
-        ...
 
     def add_lost(self, worker: int) -> None:
         """Tell the frontend that some output of a worker is missing."""

@@ -15,6 +15,8 @@ from contextlib import suppress
 from math import inf
 from typing import Any
 
+import msgspec
+
 from tandem import ids
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
@@ -25,7 +27,7 @@ from tandem.story_book import StoryBook, log_line
 from tandem.tracing.spans import Tracer
 from tandem.v1 import worker_pb2
 from tandem.wire.prompt_chunks import ChunkRoom
-from tandem_router import action_log, inspection, spans, translate
+from tandem_router import inspection, spans, suspects, translate
 from tandem_router.core import actions, events
 from tandem_router.core.machine import Core
 from tandem_router.core.story import Story, shortened
@@ -93,7 +95,9 @@ class Relay:
         self.lists_workers = False
         """Discovery lists some."""
         self._carry_out: dict[type[Any], Callable[[Any], None]] = {
-            **action_log.WRITERS,
+            **dict.fromkeys(actions.Logged.__subclasses__(), _log),
+            actions.WorkerDied: suspects.log_death,
+            actions.WorkerStalled: _log_stalled,
             actions.StartLeg: self._start_leg,
             actions.ReleaseLeg: lambda action: self._workers[action.worker].release(action),
             actions.CancelLeg: lambda action: self._workers[action.worker].cancel(action),
@@ -399,7 +403,19 @@ class Relay:
             if (cache := self.core.kv_cache(edition)) is None:
                 model.ClearField("kv_cache")
             else:
-                model.kv_cache.CopyFrom(translate.kv_cache(cache))
+                model.kv_cache.CopyFrom(cache)
+
+
+def _log(action: actions.Logged) -> None:
+    level = logging.ERROR if action.is_error else logging.WARNING
+    log.log(level, action.line, extra=msgspec.to_builtins(action))
+
+
+def _log_stalled(action: actions.WorkerStalled) -> None:
+    said = "a worker's engine has work and makes no step: it gets nothing new"
+    if not action.stalled:
+        said = "a worker's engine makes steps again"
+    log.warning(said, extra={"address": action.worker, "seconds": action.step_age})
 
 
 def _failed(action: actions.Action) -> list[events.Event]:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 
 from tandem import ids, sockets
@@ -84,24 +84,7 @@ def build_core(config: RouterConfig, choosing: Choosing | None = None) -> Core:
     return Core(
         budget=ByteBudget(config.max_held_bytes),
         prefix_bytes=config.prefix_index_bytes,
-        bounds=Bounds(
-            max_queue=config.max_queue,
-            max_fanout_bytes=config.max_fanout_bytes,
-            max_retries=config.max_retries,
-            settle_seconds=config.settle_seconds,
-            pair_wait_seconds=config.pair_wait_seconds,
-            pair_memory_seconds=config.pair_memory_seconds,
-            expected_models=frozenset(config.expected_models),
-            stall_seconds=config.stall_seconds,
-            stall_failover_seconds=config.stall_failover_seconds,
-            eject_after_faults=config.eject_after_faults,
-            eject_seconds=config.eject_seconds,
-            eject_after_failures=config.eject_after_failures,
-            eject_ratio=config.eject_ratio,
-            eject_first_seconds=config.eject_first_seconds,
-            eject_most_share=config.eject_most_share,
-            canary_seconds=config.canary_seconds,
-        ),
+        bounds=_bounds(config),
         prefill_policy=policies.prefill,
         decode_policy=policies.decode,
         new_room=ids.new_room,
@@ -109,6 +92,13 @@ def build_core(config: RouterConfig, choosing: Choosing | None = None) -> Core:
         canary_task=translate.canary_task,
         disaggregate=config.disaggregate,
     )
+
+
+def _bounds(config: RouterConfig) -> Bounds:
+    """The settings of the same names."""
+    names = [each.name for each in fields(Bounds) if hasattr(config, each.name)]
+    models = frozenset(config.expected_models)
+    return Bounds(**{name: getattr(config, name) for name in names} | {"expected_models": models})
 
 
 @asynccontextmanager

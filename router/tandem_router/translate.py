@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
+from typing import get_type_hints
 
 from google.protobuf.message import DecodeError
 
-from tandem import canary, ids, prefix_blocks, timeline
+from tandem import canary, ids, timeline
 from tandem.endings import OUTCOME_FROM_WIRE, Outcome
 from tandem.errors import InternalError, WorkerError, from_proto
-from tandem.prefix_blocks import MOST_CHANGES
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.values import (
     MOST_MS,
     Bounds,
-    CacheReport,
     Fingerprint,
-    KvCache,
     Phase,
     Profile,
-    ServedModel,
 )
 
 MOST_FIRST_TOKENS = 1
@@ -35,6 +32,12 @@ MAX_DESCRIPTION_BYTES = 256 * 1024
 """A worker's description of itself: parts of it go to every frontend."""
 ANY_MODEL = ""
 """Among those that come: no worker that is listed has said yet what it serves."""
+_SAME = [
+    name
+    for name, kind in get_type_hints(Profile).items()
+    if kind in (str, bool) and name in worker_pb2.WorkerDescription.DESCRIPTOR.fields_by_name
+]
+"""Fields of a profile that are a description's as it is: texts and flags."""
 _PHASES = {common_pb2.PHASE_PREFILL: Phase.PREFILL, common_pb2.PHASE_DECODE: Phase.DECODE}
 
 
@@ -51,23 +54,14 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
     if not limits.context_length or not limits.vocabulary:
         raise WorkerError("the worker has no context or no vocabulary")
     return Profile(
-        name=description.name,
-        instance=description.instance,
+        **{name: getattr(description, name) for name in _SAME},
         phase=phase,
         fingerprint=_fingerprint(description.fingerprint),
         max_sequences=limits.max_sequences,
         context_length=limits.context_length,
         vocabulary=limits.vocabulary,
-        kv_endpoint=description.kv_endpoint,
-        has_hook=description.has_hook,
-        propagate_terminate=description.propagate_terminate,
         logits_processors=frozenset(description.logits_processors),
         lora_adapters=frozenset(description.lora_adapters),
-        keeps_tasks=description.keeps_tasks,
-        parks=description.parks,
-        has_classifiers=description.has_classifiers,
-        may_judge=description.may_judge,
-        judges_logprobs=description.judges_logprobs,
         draining=description.load.draining,
         moved_kv=description.load.moved_kv or not description.load.HasField("moved_kv"),
     )
@@ -79,32 +73,6 @@ def _fingerprint(message: common_pb2.Fingerprint) -> Fingerprint:
     # They follow what is known.
     unknown = message.SerializeToString(deterministic=True)[known.ByteSize() :]
     return Fingerprint(**fields, unknown_fields=unknown)
-
-
-def step_age(load: worker_pb2.Load) -> float | None:
-    """Seconds; None: the worker's engine cannot say."""
-    return load.step_age_ms / 1000 if load.HasField("step_age_ms") else None
-
-
-def worker_load(address: str, load: worker_pb2.Load) -> events.WorkerLoad:
-    """What the worker at that address reports."""
-    return events.WorkerLoad(
-        address,
-        load.open_legs,
-        step_age(load),
-        load.moved_kv,
-        load.prompt_tokens if load.HasField("prompt_tokens") else None,
-        load.kv_tokens_used,
-        load.kv_tokens_total,
-        cache_report(load.cache) if load.HasField("cache") else None,
-    )
-
-
-def cache_report(changes: worker_pb2.CacheChanges) -> CacheReport:
-    """A worker's report of its prefix cache."""
-    entered = prefix_blocks.unpacked(changes.entered, MOST_CHANGES)
-    left = prefix_blocks.unpacked(changes.left, MOST_CHANGES)
-    return CacheReport(changes.anew, entered, left, changes.keeps_none)
 
 
 def leg_events(worker: str, messages: Iterable[worker_pb2.LegEvent]) -> list[events.Event]:
@@ -221,34 +189,11 @@ def queue_wait(action: actions.QueueWait) -> router_pb2.QueueWait:
     )
 
 
-def kv_cache(cache: KvCache) -> router_pb2.KvCache:
-    return router_pb2.KvCache(**cache._asdict())
-
-
-def fleet(models: Iterable[ServedModel], bounds: Bounds) -> router_pb2.Fleet:
+def fleet(models: Iterable[router_pb2.ServedModel], bounds: Bounds) -> router_pb2.Fleet:
     return router_pb2.Fleet(
-        models=[_served(model) for model in models],
+        models=models,
         expected=sorted(bounds.expected_models),
         pair_wait_ms=min(int(bounds.pair_wait_seconds * 1000), MOST_MS),
-    )
-
-
-def _served(model: ServedModel) -> router_pb2.ServedModel:
-    return router_pb2.ServedModel(
-        name=model.name,
-        tokenizer_sha256=model.tokenizer_sha256,
-        limits=worker_pb2.Limits(
-            max_sequences=model.max_sequences,
-            context_length=model.context_length,
-            vocabulary=model.vocabulary,
-        ),
-        ready_pairs=model.ready_pairs,
-        logits_processors=model.logits_processors,
-        waits=model.waits,
-        longest_context=model.longest_context,
-        any_logits_processors=model.any_logits_processors,
-        lora_adapters=model.lora_adapters,
-        simulated=model.simulated,
     )
 
 

@@ -14,7 +14,6 @@ from google.protobuf.message import DecodeError
 
 from tandem.errors import ConfigError, UnsupportedError, VoucherError
 from tandem.v1 import common_pb2, router_pb2
-from tandem_router.core.values import Voucher
 
 KEY_BYTES = 32
 """A key has at least so many."""
@@ -32,21 +31,15 @@ class Vouchers:
         self._key = key
         self._clock = clock
 
-    def signed(self, voucher: Voucher, *, lease_seconds: float) -> bytes:
+    def signed(self, voucher: common_pb2.Voucher, *, lease_seconds: float) -> bytes:
         """A serialised SignedVoucher, which expires with the lease."""
-        content = common_pb2.Voucher(
-            room=voucher.room,
-            kv_peer=voucher.kv_peer,
-            model=voucher.model,
-            task_digest=voucher.task_digest,
-            first_token_ids=voucher.first_token_ids,
-            first_logprobs=voucher.first_logprobs,
-            expires_unix_ms=int((self._clock() + lease_seconds) * 1000),
-        ).SerializeToString()
+        until = common_pb2.Voucher(expires_unix_ms=int((self._clock() + lease_seconds) * 1000))
+        until.MergeFrom(voucher)
+        content = until.SerializeToString()
         signed = common_pb2.SignedVoucher(voucher=content, signature=self._signature(content))
         return signed.SerializeToString()
 
-    def opened(self, data: bytes) -> Voucher:
+    def opened(self, data: bytes) -> common_pb2.Voucher:
         """What was signed. Raises VoucherError where this key did not sign it, or it is over."""
         if len(data) > MOST_BYTES:
             raise VoucherError("it is none: it is too long")
@@ -64,14 +57,7 @@ class Vouchers:
             raise VoucherError("it is of no room")
         if content.expires_unix_ms <= self._clock() * 1000:
             raise VoucherError("its time is over")
-        return Voucher(
-            room=content.room,
-            kv_peer=content.kv_peer,
-            model=content.model,
-            task_digest=content.task_digest,
-            first_token_ids=tuple(content.first_token_ids),
-            first_logprobs=tuple(content.first_logprobs),
-        )
+        return content
 
     def _signature(self, content: bytes) -> bytes:
         return hmac.new(self._key, _PURPOSE + content, hashlib.sha256).digest()
@@ -93,7 +79,7 @@ def load(path: str) -> Vouchers | None:
     return Vouchers(key)
 
 
-def of_submit(vouchers: Vouchers | None, message: router_pb2.Submit) -> Voucher | None:
+def of_submit(vouchers: Vouchers | None, message: router_pb2.Submit) -> common_pb2.Voucher | None:
     """The voucher that a request brings, if it does. Raises UnsupportedError where nothing is
     signed here, and VoucherError for one that cannot be used.
     """

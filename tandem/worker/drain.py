@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from tandem.engine.base import EngineFigures
 from tandem.errors import EngineError, WorkerError
 from tandem.metrics import DrainMetrics
-from tandem.worker.core import events
 from tandem.worker.shell import Shell
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ async def drain(
         measured.aborted = len(shell)
         log.warning("drain time ran out", extra={"count": measured.aborted})
         error = WorkerError("the worker shut down before the request had ended")
-        shell.tell(events.Abandon(error))
+        shell.tell(partial(shell.core.abandon, error))
         await _idle_within(SETTLE_SECONDS, shell, engine)
     measured.end()
     log.info("drained", extra={"seconds": round(measured.seconds, 3)})

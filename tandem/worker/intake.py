@@ -40,7 +40,7 @@ from tandem.token_limits import context_error
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.fields import fields
 from tandem.worker import halves, resumption, task_checks, task_sizes
-from tandem.worker.core.events import Start
+from tandem.worker.core.leg import Start
 from tandem.worker.core.output import Output
 
 _TRACE_ID = common_pb2.Task.TRACE_ID_FIELD_NUMBER

@@ -15,6 +15,7 @@ from tandem.engine.base import EngineFigures
 from tandem.hooks.contract import Phase
 from tandem.logits.forms.workshop import Workshop
 from tandem.v1 import worker_pb2
+from tandem.worker.classifying import Classifying
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.engine_metrics import engine_metrics
 from tandem.worker.form_metrics import form_metrics
@@ -27,7 +28,15 @@ from tandem.worker.hook_metrics import (
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.leg_metrics import leg_metrics
 from tandem.worker.network_metrics import network_metrics
-from tandem.worker.phase import Classifiers
+
+_OF_LOAD = {
+    "open_legs": "Sequences that are open here.",
+    "waiting_legs": "Open sequences that wait to enter the engine's running batch.",
+    "kv_tokens_used": "Tokens of KV cache in use.",
+    "kv_tokens_total": "Tokens the KV cache can hold.",
+    "draining": "1 while the worker takes nothing new.",
+}
+"""Help of the gauges that tell a field of tandem.v1.Load, by the field."""
 
 
 class WorkerCollector(Collector):
@@ -39,7 +48,7 @@ class WorkerCollector(Collector):
         phase: Phase,
         counters: WorkerCounters,
         hooks: WorkerHooks | None,
-        classifiers: Classifiers | None,
+        classifiers: Classifying | None,
         forms: Workshop,
         load: Callable[[], worker_pb2.Load],
         figures: Callable[[], EngineFigures],
@@ -74,27 +83,12 @@ class WorkerCollector(Collector):
 
     def _gauges(self, figures: EngineFigures) -> Iterator[Metric]:
         load = self._load()
-        yield self._gauge(
-            "tandem_worker_open_legs", "Sequences that are open here.", load.open_legs
-        )
-        yield self._gauge(
-            "tandem_worker_waiting_legs",
-            "Open sequences that wait to enter the engine's running batch.",
-            load.waiting_legs,
-        )
-        yield self._gauge(
-            "tandem_worker_kv_tokens_used", "Tokens of KV cache in use.", load.kv_tokens_used
-        )
-        yield self._gauge(
-            "tandem_worker_kv_tokens_total", "Tokens the KV cache can hold.", load.kv_tokens_total
-        )
+        for name, text in _OF_LOAD.items():
+            yield self._gauge(f"tandem_worker_{name}", text, getattr(load, name))
         yield self._gauge(
             "tandem_worker_kv_used_ratio",
             "Share of the KV cache in use, 0 to 1.",
             load.kv_tokens_used / load.kv_tokens_total if load.kv_tokens_total else 0.0,
-        )
-        yield self._gauge(
-            "tandem_worker_draining", "1 while the worker takes nothing new.", load.draining
         )
         yield self._gauge(
             "tandem_logits_states",

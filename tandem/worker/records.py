@@ -8,7 +8,8 @@ import logging
 
 from tandem.errors import TandemError
 from tandem.usercode.call import place_of
-from tandem.worker.core.actions import Begin, LegClosed, LegRefused
+from tandem.v1 import worker_pb2
+from tandem.worker.core.leg import Leg
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.spans import LegSpans
 
@@ -23,25 +24,25 @@ class Records:
         self.counters = counters
         self._spans = spans
 
-    def submitted(self, action: Begin, seconds: float) -> None:
+    def submitted(self, request_id: int, command: worker_pb2.StartLeg, seconds: float) -> None:
         """The engine was given a request, which took CPU time."""
         self.counters.submit_seconds += seconds
-        if action.command.parent_span and self._spans is not None:
-            self._spans.submitted(action.request.request_id, seconds)
+        if command.parent_span and self._spans is not None:
+            self._spans.submitted(request_id, seconds)
 
-    def closed(self, action: LegClosed) -> None:
+    def closed(self, leg: Leg, at: float) -> None:
         """A leg that ran is over."""
-        if action.leg.canary:
+        if leg.canary:
             return
-        leg, closing = action.leg, action.leg.closing
+        closing = leg.closing
         assert closing is not None
-        seconds = action.at - leg.started_at
+        seconds = at - leg.started_at
         self.counters.closed(closing)
         self.counters.ran(
             seconds=seconds, prompt_tokens=leg.prompt_tokens, cached_tokens=leg.cached_tokens
         )
         if leg.parent_span and self._spans is not None:
-            self._spans.closed(leg, closing, action.at)
+            self._spans.closed(leg, closing, at)
         error = closing.error
         level = logging.DEBUG if error is None else logging.WARNING
         if not log.isEnabledFor(level):
@@ -59,16 +60,23 @@ class Records:
                 "leg failed", extra={**fields, "code": error.code, "reason": _reason(error)}
             )
 
-    def refused(self, action: LegRefused, *, peer: str, trace_id: str | None) -> None:
+    def refused(
+        self,
+        command: worker_pb2.StartLeg,
+        error: TandemError,
+        at: float,
+        *,
+        peer: str,
+        trace_id: str | None,
+    ) -> None:
         """A leg did not begin. `peer`: the router that wanted it. `trace_id`: as its task says, if
         it does.
         """
-        if action.command.canary:
+        if command.canary:
             return
-        command, error = action.command, action.error
         self.counters.refused(error)
         if command.parent_span and trace_id and self._spans is not None:
-            self._spans.refused(command, trace_id, error, action.at)
+            self._spans.refused(command, trace_id, error, at)
         log.info(
             "leg refused",
             extra={

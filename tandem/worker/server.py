@@ -30,7 +30,6 @@ from tandem.wire.prompt_chunks import ChunkMetrics
 from tandem.wire.tls import PeerTls
 from tandem.worker import startup
 from tandem.worker.config import WorkerConfig, WorkerKind
-from tandem.worker.core import events
 from tandem.worker.core.machine import Core
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.description import describe
@@ -300,7 +299,7 @@ class Worker:
         if not engine.cancelled():
             self.engine_died = True
             error = engine.result()
-            self._shell.tell(events.EngineGone(error))
+            self._shell.tell(partial(self._shell.core.engine_gone, error))
             raise error
 
     async def close(self) -> None:
@@ -334,7 +333,7 @@ class Worker:
             (self._create or factory.create)(self._config.engine, Role(self._phase), settings),
             self._registry,
             self._workshop,
-            lambda step: self._shell.tell(events.Stepped(step)),
+            lambda step: self._shell.tell(partial(self._shell.core.stepped, step)),
         )
 
     def _make_service(self, engine: EngineDescription) -> None:
@@ -343,7 +342,8 @@ class Worker:
             classifiers is None or classifiers.resumable
         )
         self._shell = Shell(
-            Core(
+            partial(
+                Core,
                 rules=self._parts.rules,
                 worker=self._description.name,
                 max_legs=engine.limits.max_sequences,
@@ -402,13 +402,13 @@ class Worker:
         hanging = Hanging(self._description.name)
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._shell.tell(events.Tick())
+            self._shell.tell(self._shell.core.tick)
             if Role(self._phase) is not Role.AGGREGATED:
                 self._shell.look_for_hanging(hanging)
             self._shell.report_load()
 
     async def _drain(self, engine: asyncio.Task[EngineError]) -> None:
-        self._shell.tell(events.Drain())
+        self._shell.tell(self._shell.core.drain)
         await self._endpoint.shut()
         self._shell.report_load()
         seconds = self._config.drain_seconds

@@ -1,7 +1,8 @@
-"""The shell around the core: it gives events and carries out actions, and decides nothing.
+"""The shell around the core: it tells what happens and carries out what the core asks for, and
+decides nothing.
 
-This is the one boundary of every leg: whatever fails while an action is carried out becomes an
-event of the leg that it was for, and ends neither another leg nor a stream.
+This is the one boundary of every leg: whatever fails while an effect is carried out is told to the
+core as a failure of the leg that it was for, and ends neither another leg nor a stream.
 """
 
 from __future__ import annotations
@@ -12,27 +13,26 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
 
-from tandem.engine.base import Engine, Step
+from tandem.engine.base import Engine, EngineRequest, KvTransfer, Step
 from tandem.engine.prefix_log import PrefixLog, PrefixReader
 from tandem.errors import EngineError, HookError, InternalError, TandemError
 from tandem.hooks.classifiers.classifier_set import Judgement
-from tandem.hooks.deferred import DeferredHooks, Ruling
+from tandem.hooks.classifiers.sequence_guard import Question
+from tandem.hooks.deferred import DeferredHooks, Ruling, SequenceInfo, Work
 from tandem.ids import counter
 from tandem.prefix_blocks import unpacked
-from tandem.v1 import worker_pb2
+from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.prompt_chunks import ChunkRoom, ReadChunks
 from tandem.worker import slices
-from tandem.worker.core import actions, events
-from tandem.worker.core.actions import Action
-from tandem.worker.core.events import Event
+from tandem.worker.classifying import Classifying
+from tandem.worker.core.effects import Effects
+from tandem.worker.core.leg import Leg
 from tandem.worker.core.machine import Core
 from tandem.worker.hanging import Hanging
 from tandem.worker.intake import Intake
 from tandem.worker.kept_tasks import KeptTasks
 from tandem.worker.link import RouterLink
-from tandem.worker.phase import Classifiers
 from tandem.worker.records import Records
 from tandem.worker.reports import Reports
 
@@ -40,18 +40,18 @@ log = logging.getLogger(__name__)
 
 
 class Shell:
-    """Carries between the core and its engine, hooks, classifiers and routers. Lives on the event
-    loop.
+    """Carries between the core and its engine, hooks, classifiers and routers: the core's Effects.
+    Lives on the event loop.
     """
 
     def __init__(
         self,
-        core: Core,
+        make_core: Callable[[Effects], Core],
         *,
         intake: Intake,
         engine: Engine,
         hooks: DeferredHooks | None,
-        classifiers: Classifiers | None,
+        classifiers: Classifying | None,
         records: Records,
         prefixes: PrefixLog | None = None,
         early_reports: float = 0.0,
@@ -62,7 +62,7 @@ class Shell:
         `early_reports`: the most a second beside the regular ones. `chunk_room`: for what prompts
         of the routers' streams begin with; None: prompts travel whole.
         """
-        self._core = core
+        self.core = core = make_core(self)
         self._intake = intake
         self._engine = engine
         self._hooks = hooks
@@ -82,33 +82,20 @@ class Shell:
         self._links: dict[int, RouterLink] = {}
         self._tasks: dict[int, KeptTasks] = {}
         self._new_link = counter()
-        self._told: list[Event] = []
+        self._told: list[Callable[[], None]] = []
         self._carrying = False
         self._moved_kv = False
         self.idle = asyncio.Event()
         """No leg is open."""
         self.idle.set()
-        self._carriers: dict[type[Any], Callable[[Any], None]] = {
-            actions.Begin: self._begin,
-            actions.CancelEngine: self._cancel_engine,
-            actions.JudgeByHooks: self._judge,
-            actions.WaitTurn: self._play_on,
-            actions.AskClassifiers: self._ask,
-            actions.StopJudging: self._stop_judging,
-            actions.Send: self._send,
-            actions.GiveUp: self._give_up,
-            actions.CountTransfer: self._count_transfer,
-            actions.LegClosed: self._closed,
-            actions.LegRefused: self._refused,
-        }
 
     def __len__(self) -> int:
         """How many legs are open."""
-        return len(self._core)
+        return len(self.core)
 
     def look_for_hanging(self, hanging: Hanging) -> None:
         """Say which hand-overs hang, if it is time to."""
-        hanging.look(self._clock(), self._core.legs)
+        hanging.look(self._clock(), self.core.legs)
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -116,17 +103,19 @@ class Shell:
         """A router's stream is open. Give it back with `disconnect`."""
         number = self._new_link()
         reader = None if self._prefixes is None else self._prefixes.reader()
-        self.tell(events.LinkUp(number))
+        self.tell(partial(self.core.link_up, number))
         link = RouterLink(
             number=number,
             peer=peer,
-            outgoing=self._core.outgoing(number),
+            outgoing=self.core.outgoing(number),
             load=partial(self._load_for, reader),
             chunks=ReadChunks(self._chunk_room),
-            unsendable=lambda to, sequence: self.tell(events.Unsendable(number, to, sequence)),
+            unsendable=lambda to, sequence: self.tell(
+                partial(self.core.unsendable, number, to, sequence)
+            ),
         )
         self._links[number] = link
-        self._tasks[number] = KeptTasks(self._intake, self._core.budget)
+        self._tasks[number] = KeptTasks(self._intake, self.core.budget)
         return link
 
     def disconnect(self, link: RouterLink) -> int:
@@ -134,8 +123,8 @@ class Shell:
         del self._links[link.number]
         self._tasks.pop(link.number).close()
         link.chunks.close()
-        count = sum(leg.link == link.number for leg in self._core.legs)
-        self.tell(events.LinkDown(link.number))
+        count = sum(leg.link == link.number for leg in self.core.legs)
+        self.tell(partial(self.core.link_down, link.number))
         return count
 
     async def take(self, link: RouterLink, command: worker_pb2.WorkerCommand) -> None:
@@ -169,29 +158,31 @@ class Shell:
     def _act(self, link: int, tasks: KeptTasks, command: worker_pb2.WorkerCommand) -> None:
         self.tell(
             *(self._read(link, tasks, start) for start in command.start),
-            *(events.Release(link, leg) for leg in command.release),
-            *(events.Cancel(link, cancel.leg, cancel.reason) for cancel in command.cancel),
+            *(partial(self.core.release, link, leg) for leg in command.release),
+            *(partial(self.core.cancel, link, each.leg, each.reason) for each in command.cancel),
         )
         tasks.forget(command.forget)
 
-    def _read(self, link: int, tasks: KeptTasks, command: worker_pb2.StartLeg) -> Event:
+    def _read(
+        self, link: int, tasks: KeptTasks, command: worker_pb2.StartLeg
+    ) -> Callable[[], None]:
         try:
-            return self._intake.accept(link, command, tasks.of(command))
+            return partial(self.core.start, self._intake.accept(link, command, tasks.of(command)))
         except Exception as error:  # noqa: BLE001 - of the request's own data
             refusal = _as_ours(error, InternalError("this task cannot be read"))
-            return events.Unreadable(link, command, refusal)
+            return partial(self.core.unreadable, link, command, refusal)
 
     def on_step(self, step: Step) -> None:
         """Act on what a step of the engine brought."""
-        began, before = self._clock(), self._core.tokens
-        self._told.append(events.Stepped(step))
+        began, before = self._clock(), self.core.tokens
+        self._told.append(partial(self.core.stepped, step))
         if not self._carrying:
             self._go_on(began)
-        self._records.counters.step(self._core.tokens - before, self._clock() - began)
+        self._records.counters.step(self.core.tokens - before, self._clock() - began)
 
     def on_rulings(self, rulings: Sequence[Ruling]) -> None:
         """What hooks made of earlier steps."""
-        self.tell(events.Ruled(rulings))
+        self.tell(partial(self.core.ruled, rulings))
 
     def on_judgement(self, request_id: int, judgement: Judgement) -> None:
         """What classifiers made of an output."""
@@ -199,12 +190,12 @@ class Shell:
         try:
             scores = self._classifiers.record(request_id, judgement)
         except Exception as error:  # noqa: BLE001 - the leg fails closed, and no other
-            self.tell(events.JudgeFailed(request_id, _hook_error(error)))
+            self._judge_failed(error, request_id)
         else:
-            self.tell(events.Judged(request_id, judgement, scores))
+            self.tell(partial(self.core.judged, request_id, judgement, scores))
 
-    def tell(self, *happened: Event) -> None:
-        """Give events to the core and carry out what follows. What happens while an action is
+    def tell(self, *happened: Callable[[], None]) -> None:
+        """Have calls of the core made, and carry out what follows. What happens while an effect is
         carried out follows after it.
         """
         self._told += happened
@@ -216,8 +207,11 @@ class Shell:
         try:
             while self._told:
                 batch, self._told = self._told, []
-                for action in self._core.handle(now, batch):
-                    self._carry_out(action)
+                for effect in self.core.handle(now, batch):
+                    try:
+                        effect()
+                    except Exception:
+                        log.exception("the worker could not %s", effect.func.__name__)
                 if self._told:
                     now = self._clock()
         finally:
@@ -241,9 +235,9 @@ class Shell:
     def load(self) -> worker_pb2.Load:
         """What this worker carries now."""
         load = self._engine.load()
-        load.open_legs = len(self._core)
-        load.prompt_tokens = sum(leg.to_compute for leg in self._core.legs)
-        load.draining = self._core.draining
+        load.open_legs = len(self.core)
+        load.prompt_tokens = sum(leg.to_compute for leg in self.core.legs)
+        load.draining = self.core.draining
         load.moved_kv = self._moved_kv
         return load
 
@@ -260,104 +254,105 @@ class Shell:
 
     # --- what is to be done ----------------------------------------------------------------------
 
-    def _carry_out(self, action: Action) -> None:
-        try:
-            self._carriers[type(action)](action)
-        except Exception as error:  # noqa: BLE001 - of user code, or of a request's own data
-            self._failed(action, error)
-
-    def _failed(self, action: Action, error: Exception) -> None:
-        match action:
-            case actions.Begin(request, _, command):
-                refusal = _as_ours(error, EngineError("the engine cannot take this request"))
-                self._told.append(events.NotBegun(request.request_id, command, refusal))
-            case actions.JudgeByHooks(works):
-                self._told += [
-                    events.JudgeFailed(work.request_id, _hook_error(error)) for work in works
-                ]
-            case actions.AskClassifiers(request_id):
-                self._told.append(events.JudgeFailed(request_id, _hook_error(error)))
-            case actions.CancelEngine(request_id):
-                log.error("the engine could not cancel a request", exc_info=error)
-                self._told.append(events.NotCancelled(request_id))
-            case _:
-                log.error(
-                    "the worker could not carry out %s", type(action).__name__, exc_info=error
-                )
-
-    def _begin(self, action: actions.Begin) -> None:
-        request, info = action.request, action.info
+    def begin(
+        self,
+        request: EngineRequest,
+        task: common_pb2.Task,
+        command: worker_pb2.StartLeg,
+        info: SequenceInfo,
+        to_compute: int,
+        judged: bool,
+    ) -> None:
         self.idle.clear()
         began = time.thread_time()
-        self._engine.submit(request)
-        self._records.submitted(action, time.thread_time() - began)
-        blocks = unpacked(action.command.new_blocks)
-        self._reports.began(request.request_id, action.to_compute, blocks)
-        if not action.judged:
+        try:
+            self._engine.submit(request)
+            self._records.submitted(request.request_id, command, time.thread_time() - began)
+            self._reports.began(request.request_id, to_compute, unpacked(command.new_blocks))
+        except Exception as error:  # noqa: BLE001 - of a request's own data
+            refusal = _as_ours(error, EngineError("the engine cannot take this request"))
+            self.tell(partial(self.core.not_begun, request.request_id, command, refusal))
+            return
+        if not judged:
             return
         try:
             if self._hooks is not None:
                 self._hooks.open(info)
             if self._classifiers is not None:
-                self._classifiers.open(request, action.task, output_index=info.output_index)
+                self._classifiers.open(request, task, output_index=info.output_index)
         except Exception as error:  # noqa: BLE001 - the engine has it: the leg fails closed
-            self._told.append(events.JudgeFailed(request.request_id, _hook_error(error)))
+            self._judge_failed(error, request.request_id)
 
-    def _closed(self, action: actions.LegClosed) -> None:
-        self._over()
-        self._reports.ended(action.leg.request_id, action.leg.to_compute)
-        self._records.closed(action)
+    def cancel_engine(self, request_id: int) -> None:
+        try:
+            self._engine.cancel(request_id)
+        except Exception:
+            log.exception("the engine could not cancel a request")
+            self.tell(partial(self.core.not_cancelled, request_id))
 
-    def _cancel_engine(self, action: actions.CancelEngine) -> None:
-        self._engine.cancel(action.request_id)
-
-    def _judge(self, action: actions.JudgeByHooks) -> None:
+    def judge_by_hooks(self, works: Sequence[Work]) -> None:
         assert self._hooks is not None
-        self._hooks.submit(action.works)
+        try:
+            self._hooks.submit(works)
+        except Exception as error:  # noqa: BLE001 - of user code
+            self._judge_failed(error, *(work.request_id for work in works))
 
-    def _play_on(self, action: actions.WaitTurn) -> None:
-        happened = events.PlayOn(action.request_id)
-        asyncio.get_running_loop().call_soon(self.tell, happened)
+    def wait_turn(self, request_id: int) -> None:
+        asyncio.get_running_loop().call_soon(self.tell, partial(self.core.play_on, request_id))
 
-    def _ask(self, action: actions.AskClassifiers) -> None:
+    def ask_classifiers(self, request_id: int, question: Question, finish_reason: str) -> None:
         assert self._classifiers is not None
-        self._classifiers.ask(
-            action.request_id, action.question, finish_reason=action.finish_reason
-        )
+        try:
+            self._classifiers.ask(request_id, question, finish_reason=finish_reason)
+        except Exception as error:  # noqa: BLE001 - of user code
+            self._judge_failed(error, request_id)
 
-    def _stop_judging(self, action: actions.StopJudging) -> None:
+    def stop_judging(self, request_id: int) -> None:
         try:
             if self._classifiers is not None:
-                self._classifiers.over(action.request_id)
+                self._classifiers.over(request_id)
         finally:
             if self._hooks is not None:
-                self._hooks.abort(action.request_id)
+                self._hooks.abort(request_id)
 
-    def _send(self, action: actions.Send) -> None:
-        if link := self._links.get(action.link):
-            link.outbox.notify()
+    def send(self, link: int) -> None:
+        if found := self._links.get(link):
+            found.outbox.notify()
 
-    def _give_up(self, action: actions.GiveUp) -> None:
-        if link := self._links.get(action.link):
-            link.give_up(action.reason)
+    def give_up(self, link: int, reason: str) -> None:
+        if found := self._links.get(link):
+            found.give_up(reason)
 
-    def _count_transfer(self, action: actions.CountTransfer) -> None:
-        self._records.counters.kv(action.kv, trace_id=action.trace_id)
+    def count_transfer(self, kv: KvTransfer, trace_id: str) -> None:
+        self._records.counters.kv(kv, trace_id=trace_id)
+
+    def leg_closed(self, leg: Leg, at: float) -> None:
+        self._over()
+        self._reports.ended(leg.request_id, leg.to_compute)
+        self._records.closed(leg, at)
+
+    def leg_refused(
+        self, link: int, command: worker_pb2.StartLeg, error: TandemError, at: float
+    ) -> None:
+        self._over()
+        stream, tasks = self._links.get(link), self._tasks.get(link)
+        self._records.refused(
+            command,
+            error,
+            at,
+            peer="" if stream is None else stream.peer,
+            trace_id=None if tasks is None else tasks.trace_id(command),
+        )
 
     def _over(self) -> None:
         """A leg is, or never was."""
-        if not len(self._core):
+        if not len(self.core):
             self.idle.set()
 
-    def _refused(self, action: actions.LegRefused) -> None:
-        self._over()
-        link = self._links.get(action.link)
-        tasks = self._tasks.get(action.link)
-        self._records.refused(
-            action,
-            peer="" if link is None else link.peer,
-            trace_id=None if tasks is None else tasks.trace_id(action.command),
-        )
+    def _judge_failed(self, error: Exception, *request_ids: int) -> None:
+        """Each leg fails closed, and no other."""
+        failure = _as_ours(error, HookError("the output could not be judged"))
+        self.tell(*(partial(self.core.judge_failed, each, failure) for each in request_ids))
 
 
 def _as_ours(error: Exception, otherwise: TandemError) -> TandemError:
@@ -366,7 +361,3 @@ def _as_ours(error: Exception, otherwise: TandemError) -> TandemError:
         return error
     otherwise.__cause__ = error
     return otherwise
-
-
-def _hook_error(error: Exception) -> TandemError:
-    return _as_ours(error, HookError("the output could not be judged"))

@@ -38,7 +38,6 @@ from tandem_executor import (
     Response,
     SamplingConfig,
 )
-from tandem_router.core.values import Voucher
 from tandem_router.vouchers import Vouchers
 
 FIRST = RequestType.REQUEST_TYPE_CONTEXT_ONLY
@@ -229,7 +228,7 @@ def changed(params: ContextPhaseParams, **fields: Any) -> ContextPhaseParams:
     }
     key = fields.pop("key", KEY).encode()
     lease = fields.pop("lease", 60.0)
-    state = Vouchers(key).signed(Voucher(**given | fields), lease_seconds=lease)
+    state = Vouchers(key).signed(common_pb2.Voucher(**given | fields), lease_seconds=lease)
     return dataclasses.replace(params, opaque_state=state)
 
 

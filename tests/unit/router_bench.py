@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
+from router_loads import worker_load
 from simulated import submits
 from simulated.router_invariants import InvariantError, check
 from simulated.router_rules import RouterRules
@@ -151,11 +152,11 @@ class Bench:
         others = [each for each in workers.values() if each.phase in phases]
         for each in others:
             taken = 0 if each.key in on else each.capacity
-            self.feed(events.WorkerLoad(each.key, len(each.legs) + taken))
+            self.feed(worker_load(each.key, len(each.legs) + taken))
         self.submit(first, **fields)
         done, legs = self.done, self.legs()
         for each in others:
-            done += self.feed(events.WorkerLoad(each.key, len(each.legs)))
+            done += self.feed(worker_load(each.key, len(each.legs)))
         self.done = done
         assert {*on} <= {each.worker for each in legs}
         return legs

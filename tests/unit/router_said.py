@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from tandem.v1 import common_pb2
 from tandem_router.core import actions
-from tandem_router.core.values import Voucher
 
 FLAGS = {
     "hold_output": "held",
@@ -45,7 +45,7 @@ class Names:
     def __init__(self) -> None:
         self.started: dict[str, actions.StartLeg] = {}
         self.labels: dict[int, str] = {}
-        self.vouchers: dict[int, Voucher] = {}
+        self.vouchers: dict[int, common_pb2.Voucher] = {}
         self.canaries: dict[int, int] = {}
         self.fleet: actions.FleetChanged | None = None
         self.messages: list[str] = []

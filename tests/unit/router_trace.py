@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from router_bench import FINGERPRINT, Bench
+from router_loads import worker_load
 from router_said import Names, Said, joined, other
 
 from tandem import errors
 from tandem.endings import Outcome
-from tandem.v1 import common_pb2
+from tandem.v1 import common_pb2, router_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.values import Fingerprint, Phase
 
@@ -216,7 +217,7 @@ class Trace:
         return self.feed(*(events.WorkerDraining(key, False) for key in keys))
 
     def do_load(self, key: str, open_legs: str, **report: Any) -> Answers:
-        return self.feed(events.WorkerLoad(key, int(open_legs), **report))
+        return self.feed(worker_load(key, int(open_legs), **report))
 
     def do_fault(self, *keys: str) -> Answers:
         return self.feed(*map(events.WorkerFault, keys))
@@ -227,7 +228,9 @@ class Trace:
         """`on`: that worker, whatever the policy would choose."""
         if voucher is not None:
             changed = {name: fields.pop(name) for name in ("kv_peer", "model") if name in fields}
-            fields["voucher"] = self.names.vouchers[voucher]._replace(**changed)
+            fields["voucher"] = given = common_pb2.Voucher()
+            given.CopyFrom(self.names.vouchers[voucher])
+            given.MergeFrom(common_pb2.Voucher(**changed))
         for first in _numbers(firsts):
             given = {"trace_id": str(first), **fields}
             if on:
@@ -355,7 +358,7 @@ class Trace:
         """All that frontends were told of each model."""
         told = self.names.fleet.models if self.names.fleet else ()
         return "; ".join(
-            ", ".join(f"{name} {value}" for name in FLEET if (value := getattr(model, name)))
+            ", ".join(f"{name} {value}" for name in FLEET if (value := _told(model, name)))
             for model in told
         )
 
@@ -392,3 +395,9 @@ def _counted(value: Any) -> str:
         "/".join(map(str, key)) if isinstance(key, tuple) else key: n for key, n in value.items()
     }
     return ", ".join(f"{name}={count}" for name, count in sorted(named.items())) or "none"
+
+
+def _told(model: router_pb2.ServedModel, name: str) -> object:
+    """What frontends are told of a model, its limits among it."""
+    value = getattr(model, name) if hasattr(model, name) else getattr(model.limits, name)
+    return value if isinstance(value, str | int) else tuple(value)

@@ -16,7 +16,7 @@ from tandem import canary
 from tandem.byte_budget import ByteBudget
 from tandem.errors import ConfigError, KvTransferError, NoPairError
 from tandem.v1 import common_pb2, worker_pb2
-from tandem_router import action_log, translate
+from tandem_router import relay, translate
 from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
 from tandem_router.core.canaries import MOST_OPEN
@@ -206,8 +206,7 @@ def test_a_canary_may_take_longer_than_the_first_hand_over_of_an_engine_may() ->
 
 @pytest.mark.promise("S5-695")
 def test_a_canary_that_hangs_is_logged_with_its_pair(caplog: pytest.LogCaptureFixture) -> None:
-    write = action_log.WRITERS[actions.CanaryHangs]
-    write(actions.CanaryHangs("p:1", "d:1", 30.0))
+    relay._log(actions.CanaryHangs("p:1", "d:1", 30.0))
     (line,) = caplog.records
     assert (line.levelname, line.prefill, line.decode) == ("WARNING", "p:1", "d:1")  # type: ignore[attr-defined]
     assert line.seconds == 30.0  # type: ignore[attr-defined]

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from router_bench import Bench
+from router_loads import worker_load
 
 from tandem.errors import ConfigError
 from tandem.v1 import worker_pb2
-from tandem_router import translate
 from tandem_router.config import RouterConfig
 from tandem_router.core import events
 from tandem_router.core.values import Phase
@@ -27,7 +27,7 @@ def test_both_turns_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     relay.worker_up("a", WorkerLink(), listed_as=Phase.DECODE, profile=profile)
     caplog.set_level(logging.INFO)
     for age in (10.0, 0.0):
-        relay.handle(events.WorkerLoad("a", 0, age))
+        relay.handle(worker_load("a", 0, age))
     said: Any = caplog.records
     assert [(each.message, each.address) for each in said] == [
         ("a worker's engine has work and makes no step: it gets nothing new", "a"),
@@ -36,9 +36,9 @@ def test_both_turns_are_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_report_without_an_age_says_nothing_of_steps() -> None:
-    assert translate.step_age(worker_pb2.Load()) is None
-    assert translate.step_age(worker_pb2.Load(step_age_ms=0)) == 0.0
-    assert translate.step_age(worker_pb2.Load(step_age_ms=1500)) == 1.5
+    assert events.step_age(worker_pb2.Load()) is None
+    assert events.step_age(worker_pb2.Load(step_age_ms=0)) == 0.0
+    assert events.step_age(worker_pb2.Load(step_age_ms=1500)) == 1.5
 
 
 @pytest.mark.parametrize(

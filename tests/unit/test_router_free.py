@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from router_bench import FINGERPRINT, Bench
+from router_loads import worker_load
 from simulated import submits
 from simulated.fleet_invariants import fleet_faults
 
 from tandem.endings import Outcome
+from tandem.v1 import common_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.fleet import Fleet
 from tandem_router.core.group import TAKING
@@ -28,7 +30,6 @@ from tandem_router.core.values import (
     Phase,
     Profile,
     Standing,
-    Voucher,
 )
 from tandem_router.core.waiting import Queue
 from tandem_router.core.worker import Worker
@@ -290,7 +291,7 @@ class Chance:
         pairs = naive.pairs(naive.able(needs))
         has_pair = fleet.has_pair(EDITION, needs, other_than=last)
         assert has_pair is any(each != last for each in pairs)
-        assert fleet.editions[EDITION].served.ready_pairs == len(naive.pairs(FINGERPRINTS))
+        assert fleet.editions[EDITION].ready_pairs == len(naive.pairs(FINGERPRINTS))
         assert fleet.free_pairs(EDITION, needs) == naive.free_pairs(needs)
         full = {each.key for each in fleet.workers.values() if self.dice.random() < 0.2}
         parkers = naive.parkers(needs, full)
@@ -392,7 +393,9 @@ class Fleetful:
 
 
 FEW, MANY = 20, 400
-VOUCHER = Voucher(7, "kv-of-10.0.0.0002:1", "tiny", b"digest")
+VOUCHER = common_pb2.Voucher(
+    room=7, kv_peer="kv-of-10.0.0.0002:1", model="tiny", task_digest=b"digest"
+)
 
 
 @pytest.mark.promise("S5-240")
@@ -402,8 +405,8 @@ VOUCHER = Voucher(7, "kv-of-10.0.0.0002:1", "tiny", b"digest")
         (lambda fleet: [fleet.submit()], False),
         (lambda fleet: [fleet.submit(context_only=True)], False),
         (lambda fleet: [fleet.submit(voucher=VOUCHER)], False),
-        (lambda fleet: [events.WorkerLoad("10.0.0.0003:1", 2)], False),
-        (lambda fleet: [events.WorkerLoad("10.0.0.0003:1", 2)], True),
+        (lambda fleet: [worker_load("10.0.0.0003:1", 2)], False),
+        (lambda fleet: [worker_load("10.0.0.0003:1", 2)], True),
         (lambda fleet: [events.LegClosed("10.0.0.0001:1", 2, Outcome.FINISHED)], True),
         (lambda fleet: [events.WorkerDraining("10.0.0.0003:1", True)], False),
         (lambda fleet: [events.WorkerDown("10.0.0.0003:1", "gone")], False),
@@ -435,7 +438,7 @@ def test_a_report_that_frees_nothing_asks_nobody_who_waits(monkeypatch: pytest.M
         return head(self, *passed)
 
     monkeypatch.setattr(Queue, "head", told)
-    fleet.core.handle(0.0, [events.WorkerLoad(key, 2) for key in fleet.core.state.fleet.workers])
+    fleet.core.handle(0.0, [worker_load(key, 2) for key in fleet.core.state.fleet.workers])
     assert asked == []
     fleet.core.handle(0.0, [events.LegClosed("10.0.0.0000:1", 1, Outcome.FINISHED)])
     assert asked != []

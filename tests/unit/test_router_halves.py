@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from router_bench import Bench
+from router_loads import worker_load
 
 from tandem.endings import Outcome
 from tandem.errors import DrainingError, EngineError, ParkingFullError, QueueFullError
+from tandem.v1 import common_pb2
 from tandem_router.core import actions, events
-from tandem_router.core.values import Phase, Voucher
+from tandem_router.core.values import Phase
 
 DIGEST = bytes(32)
 SEEDS = range(80)
@@ -29,7 +31,7 @@ class Chance:
         self.b = Bench(0, 2, max_queue=4)
         for index in range(2):
             self.b.worker(Phase.PREFILL, index, parks=True)
-        self.vouchers: list[Voucher] = []
+        self.vouchers: list[common_pb2.Voucher] = []
         self.first = 0
         self.given = self.resumed = 0
         self.full: defaultdict[int, set[str]] = defaultdict(set)
@@ -115,7 +117,7 @@ class Chance:
             case "drain":
                 self.b.feed(events.WorkerDraining(key, self.dice.random() < 0.5))
             case "load":
-                self.b.feed(events.WorkerLoad(key, self.dice.randint(0, 3)))
+                self.b.feed(worker_load(key, self.dice.randint(0, 3)))
 
     def time(self) -> None:
         self.b.feed(events.Tick(), after=self.dice.choice([0.1, 1.0, 6.0]))

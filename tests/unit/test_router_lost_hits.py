@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from router_bench import Bench
+from router_loads import cache_changes, worker_load
 from simulated import submits
 
 from tandem.prefix_blocks import BLOCK_TOKENS, session_text
@@ -19,7 +20,7 @@ from tandem_router import debug
 from tandem_router.core import events
 from tandem_router.core.actions import HitsLost, StartLeg
 from tandem_router.core.lost_hits import MOST_COMPARED, MOST_SESSIONS, MOST_TOLD, LostHits
-from tandem_router.core.values import CacheReport, Phase
+from tandem_router.core.values import Phase
 from tandem_router.policies import Prefix
 from tandem_router.relay import Relay
 
@@ -139,8 +140,8 @@ def test_where_another_has_had_the_prompt_cached_nothing_is_lost() -> None:
 @pytest.mark.promise("S5-642")
 def test_fleets_without_caches_miss_no_hits() -> None:
     agent = Agent()
-    report = CacheReport(anew=True, entered=(), left=(), keeps_none=True)
-    agent.bench.feed(events.WorkerLoad("prefill-0", 0, cache=report))
+    report = cache_changes(anew=True, entered=(), left=(), keeps_none=True)
+    agent.bench.feed(worker_load("prefill-0", 0, cache=report))
     for _ in range(4):
         assert agent.turn(agent.fresh(20)) == []
     assert agent.lost_tokens == 0
@@ -256,7 +257,7 @@ def test_a_request_of_no_session_ends_none() -> None:
 def test_a_long_output_that_is_expected_keeps_its_decode_worker_from_others() -> None:
     bench = Bench(1, 2)
     for index in range(2):
-        bench.feed(events.WorkerLoad(f"decode-{index}", 0, kv_tokens_used=0, kv_tokens_total=100))
+        bench.feed(worker_load(f"decode-{index}", 0, kv_tokens_used=0, kv_tokens_total=100))
     bench.worker(Phase.PREFILL, 0, max_sequences=8)
 
     def decode(first: int, **fields: Any) -> str:
@@ -270,14 +271,14 @@ def test_a_long_output_that_is_expected_keeps_its_decode_worker_from_others() ->
 @pytest.mark.promise("S5-644")
 def test_what_an_output_was_expected_to_have_counts_until_it_has_ended() -> None:
     bench = Bench(1, 1)
-    bench.feed(events.WorkerLoad("decode-0", 0, kv_tokens_used=0, kv_tokens_total=100))
+    bench.feed(worker_load("decode-0", 0, kv_tokens_used=0, kv_tokens_total=100))
     bench.submit(1, prompt_tokens=10, max_tokens=80, expected_tokens=70)
     prefill, started = bench.legs()
     worker = bench.core.state.fleet.workers["decode-0"]
     assert (worker.tokens, bench.core.state.fleet.workers["prefill-0"].tokens) == (80, 10)
-    bench.feed(events.WorkerLoad("decode-0", 1, kv_tokens_used=50, kv_tokens_total=100))
+    bench.feed(worker_load("decode-0", 1, kv_tokens_used=50, kv_tokens_total=100))
     assert worker.tokens + worker.other_tokens == 80, "what it has made was expected"
-    bench.feed(events.WorkerLoad("decode-0", 1, kv_tokens_used=95, kv_tokens_total=100))
+    bench.feed(worker_load("decode-0", 1, kv_tokens_used=95, kv_tokens_total=100))
     assert worker.tokens + worker.other_tokens == 95, "it makes more than was expected"
     bench.close(prefill)
     bench.feed(events.LegStarted(started.worker, started.leg))

@@ -8,10 +8,9 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
+from router_bench import Bench
+from router_loads import worker_load
 
-from tandem.v1 import worker_pb2
-from tandem_router import translate
-from tandem_router.core import events
 from tandem_router.core.free import FreeWorkers, Index, Kind
 from tandem_router.core.values import Fingerprint, Phase, Profile
 from tandem_router.core.worker import Worker
@@ -132,13 +131,15 @@ def test_a_worker_that_does_not_say_how_much_others_have_there_has_a_token_for_e
 
 @pytest.mark.promise("S5-252")
 def test_a_report_is_read_with_all_that_it_says_of_load_and_nothing_that_it_does_not() -> None:
-    load = worker_pb2.Load(
-        open_legs=3, prompt_tokens=0, kv_tokens_used=40, kv_tokens_total=100, moved_kv=True
-    )
-    assert translate.worker_load("a:1", load) == events.WorkerLoad(
-        "a:1", 3, None, True, prompt_tokens=0, kv_tokens_used=40, kv_tokens_total=100
-    )
-    assert translate.worker_load("a:1", worker_pb2.Load()) == events.WorkerLoad("a:1", 0)
+    bench = Bench(1, 0)
+    told = bench.core.state.fleet.workers["prefill-0"]
+    said = {"prompt_tokens": 0, "kv_tokens_used": 40, "kv_tokens_total": 100}
+    bench.feed(worker_load("prefill-0", 3, **said))
+    assert (told.other_legs, told.other_tokens) == (3, 0)
+    assert (told.kv_tokens_used, told.kv_tokens_total) == (40, 100)
+    bench.feed(worker_load("prefill-0", 3))
+    assert (told.other_legs, told.other_tokens) == (3, 3), "each leg counts as one token"
+    assert (told.kv_tokens_used, told.kv_tokens_total) == (0, 0)
 
 
 # --- several routers ---

@@ -12,14 +12,15 @@ from typing import Any
 
 import pytest
 from router_bench import Bench
+from router_loads import cache_changes, worker_load
 from test_router_policies import PLAIN, worker
 
 from tandem.prefix_blocks import BLOCK_TOKENS, unpacked
-from tandem_router.core import events
+from tandem.v1 import worker_pb2
 from tandem_router.core.actions import StartLeg
 from tandem_router.core.free import FreeWorkers, Index
 from tandem_router.core.prefixes import BYTES_A_BLOCK, Prefixes, depth_in
-from tandem_router.core.values import CacheReport, Phase
+from tandem_router.core.values import Phase
 from tandem_router.core.worker import Worker
 from tandem_router.policies import Prefix, Prompt
 
@@ -53,8 +54,8 @@ def prompt(blocks: Sequence[int], rest: int = 0, session: int = 0) -> Prompt:
 
 def told(
     entered: Sequence[int] = (), left: Sequence[int] = (), *, anew: bool = False
-) -> CacheReport:
-    return CacheReport(anew, entered, left)
+) -> worker_pb2.CacheChanges:
+    return cache_changes(anew=anew, entered=entered, left=left)
 
 
 def choose(
@@ -410,8 +411,8 @@ def test_outputs_leave_their_worker_once_it_is_further_behind_than_that_saves() 
 def test_outputs_of_a_prompt_that_no_cache_holds_are_spread() -> None:
     bench = large(2, max_sequences=8)
     for key in ("prefill-0", "prefill-1"):
-        report = CacheReport(anew=False, entered=(), left=(), keeps_none=True)
-        bench.feed(events.WorkerLoad(key, 0, prompt_tokens=0, cache=report))
+        report = cache_changes(anew=False, entered=(), left=(), keeps_none=True)
+        bench.feed(worker_load(key, 0, prompt_tokens=0, cache=report))
     legs = Counter(each.worker for each in started(bench, 1, BLOCKS, n=6))
     assert sorted(legs.values()) == [3, 3]
     legs = Counter(each.worker for each in started(bench, 11, (), n=4))
@@ -431,13 +432,13 @@ def test_a_worker_that_connects_anew_holds_nothing_until_it_says_so() -> None:
     bench.close(leg)
     bench.worker(Phase.PREFILL, 0, context_length=10_000, max_sequences=8)
     assert bench.core.state.fleet.prefixes.count == 0
-    report = CacheReport(anew=True, entered=BLOCKS[:5], left=())
-    bench.feed(events.WorkerLoad(leg.worker, 0, prompt_tokens=0, cache=report))
+    report = cache_changes(anew=True, entered=BLOCKS[:5], left=())
+    bench.feed(worker_load(leg.worker, 0, prompt_tokens=0, cache=report))
     assert started(bench, 2, BLOCKS)[0].command.to_compute == 5 * BLOCK_TOKENS + 10
 
 
 def test_a_worker_without_a_cache_is_sent_what_nobody_expects_to_be_there() -> None:
     bench = large(1)
-    report = CacheReport(anew=False, entered=(), left=(), keeps_none=True)
-    bench.feed(events.WorkerLoad("prefill-0", 0, prompt_tokens=0, cache=report))
+    report = cache_changes(anew=False, entered=(), left=(), keeps_none=True)
+    bench.feed(worker_load("prefill-0", 0, prompt_tokens=0, cache=report))
     assert [started(bench, n, BLOCKS)[0].command.to_compute for n in (1, 2)] == [650, 650]

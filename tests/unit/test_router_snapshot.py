@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
+from router_loads import worker_load
 from simulated import submits
 
 import tandem_router
@@ -57,7 +58,7 @@ def _submit(first: int, n: int = 1) -> events.Submit:
 
 def test_a_snapshot_tells_what_is_open_now() -> None:
     core = _core()
-    core.handle(0.0, [_submit(1, 3), events.WorkerLoad("decode", 3), events.Drain()])
+    core.handle(0.0, [_submit(1, 3), worker_load("decode", 3), events.Drain()])
     seen = core.snapshot()
     assert (seen.queue_length, seen.queue_limit, seen.open_sequences) == (1, 7, 3)
     assert (seen.frontends, seen.ready_pairs, seen.draining) == (1, 1, True)

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from router_loads import cache_changes, worker_load
 from simulated import submits
 
 from tandem import story_pages
@@ -30,7 +31,7 @@ from tandem_router.core.machine import Core
 from tandem_router.core.rejections import MOST_NAMED
 from tandem_router.core.sequences import MOST_MOMENTS, MOST_TOLD
 from tandem_router.core.story import Ahead, Elsewhere, SequenceStory, Story, shortened
-from tandem_router.core.values import Bounds, CacheReport, Fingerprint, Phase, Profile
+from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
 from tandem_router.discovery.static import StaticDiscovery
 from tandem_router.links import WorkerLink
 from tandem_router.policies import LeastLoaded, Prefix
@@ -641,8 +642,8 @@ def test_a_story_tells_what_a_prompt_waited_for_and_who_had_more_of_it() -> None
     bench.worker(Phase.DECODE, 0, max_sequences=8, context_length=10_000)
     blocks = tuple(range(1, 11))
     for worker in ("prefill-0:1", "prefill-1:1"):
-        bench.feed(events.WorkerLoad(worker, 0, cache=CacheReport(True, (), (), False)))
-    bench.feed(events.WorkerLoad("prefill-0:1", 0, cache=CacheReport(False, blocks, (), False)))
+        bench.feed(worker_load(worker, 0, cache=cache_changes(anew=True, entered=())))
+    bench.feed(worker_load("prefill-0:1", 0, cache=cache_changes(anew=False, entered=blocks)))
     bench.submit(1, prompt_tokens=700, max_tokens=8, prompt_blocks=blocks, trace_id=OTHER)
     bench.submit(2, prompt_tokens=650, max_tokens=8, prompt_blocks=blocks)
     bench.submit(3, prompt_tokens=640, max_tokens=8)
@@ -671,7 +672,7 @@ def test_a_worker_that_could_not_have_done_better_is_not_told_of(other: dict[str
     bench.worker(Phase.DECODE, 1, context_length=10_000)
     blocks = tuple(range(1, 11))
     for worker in ("prefill-0:1", "prefill-1:1")[: 1 if other else 2]:
-        bench.feed(events.WorkerLoad(worker, 0, cache=CacheReport(False, blocks, (), False)))
+        bench.feed(worker_load(worker, 0, cache=cache_changes(anew=False, entered=blocks)))
     bench.submit(prompt_tokens=640, max_tokens=8, prompt_blocks=blocks)
     (story,) = bench.open()
     chosen = story.sequences[0].moments[1].prefill

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from one_case import one_case
 from router_bench import Bench
+from router_loads import worker_load
 from router_messages import told
 from simulated import submits
 
@@ -233,7 +234,7 @@ def test_what_runs_on_an_ejected_worker_goes_on_elsewhere() -> None:
 def test_a_stalled_worker_that_is_given_up_can_still_be_ejected_for_its_output() -> None:
     bench = FaultBench(stall_seconds=2.0, stall_failover_seconds=4.0)
     bench.start_on(9, "decode-1")
-    bench.feed(events.WorkerLoad("decode-1", 1, step_age=5.0))
+    bench.feed(worker_load("decode-1", 1, step_age=5.0))
     assert [each.died for each in bench.of(actions.GiveUpWorker)] == [False]
     assert [each.died for each in bench.fault("decode-1")] == [True]
 

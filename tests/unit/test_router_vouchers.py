@@ -9,12 +9,18 @@ import pytest
 from tandem.errors import ConfigError, VoucherError
 from tandem.v1 import common_pb2, router_pb2
 from tandem_router import ingress, vouchers
-from tandem_router.core.values import Voucher
 from tandem_router.permissions import Permissions
 from tandem_router.vouchers import Vouchers
 
 KEY = b"k" * 32
-VOUCHER = Voucher(12, "prefill:9", "tiny", bytes(32), (7,), (-0.5,))
+VOUCHER = common_pb2.Voucher(
+    room=12,
+    kv_peer="prefill:9",
+    model="tiny",
+    task_digest=bytes(32),
+    first_token_ids=[7],
+    first_logprobs=[-0.5],
+)
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
@@ -30,11 +36,18 @@ def signed(clock: Clock, key: bytes = KEY) -> bytes:
     return Vouchers(key, clock).signed(VOUCHER, lease_seconds=30)
 
 
+def until(seconds: float) -> common_pb2.Voucher:
+    """What is read of VOUCHER while its lease ends then."""
+    read = common_pb2.Voucher(expires_unix_ms=int(seconds * 1000))
+    read.MergeFrom(VOUCHER)
+    return read
+
+
 def test_a_voucher_is_read_as_it_was_signed_until_its_lease_ends() -> None:
     clock = Clock()
     data = signed(clock)
     clock.now += 29.9
-    assert Vouchers(KEY, clock).opened(data) == VOUCHER
+    assert Vouchers(KEY, clock).opened(data) == until(1030)
     clock.now += 0.1
     with pytest.raises(VoucherError, match="over"):
         Vouchers(KEY, clock).opened(data)
@@ -88,10 +101,12 @@ def test_a_key_is_read_from_a_file_and_must_be_one(tmp_path: Path) -> None:
     assert loaded is not None
     clock = Clock()
     clock.now = 2**40
-    assert loaded.opened(signed(clock)) == VOUCHER
+    assert loaded.opened(signed(clock)) == until(2**40 + 30)
 
 
-def read(message: router_pb2.Submit, signer: Vouchers | None) -> tuple[str, Voucher | None]:
+def read(
+    message: router_pb2.Submit, signer: Vouchers | None
+) -> tuple[str, common_pb2.Voucher | None]:
     """The code of what is wrong with a request, and the voucher that the core is given."""
     message.MergeFrom(
         router_pb2.Submit(
@@ -126,7 +141,7 @@ def test_the_core_is_given_what_was_signed() -> None:
     clock = Clock()
     signer = Vouchers(KEY, clock)
     assert read(router_pb2.Submit(context_only=True), signer) == ("", None)
-    assert read(router_pb2.Submit(voucher=signed(clock)), signer) == ("", VOUCHER)
+    assert read(router_pb2.Submit(voucher=signed(clock)), signer) == ("", until(1030))
     wrong = router_pb2.Submit(voucher=signed(clock) + b"x")
     assert read(wrong, signer)[0] == "voucher_refused"
     both = router_pb2.Submit(context_only=True, voucher=signed(clock))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import msgspec
 
 from tandem.errors import TandemError
-from tandem.v1 import router_pb2, worker_pb2
+from tandem.v1 import common_pb2, router_pb2, worker_pb2
 from tandem_router.core.lost_hits import LostHits
 from tandem_router.core.story import Moment, Story
-from tandem_router.core.values import ServedModel, Voucher
 
 
-class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
+class Action(msgspec.Struct, frozen=True):
+    """Carried out by the relay."""
+
+
+class StartLeg(Action, frozen=True, kw_only=True):
     worker: str
     command: worker_pb2.StartLeg
     """All that the worker is told, but for its task."""
@@ -33,21 +36,21 @@ class StartLeg(msgspec.Struct, frozen=True, kw_only=True):
         return self.command.leg
 
 
-class ReleaseLeg(msgspec.Struct, frozen=True):
+class ReleaseLeg(Action, frozen=True):
     """A held decode leg may send its output."""
 
     worker: str
     leg: int
 
 
-class CancelLeg(msgspec.Struct, frozen=True):
+class CancelLeg(Action, frozen=True):
     worker: str
     leg: int
     reason: str
     """An error's code, or how the sequence ended."""
 
 
-class EndSequence(msgspec.Struct, frozen=True):
+class EndSequence(Action, frozen=True):
     """Tell the frontend that a sequence ended otherwise than by the Finish in its payload."""
 
     frontend: int
@@ -63,17 +66,17 @@ class EndSequence(msgspec.Struct, frozen=True):
     """Tokens of the request's prompt; 0: neither who asked nor a worker has said."""
 
 
-class GiveVoucher(msgspec.Struct, frozen=True):
+class GiveVoucher(Action, frozen=True):
     """Tell the frontend that a context-only sequence ended in good order, and what it left."""
 
     frontend: int
     sequence: int
-    voucher: Voucher
+    voucher: common_pb2.Voucher
     expires_at: float
     """By the core's clock."""
 
 
-class QueueWait(msgspec.Struct, frozen=True):
+class QueueWait(Action, frozen=True):
     """Tell the frontend, which wants a report, how long a sequence was in the queue."""
 
     frontend: int
@@ -83,7 +86,7 @@ class QueueWait(msgspec.Struct, frozen=True):
     """Why it did not start at once, for people; empty: it did."""
 
 
-class RequestEnded(msgspec.Struct, frozen=True):
+class RequestEnded(Action, frozen=True):
     """All sequences of a request have ended, or it was refused: for whoever asks for its story, for
     logs, and for workers that keep its task.
     """
@@ -95,7 +98,7 @@ class RequestEnded(msgspec.Struct, frozen=True):
     """Workers on which legs of a request of several sequences were started."""
 
 
-class SequenceTraced(msgspec.Struct, frozen=True, kw_only=True):
+class SequenceTraced(Action, frozen=True, kw_only=True):
     """A traced sequence has ended; for its span."""
 
     submit: router_pb2.Submit
@@ -117,7 +120,7 @@ class Suspect(NamedTuple):
     """What the prompt took that the task no longer has."""
 
 
-class WorkerDied(msgspec.Struct, frozen=True):
+class WorkerDied(Action, frozen=True):
     """A worker may have died of one of the requests that had begun there; for logs."""
 
     worker: str
@@ -125,7 +128,16 @@ class WorkerDied(msgspec.Struct, frozen=True):
     suspects: tuple[Suspect, ...]
 
 
-class WorkerStalled(msgspec.Struct, frozen=True):
+class Logged(Action, frozen=True):
+    """What is logged and changes nothing else: a line, with the action's fields beside it, as
+    `rename` names them in the log.
+    """
+
+    line: ClassVar[str]
+    is_error: ClassVar[bool] = False
+
+
+class WorkerStalled(Action, frozen=True):
     """A worker's engine makes no step, or makes one again; for logs."""
 
     worker: str
@@ -133,7 +145,7 @@ class WorkerStalled(msgspec.Struct, frozen=True):
     step_age: float
 
 
-class GiveUpWorker(msgspec.Struct, frozen=True):
+class GiveUpWorker(Action, frozen=True):
     """Close the worker's stream at once: its engine makes no step, and others may do its work, or
     its output cannot be read.
     """
@@ -146,18 +158,22 @@ class GiveUpWorker(msgspec.Struct, frozen=True):
     """
 
 
-class CanaryFailed(msgspec.Struct, frozen=True):
-    """A canary of two workers did not end well; for logs."""
+class CanaryFailed(Logged, frozen=True):
+    """A canary of two workers did not end well."""
+
+    line = "a canary failed: no KV has moved between two workers"
 
     prefill: str
     decode: str
     reason: str
 
 
-class CanaryHangs(msgspec.Struct, frozen=True):
+class CanaryHangs(Logged, frozen=True):
     """A canary of two workers has not ended, and neither of them may have clients' requests for as
-    long; for logs, again and again.
+    long; said again and again.
     """
+
+    line = "a canary hangs: no KV has moved between two workers yet"
 
     prefill: str
     decode: str
@@ -165,48 +181,55 @@ class CanaryHangs(msgspec.Struct, frozen=True):
     """Since it began."""
 
 
-class WorkerEjected(msgspec.Struct, frozen=True):
-    """A worker gets nothing new for a time; for logs."""
+class WorkerEjected(Logged, frozen=True, rename={"worker": "address"}):
+    """A worker gets nothing new for a time."""
+
+    line = "worker ejected"
+    is_error = True
 
     worker: str
     seconds: float
     reason: str
 
 
-class WorkerReturned(msgspec.Struct, frozen=True):
-    """A worker that was ejected gets as much as any other again; for logs."""
+class WorkerReturned(Logged, frozen=True, rename={"worker": "address"}):
+    """A worker that was ejected gets as much as any other again."""
+
+    line = "worker no longer ejected"
 
     worker: str
     reason: str
 
 
-class HitsLost(msgspec.Struct, frozen=True):
+class HitsLost(Action, frozen=True):
     """A session's prompts have begun to differ at the same early place each time; for logs."""
 
     lost: LostHits
 
 
-class RefuseFrontend(msgspec.Struct, frozen=True):
+class RefuseFrontend(Action, frozen=True):
     """The frontend broke the protocol: close its stream. The core has dropped it already."""
 
     frontend: int
     reason: str
 
 
-class FleetChanged(msgspec.Struct, frozen=True):
-    models: tuple[ServedModel, ...]
+class FleetChanged(Action, frozen=True):
+    models: tuple[router_pb2.ServedModel, ...]
 
 
-class WorkerPaired(msgspec.Struct, frozen=True):
+class WorkerPaired(Action, frozen=True):
     """A pair uses the worker; said once for each WorkerUp."""
 
     worker: str
 
 
-class PairRejected(msgspec.Struct, frozen=True):
+class PairRejected(Logged, frozen=True, rename={"pairs": "count"}):
     """A worker that came up does not match others of its model, or fits in no pair at all; said
-    once for each reason at each WorkerUp, for logs.
+    once for each reason at each WorkerUp.
     """
+
+    line = "pair refused"
 
     worker: str
     reason: str
@@ -215,34 +238,11 @@ class PairRejected(msgspec.Struct, frozen=True):
     """How many pairs are refused for it."""
 
 
-class SettleOverdue(msgspec.Struct, frozen=True):
-    """A worker has not closed a cancelled leg in time; for logs."""
+class SettleOverdue(Logged, frozen=True):
+    """A worker has not closed a cancelled leg in time."""
+
+    line = "a cancelled leg is overdue; its slot stays taken"
 
     worker: str
     leg: int
     trace_id: str
-
-
-Action = (
-    StartLeg
-    | ReleaseLeg
-    | CancelLeg
-    | EndSequence
-    | GiveVoucher
-    | QueueWait
-    | RequestEnded
-    | SequenceTraced
-    | WorkerDied
-    | WorkerStalled
-    | GiveUpWorker
-    | CanaryFailed
-    | CanaryHangs
-    | WorkerEjected
-    | WorkerReturned
-    | HitsLost
-    | RefuseFrontend
-    | FleetChanged
-    | WorkerPaired
-    | PairRejected
-    | SettleOverdue
-)

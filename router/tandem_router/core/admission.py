@@ -17,10 +17,11 @@ from tandem.errors import (
 )
 from tandem.message_limits import MAX_TASK_BYTES
 from tandem.token_limits import context_error
+from tandem.v1 import common_pb2
 from tandem_router.core.events import Submit
 from tandem_router.core.sequences import Request, Stage
 from tandem_router.core.state import State
-from tandem_router.core.values import Edition, Needs, Offer, Voucher
+from tandem_router.core.values import Edition, Needs, Offer
 
 
 def refusal(state: State, request: Request, fault: TandemError | None) -> TandemError | None:
@@ -38,8 +39,8 @@ def refusal(state: State, request: Request, fault: TandemError | None) -> Tandem
     mine = fleet.editions.get(request.edition)
     if mine is None and fleet.editions and not fleet.serves(submit.model):
         return UnknownModelError(f"no worker serves the model {submit.model!r}", param="model")
-    waits = mine is not None and mine.served.waits and not request.half
-    if mine is None or not (mine.served.ready_pairs or waits):
+    waits = mine is not None and mine.waits and not request.half
+    if mine is None or not (mine.ready_pairs or waits):
         none = "no matching prefill and decode workers are ready"
         return NoPairError(none + being_proved(state, request.edition))
     if not mine.meeting(request.needs):
@@ -98,7 +99,9 @@ def parking_error(state: State, edition: Edition, needs: Needs) -> TandemError |
     )
 
 
-def voucher_error(state: State, request: Request, voucher: Voucher) -> TandemError | None:
+def voucher_error(
+    state: State, request: Request, voucher: common_pb2.Voucher
+) -> TandemError | None:
     """Why nothing can go on from a voucher that this deployment signed; None: as far as the router
     knows it can.
     """

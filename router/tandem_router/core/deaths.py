@@ -24,20 +24,20 @@ as all of them where nothing else had begun there.
 
 
 def count_death(
-    state: State, worker: Worker, reason: str, *, unsent: Collection[int], told: bool
-) -> tuple[list[Request], WorkerDied | None]:
-    """Count a worker's death for what had begun there; None: no client's had, or it was counted.
-    Returns the requests that are not to be run again. `told`: the worker has said itself that its
-    engine died, by one of its legs; else its stream broke.
+    state: State, worker: Worker, reason: str, unsent: Collection[int] = (), *, told: bool
+) -> list[Request]:
+    """Count a worker's death for what had begun there, once. Returns the requests that are not to
+    be run again: once their legs on that worker are closed, they are condemned. `told`: the worker
+    has said itself that its engine died, by one of its legs; else its stream broke.
 
     The process of an aggregated worker dies once, and the decode phase has all that it ran.
     """
     if worker.twin is not None and worker.phase is Phase.PREFILL:
         if not told:
-            return [], None  # the stream of the decode phase breaks too
+            return []  # the stream of the decode phase breaks too
         worker = worker.twin
     if worker.died:
-        return [], None
+        return []
     worker.died = True
     if worker.twin is not None:
         worker.twin.died = True
@@ -45,7 +45,7 @@ def count_death(
     begun = {leg.sequence.request for leg in legs if leg.number not in unsent or _half_sent(leg)}
     clients = [each for each in begun if not each.canary]
     if not clients:
-        return [], None
+        return []
     suspects = {each for request in clients for each in _one_with(state, request)}
     alone = len({_whose(each) for each in begun}) == 1 and not worker.other_legs
     for request in suspects:
@@ -54,7 +54,8 @@ def count_death(
     found = [Suspect(each.submit, each.task, each.let_go_bytes) for each in clients]
     condemned = [each for each in suspects if each.deaths >= MOST_DEATHS]
     condemned.sort(key=lambda each: (each.frontend, each.submit.first_sequence))
-    return condemned, WorkerDied(worker.key, reason, tuple(found))
+    state.actions.append(WorkerDied(worker.key, reason, tuple(found)))
+    return condemned
 
 
 def _half_sent(leg: Leg) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Mapping
 
+from tandem.v1 import router_pb2, worker_pb2
 from tandem_router.core.group import Group
-from tandem_router.core.values import Edition, Fingerprint, KvCache, Needs, Offer, ServedModel
+from tandem_router.core.values import Edition, Fingerprint, Needs, Offer
 from tandem_router.policies import Policy
 
 MOST_PAGES = 2**63
@@ -26,7 +26,11 @@ class EditionFleet:
         self.whole_policy = whole_policy
         """How an aggregated worker is."""
         self.groups: dict[Fingerprint, Group] = {}
-        self.served = ServedModel(name=edition.model, tokenizer_sha256=edition.tokenizer_sha256)
+        self.ready_pairs = 0
+        """Pairs that take work."""
+        self.waits = False
+        """The edition has no pair now, had one lately, and requests wait for the next."""
+        self._served = _served(edition, {})
         self.pairless_since: float | None = None
         self.offers: frozenset[Offer] = frozenset()
         """Offers of the present pairs; without a pair, those of the last pairs."""
@@ -39,24 +43,29 @@ class EditionFleet:
         """
         paired = {mine: group for mine, group in self.groups.items() if group.pairs}
         if paired:
-            simulated = any(each.engine == SIM_ENGINE for each in paired)
-            self.served = replace(_served(self.edition, paired.values()), simulated=simulated)
+            self._served = _served(self.edition, paired)
+            self.ready_pairs, self.waits = sum(group.pairs for group in paired.values()), False
             self.pairless_since = None
             offers = frozenset(group.offer for group in paired.values())
             if self.offers and offers != self.offers:
                 self.offered_since = now
             self.offers = offers
         elif self.pairless_since is None:
-            had_pairs = self.served.ready_pairs > 0
-            self.served = replace(self.served, ready_pairs=0, waits=had_pairs)
+            self.ready_pairs, self.waits = 0, self.ready_pairs > 0
             self.pairless_since = now
+
+    def served(self) -> router_pb2.ServedModel:
+        """What frontends are told now, without what is free."""
+        told = router_pb2.ServedModel(ready_pairs=self.ready_pairs, waits=self.waits)
+        told.MergeFrom(self._served)
+        return told
 
     @property
     def proves(self) -> bool:
         """Whether workers of it are yet to be proved."""
         return any(each.prefill.proving or each.decode.proving for each in self.groups.values())
 
-    def kv_cache(self) -> KvCache | None:
+    def kv_cache(self) -> router_pb2.KvCache | None:
         """What all decode workers that take work last reported, together; None: one of them does
         not say, or there is none. Costs a pass over them.
         """
@@ -73,7 +82,8 @@ class EditionFleet:
         if not pages:
             return None
         pages = min(pages, MOST_PAGES)
-        return KvCache(pages, min(used, pages), sizes.pop() if len(sizes) == 1 else 0)
+        size = sizes.pop() if len(sizes) == 1 else 0
+        return router_pb2.KvCache(pages=pages, used_pages=min(used, pages), page_size=size)
 
     def meeting(self, needs: Needs) -> frozenset[Offer]:
         """Offers whose workers can run a request with these needs."""
@@ -86,20 +96,24 @@ class EditionFleet:
         return self.offered_since
 
 
-def _served(edition: Edition, paired: Collection[Group]) -> ServedModel:
-    """What frontends are told of an edition with groups that have a pair."""
-    traits = {each for group in paired for each in (*group.prefill.traits, *group.decode.traits)}
-    contexts = [group.offer.context_length for group in paired]
-    names = [group.offer.logits_processors for group in paired]
-    return ServedModel(
-        name=edition.model,
-        tokenizer_sha256=edition.tokenizer_sha256,
-        max_sequences=min(each.max_sequences for each in traits),
-        context_length=min(contexts),
-        longest_context=max(contexts),
-        vocabulary=min(each.vocabulary for each in traits),
-        ready_pairs=sum(group.pairs for group in paired),
-        logits_processors=tuple(sorted(frozenset.intersection(*names))),
-        any_logits_processors=tuple(sorted(frozenset.union(*names))),
-        lora_adapters=tuple(sorted(frozenset.union(*(g.offer.lora_adapters for g in paired)))),
+def _served(edition: Edition, paired: Mapping[Fingerprint, Group]) -> router_pb2.ServedModel:
+    """What frontends are told of an edition and its groups with a pair, but for the pairs."""
+    served = router_pb2.ServedModel(
+        name=edition.model, tokenizer_sha256=edition.tokenizer_sha256, limits=worker_pb2.Limits()
     )
+    if not paired:
+        return served
+    groups = paired.values()
+    traits = {each for group in groups for each in (*group.prefill.traits, *group.decode.traits)}
+    contexts = [group.offer.context_length for group in groups]
+    names = [group.offer.logits_processors for group in groups]
+    served.limits.max_sequences = min(each.max_sequences for each in traits)
+    served.limits.context_length = min(contexts)
+    served.limits.vocabulary = min(each.vocabulary for each in traits)
+    served.longest_context = max(contexts)
+    served.logits_processors.extend(sorted(frozenset.intersection(*names)))
+    served.any_logits_processors.extend(sorted(frozenset.union(*names)))
+    adapters = frozenset.union(*(group.offer.lora_adapters for group in groups))
+    served.lora_adapters.extend(sorted(adapters))
+    served.simulated = any(each.engine == SIM_ENGINE for each in paired)
+    return served

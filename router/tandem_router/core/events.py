@@ -10,20 +10,24 @@ from tandem.endings import Outcome
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
 from tandem.timeline import LegTimes
-from tandem.v1 import router_pb2
-from tandem_router.core.values import NOTHING, CacheReport, Needs, Phase, Profile, Voucher
+from tandem.v1 import common_pb2, router_pb2, worker_pb2
+from tandem_router.core.values import NOTHING, Needs, Phase, Profile
 
 
-class FrontendUp(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened."""
+
+
+class FrontendUp(Event, frozen=True):
     frontend: int
     """Numbers are never reused while something of the earlier frontend is open."""
 
 
-class FrontendDown(msgspec.Struct, frozen=True):
+class FrontendDown(Event, frozen=True):
     frontend: int
 
 
-class Submit(msgspec.Struct, frozen=True):
+class Submit(Event, frozen=True):
     """A frontend's request, and what the router has read in it."""
 
     frontend: int
@@ -34,7 +38,7 @@ class Submit(msgspec.Struct, frozen=True):
     """What stands for its blocks: see tandem/prefix_blocks.py. Empty: they are not known."""
     needs: Needs = NOTHING
     """Names in the task of what not all workers have; its tokens are not counted yet."""
-    voucher: Voucher | None = None
+    voucher: common_pb2.Voucher | None = None
     """The parked KV that decode alone goes on from."""
     first_span: int = 0
     """The router's own spans: sequence i's is first_span + i; 0: the router makes none."""
@@ -46,12 +50,12 @@ class Submit(msgspec.Struct, frozen=True):
     """
 
 
-class Cancel(msgspec.Struct, frozen=True):
+class Cancel(Event, frozen=True):
     frontend: int
     first_sequence: int
 
 
-class WorkerUp(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerUp(Event, frozen=True, kw_only=True):
     """A worker's stream is open. `worker` is its address."""
 
     worker: str
@@ -63,7 +67,7 @@ class WorkerUp(msgspec.Struct, frozen=True, kw_only=True):
     """By that report too. What else it says comes as a WorkerLoad."""
 
 
-class WorkerDown(msgspec.Struct, frozen=True):
+class WorkerDown(Event, frozen=True):
     """A worker's stream is broken: every leg on it is closed by that."""
 
     worker: str
@@ -76,44 +80,32 @@ class WorkerDown(msgspec.Struct, frozen=True):
     """Legs that have certainly not reached it."""
 
 
-class WorkerDraining(msgspec.Struct, frozen=True):
+class WorkerDraining(Event, frozen=True):
     """Whether it is to get nothing new: it shuts down, or is no longer listed."""
 
     worker: str
     draining: bool
 
 
-class WorkerLoad(msgspec.Struct, frozen=True):
+class WorkerLoad(Event, frozen=True):
     """What the worker reports at least once a second."""
 
     worker: str
-    open_legs: int
-    """Open legs, those of other routers included."""
-    step_age: float | None = None
-    """Seconds since the last step of an engine that has work; None: the worker cannot say."""
-    moved_kv: bool = False
-    """Some router has said since the worker's start that KV has moved to or from the worker."""
-    prompt_tokens: int | None = None
-    """Prefill: open legs' prompt tokens that are to be computed; None: the worker does not say."""
-    kv_tokens_used: int = 0
-    kv_tokens_total: int = 0
-    """0: the worker does not say."""
-    cache: CacheReport | None = None
-    """What entered and left its prefix cache; None: it does not say."""
+    load: worker_pb2.Load
 
 
-class WorkerFault(msgspec.Struct, frozen=True):
+class WorkerFault(Event, frozen=True):
     """The worker at an address, connected or not, sent what cannot be read."""
 
     worker: str
 
 
-class LegStarted(msgspec.Struct, frozen=True):
+class LegStarted(Event, frozen=True):
     worker: str
     leg: int
 
 
-class LegVerdict(msgspec.Struct, frozen=True):
+class LegVerdict(Event, frozen=True):
     worker: str
     leg: int
     terminate: bool
@@ -124,7 +116,7 @@ class LegVerdict(msgspec.Struct, frozen=True):
     """Tokens of the prompt, as the worker counts them, where its hook terminates."""
 
 
-class LegMade(msgspec.Struct, frozen=True):
+class LegMade(Event, frozen=True):
     """What a decode leg's engine has made, for another to go on from."""
 
     worker: str
@@ -138,7 +130,7 @@ class LegMade(msgspec.Struct, frozen=True):
     """Why nobody could go on; empty: somebody could."""
 
 
-class LegParked(msgspec.Struct, frozen=True, kw_only=True):
+class LegParked(Event, frozen=True, kw_only=True):
     """A context-only leg is about to close, and its KV is parked."""
 
     worker: str
@@ -150,7 +142,7 @@ class LegParked(msgspec.Struct, frozen=True, kw_only=True):
     lease_seconds: float
 
 
-class LegClosed(msgspec.Struct, frozen=True):
+class LegClosed(Event, frozen=True):
     worker: str
     leg: int
     outcome: Outcome
@@ -167,7 +159,7 @@ class LegClosed(msgspec.Struct, frozen=True):
     """What became of the leg's time; None: nobody says."""
 
 
-class LegFailed(msgspec.Struct, frozen=True):
+class LegFailed(Event, frozen=True):
     """The router could not say something to the leg's worker: its sequence ends."""
 
     worker: str
@@ -175,35 +167,18 @@ class LegFailed(msgspec.Struct, frozen=True):
     error: TandemError
 
 
-class Tick(msgspec.Struct, frozen=True):
+class Tick(Event, frozen=True):
     """Time has passed; nothing else happened."""
 
 
-class Drain(msgspec.Struct, frozen=True):
+class Drain(Event, frozen=True):
     """Refuse what is new from now on."""
 
 
-class Abandon(msgspec.Struct, frozen=True):
+class Abandon(Event, frozen=True):
     """End everything that is still open."""
 
 
-Event = (
-    FrontendUp
-    | FrontendDown
-    | Submit
-    | Cancel
-    | WorkerUp
-    | WorkerDown
-    | WorkerDraining
-    | WorkerLoad
-    | WorkerFault
-    | LegStarted
-    | LegVerdict
-    | LegMade
-    | LegParked
-    | LegClosed
-    | LegFailed
-    | Tick
-    | Drain
-    | Abandon
-)
+def step_age(load: worker_pb2.Load) -> float | None:
+    """Seconds since the last step of an engine that has work; None: the worker cannot say."""
+    return load.step_age_ms / 1000 if load.HasField("step_age_ms") else None

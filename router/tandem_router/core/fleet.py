@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
+from tandem.v1 import router_pb2
 from tandem_router.core import picking
 from tandem_router.core.edition import EditionFleet
 from tandem_router.core.free import Index
@@ -22,7 +22,6 @@ from tandem_router.core.values import (
     Fingerprint,
     Needs,
     Phase,
-    ServedModel,
     Standing,
 )
 from tandem_router.core.worker import Worker, defect_text, difference_text
@@ -66,9 +65,9 @@ class Fleet:
         self._prefill_policy = prefill_policy
         self._decode_policy = decode_policy
 
-    def served(self) -> tuple[ServedModel, ...]:
+    def served(self) -> tuple[router_pb2.ServedModel, ...]:
         """Every edition seen since the start; one without a ready pair is not servable now."""
-        return tuple(self.editions[each].served for each in sorted(self.editions))
+        return tuple(self.editions[each].served() for each in sorted(self.editions))
 
     def serves(self, model: str) -> bool:
         """Whether it has known a worker of the model."""
@@ -85,8 +84,8 @@ class Fleet:
         return Edition(model, tokenizer_sha256)
 
     def _readiness(self, edition: Edition) -> tuple[int, bool]:
-        served = self.editions[edition].served
-        return served.ready_pairs, served.waits
+        mine = self.editions[edition]
+        return mine.ready_pairs, mine.waits
 
     def trust(self, key: str) -> Trust:
         """How far the worker at an address is trusted."""
@@ -161,14 +160,13 @@ class Fleet:
         more to forget.
         """
         next_at = inf
-        paired = {each.model for each, mine in self.editions.items() if mine.served.ready_pairs}
+        paired = {each.model for each, mine in self.editions.items() if mine.ready_pairs}
         for edition, mine in self.editions.items():
             since = mine.pairless_since
-            if mine.served.waits and since is not None:
+            if mine.waits and since is not None:
                 remembered = now - since < memory_seconds or edition.model in expected
-                waits = remembered and edition.model not in paired
-                mine.served = replace(mine.served, waits=waits)
-                if waits and edition.model not in expected:
+                mine.waits = remembered and edition.model not in paired
+                if mine.waits and edition.model not in expected:
                     next_at = min(next_at, since + memory_seconds)
         return next_at
 

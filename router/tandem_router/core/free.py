@@ -111,7 +111,8 @@ class Index:
 
 
 class FreeWorkers:
-    """What a policy chooses from: workers of some indexes, but for a few.
+    """What a policy chooses from, as Candidates of policies/base.py says: workers of some indexes,
+    but for a few.
 
     After a failure (`again`) only those of the least `retry_rank` are left: where legs have ended
     well lately, or else where none has ended, or else all.
@@ -145,13 +146,11 @@ class FreeWorkers:
 
     @property
     def shared(self) -> bool:
-        """Whether any worker runs legs of other routers, by the last reports."""
         if self._only is not None:
             return self._only.shared > 0
         return any(each.shared for each in self._indexes)
 
     def by_load(self) -> Iterator[Worker]:
-        """From the smallest cost; of equals by address."""
         return map(_WORKER, self.entries_by_load())
 
     def entries_by_load(self) -> Iterator[Entry]:
@@ -161,8 +160,6 @@ class FreeWorkers:
         return self._in_turn(lambda: _merged([iter(each.by_load) for each in self._indexes]))
 
     def by_address(self, after: str = "") -> Iterator[Worker]:
-        """From the first that comes after that address, and round to it."""
-
         def entries() -> Iterator[Entry]:
             parts = [index.by_address(index.position(after)) for index in self._indexes]
             yield from _merged(parts, key=_KEY)
@@ -172,9 +169,6 @@ class FreeWorkers:
         return map(_WORKER, self._in_turn(entries))
 
     def holding(self, prompt: Prompt, most: int) -> Sequence[Worker]:
-        """Up to so many that are known to have a beginning of the prompt in their cache, those with
-        the longest ones among them.
-        """
         index, only = self._indexes[0], self._only
         if index.prefixes is None:
             return ()
@@ -189,7 +183,6 @@ class FreeWorkers:
         return [*found]
 
     def holding_most(self, prompt: Prompt, most: int) -> Sequence[Worker]:
-        """The workers of `holding` that hold the longest beginning of the prompt."""
         blocks, count = prompt.blocks, 0
         found: list[Worker] = []
         for each in self.holding(prompt, most):
@@ -201,20 +194,16 @@ class FreeWorkers:
         return found
 
     def last_of(self, session: int) -> Worker | None:
-        """The one that the last prompt of a session was sent to, where it is among them."""
         prefixes = self._indexes[0].prefixes
         found = None if prefixes is None else prefixes.last_of(session)
         return found if found in self else None
 
     def last_sibling(self, request: int) -> Worker | None:
-        """The one that the last sequence of a request was sent to, where it is among them."""
         return self.last_of(-request)
 
     def two_at_random(self, draw: Draw) -> tuple[Worker, Worker]:
-        """Any two, each as likely; the same twice where there is but one. After a failure, which is
-        rare, the first by load.
-        """
         count = self._count()
+        # After a failure, which is rare, the first by load.
         if self._without or self._again or count == 1:
             first = next(self.by_load())
             return first, first

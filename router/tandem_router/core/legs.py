@@ -12,14 +12,14 @@ from operator import attrgetter
 from tandem import prefix_blocks
 from tandem.endings import Outcome
 from tandem.prefix_blocks import Blocks
-from tandem.v1 import worker_pb2
+from tandem.v1 import common_pb2, worker_pb2
 from tandem_router.core.actions import CancelLeg, QueueWait, ReleaseLeg, StartLeg
 from tandem_router.core.picking import Pair, Pick, Picked
 from tandem_router.core.resuming import Made
 from tandem_router.core.sequences import Leg, Request, Sequence, Stage
 from tandem_router.core.state import State
 from tandem_router.core.story import Ahead
-from tandem_router.core.values import MOST_MS, MOST_TOKENS, Phase, Voucher
+from tandem_router.core.values import MOST_MS, MOST_TOKENS, Phase
 from tandem_router.core.worker import Worker
 
 _ROOM_DRAWS = 16
@@ -70,7 +70,7 @@ class Legs:
         sequence.note(self._state.now, "pair_chosen", prefill=picked.choice, ahead=ahead)
         sequence.prefill = self._open(sequence, picked.worker, kv_peer="", held=False)
 
-    def start_decode(self, sequence: Sequence, picked: Pick, voucher: Voucher) -> None:
+    def start_decode(self, sequence: Sequence, picked: Pick, voucher: common_pb2.Voucher) -> None:
         """All of a sequence whose KV is parked, from the queue. Prefill's hooks have judged it."""
         self._begin(sequence, voucher.room)
         sequence.note(self._state.now, "pair_chosen", decode=picked.choice)

@@ -5,7 +5,7 @@ The pair is owned: whatever ends the sequence cancels the legs that are still op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from tandem.endings import Outcome
 from tandem.errors import (
@@ -21,18 +21,18 @@ from tandem.errors import (
     WorkerLostError,
 )
 from tandem.timeline import NOTHING, LegTimes
+from tandem.v1 import common_pb2
 from tandem_router.core import resuming
 from tandem_router.core.actions import EndSequence, GiveVoucher, RequestEnded
-from tandem_router.core.deaths import MOST_DEATHS, count_death
-from tandem_router.core.events import LegClosed, LegMade, LegParked
+from tandem_router.core.deaths import MOST_DEATHS
+from tandem_router.core.events import LegClosed, LegMade, LegParked, LegVerdict
 from tandem_router.core.legs import Legs
 from tandem_router.core.resuming import Made
 from tandem_router.core.sequences import Leg, Request, Sequence, Stage
 from tandem_router.core.state import State
 from tandem_router.core.stories import of_request
 from tandem_router.core.story import MomentName
-from tandem_router.core.values import Phase, Voucher
-from tandem_router.core.worker import Worker
+from tandem_router.core.values import Phase
 
 _CONDEMNED = "a worker was lost that may have died of this request; it is not tried again"
 
@@ -85,36 +85,28 @@ class Lifecycle:
         elif leg.phase is Phase.DECODE and sequence.stage is Stage.RETRYING and not leg.held:
             self.end(sequence, error=sequence.failure)
 
-    def judge(
-        self,
-        leg: Leg,
-        *,
-        terminate: bool,
-        reason: str,
-        completion_tokens: int = 0,
-        prompt_tokens: int = 0,
-    ) -> None:
+    def judge(self, leg: Leg, verdict: LegVerdict) -> None:
         """Prefill's verdict: it ends the request where that worker propagates it (S0-035) or
         nothing follows prefill, and lets decode's output go otherwise. Decode's terminate ends the
         request, whatever has become of the sequence meanwhile: the worker shows nothing more of any
-        output (S0-029). `completion_tokens`: what prefill's hook judged, which nobody else counts.
-        `prompt_tokens`: as many as the worker read.
+        output (S0-029).
         """
         sequence = leg.sequence
-        sequence.request.prompt_tokens = sequence.request.prompt_tokens or prompt_tokens
+        sequence.request.prompt_tokens = sequence.request.prompt_tokens or verdict.prompt_tokens
         running = sequence.stage in (Stage.PREFILLING, Stage.DECODING)
         if leg.phase is Phase.DECODE:
-            if terminate:
+            if verdict.terminate:
                 spared = sequence if running else None  # its own end comes with its last row
-                self.end_request(sequence.request, stop_reason=reason, spared=spared)
+                self.end_request(sequence.request, stop_reason=verdict.reason, spared=spared)
             return
         if sequence.judged or not running:
             return
         sequence.judged = True
         whole = sequence.request.context_only or leg.worker.profile.propagate_terminate
-        if terminate and whole:
-            self.end(sequence, stop_reason=reason, completion_tokens=completion_tokens)
-            self.end_request(sequence.request, stop_reason=reason)
+        if verdict.terminate and whole:
+            tokens = verdict.completion_tokens
+            self.end(sequence, stop_reason=verdict.reason, completion_tokens=tokens)
+            self.end_request(sequence.request, stop_reason=verdict.reason)
         else:
             self._legs.release(sequence)
 
@@ -129,7 +121,7 @@ class Lifecycle:
     def parked(self, leg: Leg, event: LegParked) -> None:
         """What a context-only sequence is to leave, once its leg has closed."""
         sequence, request = leg.sequence, leg.sequence.request
-        voucher = Voucher(
+        voucher = common_pb2.Voucher(
             room=sequence.room,
             kv_peer=leg.worker.profile.kv_endpoint,
             model=request.submit.model,
@@ -150,7 +142,7 @@ class Lifecycle:
         if leg.phase is Phase.PREFILL:
             sequence.prefill_unsent = not closed.begun
         if closed.outcome is Outcome.TERMINATED:
-            self.judge(leg, terminate=True, reason=closed.reason)
+            self.judge(leg, LegVerdict(closed.worker, closed.leg, True, closed.reason))
         if sequence.stage is Stage.RETRYING:
             self._retry_when_settled(sequence)
         elif sequence.stage is Stage.ENDED:
@@ -228,19 +220,10 @@ class Lifecycle:
         if sequence.stage is Stage.RETRYING:
             self.end(sequence, error=sequence.failure)
 
-    def died(
-        self, worker: Worker, reason: str, unsent: Collection[int] = (), *, told: bool
-    ) -> list[Request]:
-        """A worker may have died of what had begun there, as `count_death` has it. Returns requests
-        that are not to be run again: once their legs on that worker are closed, `condemn` them.
-        """
-        condemned, death = count_death(self._state, worker, reason, unsent=unsent, told=told)
-        if death is not None:
-            self._state.actions.append(death)
-        return condemned
-
     def condemn(self, request: Request) -> None:
-        """End all of it that would be run again, or has not come far enough to be sure to end."""
+        """End what may have been a worker's death: all of it that would be run again, or has not
+        come far enough to be sure to end.
+        """
         for sequence in request.sequences:
             if sequence.stage in (Stage.QUEUED, Stage.RETRYING, Stage.PREFILLING):
                 self.end(sequence, error=WorkerLostError(_CONDEMNED))

@@ -22,9 +22,11 @@ from tandem.errors import (
     WorkerLostError,
 )
 from tandem.message_limits import MAX_OUTPUTS
+from tandem.v1 import router_pb2
 from tandem_router.core import actions, admission, events, rejections, snapshot, stories
 from tandem_router.core.actions import Action
 from tandem_router.core.canaries import Canaries
+from tandem_router.core.deaths import count_death
 from tandem_router.core.events import Event
 from tandem_router.core.fleet import Fleet
 from tandem_router.core.legs import Legs
@@ -40,10 +42,8 @@ from tandem_router.core.values import (
     Bounds,
     Disaggregate,
     Edition,
-    KvCache,
     Phase,
     Profile,
-    ServedModel,
     Standing,
 )
 from tandem_router.core.worker import Worker
@@ -86,7 +86,7 @@ class Core:
         self._starts = Starts(self.state, legs, self._lifecycle)
         self._arrivals = itertools.count()
         self._shared_tasks = itertools.count(1)
-        self._served: tuple[ServedModel, ...] = ()
+        self._served: tuple[router_pb2.ServedModel, ...] = ()
         self._forgets_at = inf
         """When an edition without a pair is no longer waited for."""
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -182,7 +182,7 @@ class Core:
         fleet, waiting = self.state.fleet, self.state.waiting
         return {each: fleet.free_pairs(each) - waiting.count_in(each) for each in fleet.editions}
 
-    def kv_cache(self, edition: Edition) -> KvCache | None:
+    def kv_cache(self, edition: Edition) -> router_pb2.KvCache | None:
         """What the decode workers of an edition say of their KV caches; None: not each of them
         does.
         """
@@ -301,7 +301,7 @@ class Core:
         worker.trust = worker.trust.disconnected()
         condemned: list[Request] = []
         if event.died:  # while it knows its twin
-            condemned = self._lifecycle.died(worker, event.reason, event.unsent, told=False)
+            condemned = count_death(self.state, worker, event.reason, event.unsent, told=False)
         self._fleet_changed(worker)  # first, so that retries look at what is left
         for leg in [self.state.legs[number] for number in sorted(worker.legs)]:
             self._lifecycle.close(leg, _lost(leg, event))
@@ -317,16 +317,17 @@ class Core:
     def _worker_load(self, event: events.WorkerLoad) -> None:
         worker = self.state.fleet.workers.get(event.worker)
         if worker is not None:
-            used, total = event.kv_tokens_used, event.kv_tokens_total
-            worker.report(event.open_legs, event.prompt_tokens, used, total)
-            if event.cache is not None and worker.phase is Phase.PREFILL:
-                self.state.fleet.prefixes.report(worker, event.cache, self.state.now)
+            load = event.load
+            prompts = load.prompt_tokens if load.HasField("prompt_tokens") else None
+            worker.report(load.open_legs, prompts, load.kv_tokens_used, load.kv_tokens_total)
+            if load.HasField("cache") and worker.phase is Phase.PREFILL:
+                self.state.fleet.prefixes.report(worker, load.cache, self.state.now)
             proving = worker.trust.standing is Standing.PROVING
             if self.state.fleet.place(worker) or proving:
                 self.state.may_start = True
-            if event.moved_kv and proving:
+            if load.moved_kv and proving:
                 self._take_proved(self._canaries.prove(worker))
-            self._take_step_age(worker, event.step_age)
+            self._take_step_age(worker, events.step_age(load))
 
     def _take_step_age(self, worker: Worker, age: float | None) -> None:
         """A worker whose engine stands gets nothing new, and at last what it has is lost: then
@@ -388,13 +389,7 @@ class Core:
         if leg := self._leg_of(event.worker, event.leg):
             code = "terminate" if event.terminate else ""
             leg.sequence.note(self.state.now, "verdict", leg.phase, code)
-            self._lifecycle.judge(
-                leg,
-                terminate=event.terminate,
-                reason=event.reason,
-                completion_tokens=event.completion_tokens,
-                prompt_tokens=event.prompt_tokens,
-            )
+            self._lifecycle.judge(leg, event)
 
     def _leg_made(self, event: events.LegMade) -> None:
         if leg := self._leg_of(event.worker, event.leg):
@@ -408,7 +403,7 @@ class Core:
         if leg := self._leg_of(event.worker, event.leg):
             condemned: list[Request] = []
             if event.worker_died:
-                condemned = self._lifecycle.died(leg.worker, "its engine died", told=True)
+                condemned = count_death(self.state, leg.worker, "its engine died", told=True)
                 self._worker_draining(events.WorkerDraining(event.worker, True))
             self._take_news(self._outliers.leg_ended(self.state.now, leg, event))
             if event.error is not None:

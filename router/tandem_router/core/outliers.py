@@ -69,13 +69,6 @@ class Outliers:
             news += self._count(now, leg, False if failed else None)
         return news
 
-    def failed(self, now: float, worker: Worker) -> News:
-        """A worker, which may be gone, did not hand over."""
-        trust = self._state.fleet.trusts.get(worker.key)
-        if trust is not None:
-            trust.count_failure()
-        return self.consider(now, worker)
-
     def unreadable(self, now: float, key: str) -> News:
         """Output of the worker at an address, connected or not, could not be read. Who goes on with
         that is ejected by itself: nobody is compared, and nobody's work is a reason to keep it.
@@ -130,7 +123,10 @@ class Outliers:
         is_prefill = leg.phase is Phase.PREFILL
         other = sequence.decode if is_prefill else sequence.prefill
         if other is None:
-            return self.failed(now, sequence.pair.decode if is_prefill else sequence.pair.prefill)
+            gone = sequence.pair.decode if is_prefill else sequence.pair.prefill
+            if trust := self._state.fleet.trusts.get(gone.key):
+                trust.count_failure()
+            return self.consider(now, gone)
         return self._count(now, other, False)  # it is about to be cancelled, and then excused
 
     def _eject(self, now: float, worker: Worker) -> WorkerEjected:

@@ -12,8 +12,8 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
-from tandem_router.core.values import CacheReport
+from tandem.prefix_blocks import BLOCK_TOKENS, MOST_CHANGES, Blocks, unpacked
+from tandem.v1 import worker_pb2
 from tandem_router.policies.base import Prompt
 
 if TYPE_CHECKING:
@@ -136,18 +136,18 @@ class Prefixes:
         if fresh and worker.holdings.tells:
             worker.holdings.doubts.append((now + CONFIRM_SECONDS, fresh))
 
-    def report(self, worker: Worker, report: CacheReport, now: float) -> None:
+    def report(self, worker: Worker, changes: worker_pb2.CacheChanges, now: float) -> None:
         """A worker says what its cache holds."""
         holdings = worker.holdings
-        holdings.keeps = not report.keeps_none
-        if report.keeps_none:
+        holdings.keeps = not changes.keeps_none
+        if changes.keeps_none:
             self.forget(worker)
-        if report.anew:
+        if changes.anew:
             for each in [block for block, told in holdings.blocks.items() if told]:
                 self._remove(worker, each)
-        for each in report.left:
+        for each in unpacked(changes.left, MOST_CHANGES):
             self._remove(worker, each)
-        for each in report.entered:
+        for each in unpacked(changes.entered, MOST_CHANGES):
             self._add(worker, each, told=True)
         holdings.tells = True
         while holdings.doubts and holdings.doubts[0][0] <= now:

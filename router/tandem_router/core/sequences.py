@@ -20,7 +20,7 @@ from tandem.byte_budget import Allotment
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
 from tandem.timeline import NOTHING, LegTimes
-from tandem.v1 import router_pb2
+from tandem.v1 import common_pb2, router_pb2
 from tandem_router.core.actions import GiveVoucher, SequenceTraced
 from tandem_router.core.events import Submit
 from tandem_router.core.pace import Pace
@@ -35,7 +35,7 @@ from tandem_router.core.story import (
     Rejected,
     WayTaken,
 )
-from tandem_router.core.values import Edition, Needs, Phase, Voucher
+from tandem_router.core.values import Edition, Needs, Phase
 from tandem_router.core.worker import Worker
 from tandem_router.policies import Prompt
 
@@ -91,7 +91,7 @@ class Request:
     chunk_names: tuple[bytes, ...] = field(init=False)
     let_go_bytes: int = 0
     """What the prompt took that the task no longer has."""
-    voucher: Voucher | None = field(init=False)
+    voucher: common_pb2.Voucher | None = field(init=False)
     context_only: bool = field(init=False)
     """A copy of the message's field, which is read too often for a message's field."""
     first_span: int = field(init=False)

@@ -80,7 +80,7 @@ def take(state: State) -> Snapshot:
         open_sequences=state.open_sequences,
         frontends=len(state.frontends),
         draining=state.draining,
-        ready_pairs=sum(each.served.ready_pairs for each in fleet.editions.values()),
+        ready_pairs=sum(each.ready_pairs for each in fleet.editions.values()),
         workers=tuple(
             WorkerSnapshot(
                 address=worker.key,

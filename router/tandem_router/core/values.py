@@ -9,7 +9,6 @@ from typing import Final, Literal, NamedTuple
 
 from tandem.endings import Outcome
 from tandem.histogram import Histogram
-from tandem.prefix_blocks import Blocks
 
 Disaggregate = Literal["auto", "always", "never"]
 """The way of a sequence where a pair and an aggregated worker are free."""
@@ -147,30 +146,6 @@ class Profile:
     """KV has moved to or from it since its start, or it takes no canaries."""
 
 
-class CacheReport(NamedTuple):
-    """What entered and left a worker's cache since its last report."""
-
-    anew: bool
-    """The router is to forget the worker's earlier reports."""
-    entered: Blocks
-    left: Blocks
-    keeps_none: bool = False
-    """Whether the worker has no prefix cache."""
-
-
-class Voucher(NamedTuple):
-    """Parked KV, as a context-only request leaves it and a generation-only request names it: see
-    tandem.v1.Voucher.
-    """
-
-    room: int
-    kv_peer: str
-    model: str
-    task_digest: bytes
-    first_token_ids: tuple[int, ...] = ()
-    first_logprobs: tuple[float, ...] = ()
-
-
 class Needs(NamedTuple):
     """What a request asks of the workers that run it, beside its edition."""
 
@@ -207,71 +182,31 @@ class Offer(NamedTuple):
         return not needs.lora_adapter or needs.lora_adapter in self.lora_adapters
 
 
-class KvCache(NamedTuple):
-    """What workers' KV caches hold together: see tandem.v1.KvCache."""
-
-    pages: int
-    used_pages: int
-    page_size: int
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class ServedModel:
-    """What frontends learn of one edition: see tandem.v1.ServedModel."""
-
-    name: str
-    tokenizer_sha256: str = ""
-    max_sequences: int = 0
-    context_length: int = 0
-    longest_context: int = 0
-    vocabulary: int = 0
-    ready_pairs: int = 0
-    logits_processors: tuple[str, ...] = ()
-    any_logits_processors: tuple[str, ...] = ()
-    lora_adapters: tuple[str, ...] = ()
-    simulated: bool = False
-    waits: bool = False
-    """The edition has no pair now, had one lately, and requests wait for the next."""
-
-
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Bounds:
-    """The core's limits. Durations are seconds."""
+    """The core's limits, durations in seconds: the router's settings of the same names, which say
+    what each one bounds (config.py).
+    """
 
     max_queue: int = 1024
-    """Sequences that wait for a pair; one more is refused at once."""
     max_fanout_bytes: int = 256 * 1024 * 1024
-    """A request's task times its n; one of more is refused."""
     max_retries: int = 1
-    """Further attempts of one sequence, on other pairs, before it has started."""
     max_regenerations: int = 3
-    """Further runs of one sequence that classifiers block; the workers' settings say fewer."""
+    """No setting: further runs of one sequence that classifiers block; workers' settings say fewer.
+    """
     settle_seconds: float = 10.0
-    """A cancelled leg is expected to close within this; later it counts as overdue."""
     pair_wait_seconds: float = 10.0
-    """How long a queued sequence waits while there is no pair of its edition."""
     pair_memory_seconds: float = 600.0
-    """How long after an edition's last pair requests for it are still queued."""
     expected_models: frozenset[str] = frozenset()
-    """Requests for editions of these that have had a pair are queued at any time."""
     stall_seconds: float = 10.0
-    """A worker whose engine has work and has made no step for so long gets nothing new."""
     stall_failover_seconds: float = 30.0
-    """After so long without a step its stream is given up, and what runs there is lost."""
     eject_after_faults: int = 3
-    """Faults of a worker's output within a minute before it is ejected for them; 0: none is."""
     eject_seconds: float = 60.0
-    """For so long no stream is opened to a worker that was ejected for its faults."""
     eject_after_failures: int = 5
-    """A worker's own, lately, before it may be ejected for them; 0: none is."""
     eject_ratio: float = 0.3
-    """The share of its legs that failed, beyond what is usual in its group."""
     eject_first_seconds: float = 10.0
-    """How long a first ejection lasts; each further one in a row lasts twice as long."""
     eject_most_share: float = 0.5
-    """How many of the workers of a group and phase may be ejected, or on probation, at once."""
     canary_seconds: float = 330.0
-    """A canary has so long to end; 0: there are none, and every worker counts as proved."""
 
 
 QUEUE_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -85,4 +85,3 @@ class Discovery(Protocol):
         """The whole list once it is known, and again whenever it changes; ends when it can change
         no more. A source that is away changes nothing. Close it: it may own a thread.
         """
-        ...

@@ -42,38 +42,31 @@ class Candidate(Protocol):
     @property
     def key(self) -> str:
         """The worker's address, which is unique."""
-        ...
 
     @property
     def cost(self) -> float:
         """The worker's load. Prefill: prompt tokens of open legs for each slot. Decode: the share
         of the slots that is taken, or of the KV cache where that is more.
         """
-        ...
 
     @property
     def open_legs(self) -> int:
         """Legs that the worker runs, with those of other routers by its last report."""
-        ...
 
     @property
     def free(self) -> int:
         """Legs that it can take now."""
-        ...
 
     @property
     def capacity(self) -> int:
         """The worker's slots: legs that it can have at once."""
-        ...
 
     @property
     def held(self) -> int:
         """Blocks of prompts that the worker's prefix cache is known to have."""
-        ...
 
     def to_compute(self, prompt: Prompt) -> int:
         """Tokens of a prompt that are not in its cache, as far as is known."""
-        ...
 
 
 AnyCandidate = TypeVar("AnyCandidate", bound=Candidate)
@@ -96,46 +89,36 @@ class Candidates(Protocol[SomeCandidate]):
 
     def __len__(self) -> int:
         """Return how many there are."""
-        ...
 
     def __contains__(self, found: object) -> bool:
         """Whether the worker is a candidate."""
-        ...
 
     @property
     def shared(self) -> bool:
         """Whether any candidate runs legs of other routers, by the last reports."""
-        ...
 
     def by_load(self) -> Iterator[SomeCandidate]:
         """From the smallest cost; of equals by address."""
-        ...
 
     def by_address(self, after: str = "") -> Iterator[SomeCandidate]:
         """From the first that comes after that address, and round to it."""
-        ...
 
     def holding(self, prompt: Prompt, most: int) -> Sequence[SomeCandidate]:
         """Up to so many that are known to have a beginning of the prompt in their cache, those with
         the longest ones among them.
         """
-        ...
 
     def holding_most(self, prompt: Prompt, most: int) -> Sequence[SomeCandidate]:
         """The candidates of `holding` that hold the longest beginning of the prompt."""
-        ...
 
     def last_of(self, session: int) -> SomeCandidate | None:
         """The one that the last prompt of a session was sent to, where it is among them."""
-        ...
 
     def last_sibling(self, request: int) -> SomeCandidate | None:
         """The one that the last sequence of a request was sent to, where it is among them."""
-        ...
 
     def two_at_random(self, draw: Draw) -> tuple[SomeCandidate, SomeCandidate]:
         """Any two of them, each as likely; the same twice where there is but one."""
-        ...
 
 
 class Policy(Protocol):
@@ -145,7 +128,6 @@ class Policy(Protocol):
         """One of `candidates`. What goes through all of them makes each request cost more the more
         workers there are.
         """
-        ...
 
 
 PolicyFactory = Callable[[], Policy]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from tandem.endings import Outcome
 from tandem.errors import InternalError, TandemError
 from tandem.v1 import worker_pb2
-from tandem.worker.core import actions
 from tandem.worker.core.leg import NEXT, Closing, Leg, Stage
 from tandem.worker.core.state import CoreState
 
@@ -40,7 +39,7 @@ class Ends:
         else:
             leg.drop()
         if leg.parking is not None and not leg.engine_holds:
-            self._state.actions.append(actions.CancelEngine(leg.request_id))
+            self._state.ask(self._state.effects.cancel_engine, leg.request_id)
         if stage is not Stage.HELD and stage is not Stage.SILENCED:
             self.stop_judging(leg)
         leg.closing = closing
@@ -63,7 +62,7 @@ class Ends:
     def stop_judging(self, leg: Leg) -> None:
         """Tell hooks and classifiers that the leg's output is over."""
         if leg.hooked or leg.guard is not None:
-            self._state.actions.append(actions.StopJudging(leg.request_id))
+            self._state.ask(self._state.effects.stop_judging, leg.request_id)
 
     def leave(self, leg: Leg) -> None:
         """What is shown of the leg may leave: the leg closes once its engine has let go of it."""
@@ -76,7 +75,7 @@ class Ends:
             self.move(leg, Stage.CLOSED)
             self.forget(leg)
             leg.say_closed(self._state.rules.phase, self._state.now)
-            self._state.actions.append(actions.LegClosed(leg, self._state.now))
+            self._state.ask(self._state.effects.leg_closed, leg, self._state.now)
 
     def forget(self, leg: Leg) -> None:
         """Give back what the open leg took."""
@@ -93,4 +92,4 @@ class Ends:
         assert stage in NEXT[before], f"{before} to {stage}"
         wanted = before is Stage.WAITING or before is Stage.RUNNING
         if wanted and stage is not Stage.RUNNING and leg.engine_holds:
-            self._state.actions.append(actions.CancelEngine(leg.request_id))
+            self._state.ask(self._state.effects.cancel_engine, leg.request_id)

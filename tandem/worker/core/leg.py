@@ -32,7 +32,7 @@ from msgspec import Struct
 
 from tandem.byte_budget import Allotment
 from tandem.endings import OUTCOME_TO_WIRE, Outcome
-from tandem.engine.base import KvTransfer, PromptLogprobs
+from tandem.engine.base import EngineRequest, KvTransfer, PromptLogprobs
 from tandem.errors import TandemError
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
 from tandem.text.stop_strings import TokenLogprob
@@ -109,6 +109,24 @@ class Closing(Struct, frozen=True):
             report=report,
         )
         return worker_pb2.LegEvent(leg=leg, closed=closed)
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """A leg that a router wants, and whose task can run."""
+
+    link: int
+    command: worker_pb2.StartLeg
+    task: common_pb2.Task
+    request: EngineRequest
+    output: Output
+    parking: worker_pb2.LegParked | None = None
+    """A context-only leg: what the router is to be told, but for the token."""
+    obstacle: str = ""
+    """Why no other worker could go on with it; empty: another could."""
+    own_bytes: int
+    """Bytes of the task that the leg alone keeps; 0 where legs share a kept task."""
+    intake_seconds: float = 0.0
+    """CPU time in which the task was read and made into a request."""
 
 
 class Leg(Struct, eq=False, kw_only=True):

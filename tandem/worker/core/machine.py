@@ -1,17 +1,20 @@
-"""The worker's core: events in, actions out. No I/O, clocks, asyncio or user code inside.
+"""The worker's core: events in, effects out. No I/O, clocks, asyncio or user code inside.
 
 docs/design/0012-the-worker-core.md says why. Every leg ends with exactly one LegClosed, unless its
 router has gone.
+
+`link` is a number that the shell gives to a router's stream, never reused. `leg` is that router's
+own number. `request_id` is this worker's number, by which engine, hooks and classifiers know a leg.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from tandem.byte_budget import Allotment, ByteBudget
 from tandem.endings import Outcome
-from tandem.engine.base import Ending
+from tandem.engine.base import Delta, Ending
 from tandem.errors import (
     DeadlineError,
     DrainingError,
@@ -21,14 +24,13 @@ from tandem.errors import (
     TandemError,
     WorkerError,
 )
-from tandem.hooks.deferred import SequenceInfo, Work
+from tandem.hooks.classifiers.classifier_set import Judgement
+from tandem.hooks.deferred import Ruling, SequenceInfo, Work
 from tandem.hooks.piece import Piece
 from tandem.v1 import worker_pb2
-from tandem.worker.core import actions, events
-from tandem.worker.core.actions import Action
+from tandem.worker.core.effects import Effects
 from tandem.worker.core.ends import Ends
-from tandem.worker.core.events import Event
-from tandem.worker.core.leg import OPEN, Closing, Leg, Stage
+from tandem.worker.core.leg import OPEN, Closing, Leg, Stage, Start
 from tandem.worker.core.outgoing import (
     ALTERNATIVE_BYTES,
     FRAME_BYTES,
@@ -53,10 +55,11 @@ def no_memory() -> WorkerError:
 
 
 class Core:
-    """All open legs of a worker."""
+    """All open legs of a worker. What happens to them is told by calls within `handle`."""
 
     def __init__(
         self,
+        effects: Effects,
         *,
         rules: PhaseRules,
         worker: str,
@@ -67,38 +70,20 @@ class Core:
         """`worker`: its name, for reports. `hooked`: output passes hooks before it is shown.
         `budget`: of all bytes that the worker holds.
         """
-        self._state = CoreState(rules, worker, budget)
+        self._state = CoreState(rules, worker, budget, effects)
         self._ends = Ends(self._state)
         self._shows = Shows(self._state, self._ends)
         self._steps = EngineSteps(self._state, self._ends, self._shows)
         self.max_legs = max_legs
         """The most that are open at once."""
         self._hooked = hooked
+        self._sends: dict[int, partial[None]] = {}
+        """What asks for a router's stream to be written, by link: made once, as each step asks."""
         self._to_cancel: set[int] = set()
         """Requests that the engine could not be told to let go of."""
         self.draining = False
         self.tokens = 0
         """Delivered by the engine, for legs that were open."""
-        self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            events.LinkUp: self._link_up,
-            events.LinkDown: self._link_down,
-            events.Start: self._start,
-            events.Unreadable: self._unreadable,
-            events.NotBegun: self._not_begun,
-            events.NotCancelled: self._not_cancelled,
-            events.Unsendable: self._unsendable,
-            events.Release: self._release,
-            events.Cancel: self._cancel,
-            events.Stepped: self._stepped,
-            events.PlayOn: self._play_on,
-            events.Ruled: self._ruled,
-            events.Judged: self._judged,
-            events.JudgeFailed: self._judge_failed,
-            events.Tick: self._tick,
-            events.Drain: self._drain,
-            events.Abandon: self._abandon,
-            events.EngineGone: self._engine_gone,
-        }
 
     @property
     def budget(self) -> ByteBudget:
@@ -117,22 +102,26 @@ class Core:
         """What waits for a router whose link is up."""
         return self._state.links[link]
 
-    def handle(self, now: float, batch: Iterable[Event]) -> list[Action]:
-        """Take in what happened at `now`, in order; returns what is to be done, in order."""
-        self._state.now, self._state.actions = now, []
-        for event in batch:
-            self._handlers[type(event)](event)
-        for link, outgoing in self._state.links.items():
+    def handle(self, now: float, batch: Iterable[Callable[[], None]]) -> list[partial[None]]:
+        """Take in what happened at `now`, in order: calls of the methods below, with `now` in
+        seconds of a clock that never goes back. Returns the calls of the effects that are to be
+        made, in order.
+        """
+        state = self._state
+        state.now, state.asked = now, []
+        for happened in batch:
+            happened()
+        for link, outgoing in state.links.items():
             backlog = outgoing.backlog
             if outgoing.waits and (backlog <= FRAME_BYTES or outgoing.allotment.hold(backlog)):
-                self._state.actions.append(actions.Send(link))
-        if self._state.too_large:
+                state.asked.append(self._sends[link])
+        if state.too_large:
             self._end_too_large()
-        return self._state.actions
+        return state.asked
 
     def _give_up(self, link: int) -> None:
         reason = "the router does not read what it asked for"
-        self._state.actions.append(actions.GiveUp(link, reason))
+        self._state.ask(self._state.effects.give_up, link, reason)
 
     def _end_too_large(self) -> None:
         """There was no memory for more output: end the legs that held most. Some may be over."""
@@ -143,24 +132,28 @@ class Core:
                 if leg.stage is Stage.LEAVING:
                     leg.closing = Closing(Outcome.FAILED, error=no_memory())
             self._ends.fail(leg, no_memory())
-            self._state.actions.append(actions.Send(leg.link))
+            self._state.ask(self._state.effects.send, leg.link)
 
     # --- routers ---------------------------------------------------------------------------------
 
-    def _link_up(self, event: events.LinkUp) -> None:
-        link = event.link
+    def link_up(self, link: int) -> None:
+        """A router's stream is open. What waits for it is `outgoing(link)`."""
+        self._sends[link] = partial(self._state.effects.send, link)
         self._state.links[link] = Outgoing(
             self._state.budget.allotment(lambda: self._give_up(link), most=MAX_BACKLOG_BYTES)
         )
 
-    def _link_down(self, event: events.LinkDown) -> None:
-        if outgoing := self._state.links.pop(event.link, None):
+    def link_down(self, link: int) -> None:
+        """A router's stream is gone: every leg that came by it ends."""
+        if outgoing := self._state.links.pop(link, None):
             outgoing.gone()
-        for leg in [leg for leg in self._state.open.values() if leg.link == event.link]:
+            del self._sends[link]
+        for leg in [leg for leg in self._state.open.values() if leg.link == link]:
             self._ends.end(leg, Closing(Outcome.CANCELLED, reason="router_lost"))
 
-    def _start(self, event: events.Start) -> None:
-        link, command, task, request = event.link, event.command, event.task, event.request
+    def start(self, wanted: Start) -> None:
+        """A router wants a leg whose task can run."""
+        link, command, task, request = wanted.link, wanted.command, wanted.task, wanted.request
         if not self._may_use(link, command.leg):
             return
         if self.draining:
@@ -173,14 +166,14 @@ class Core:
         state = self._state
         allotment = state.budget.allotment(lambda: state.too_large.append(leg))
         try:
-            allotment.admit(event.own_bytes)
+            allotment.admit(wanted.own_bytes)
         except QueueFullError as error:
             allotment.close()
             self._refuse(link, command, error)
             return
         # Prefill's hooks have judged the first token of a sequence that goes on here.
         fresh = self._state.rules.shows or not task.HasField("resume")
-        leg = self._leg(event, allotment, hooked=self._hooked and fresh and not command.canary)
+        leg = self._leg(wanted, allotment, hooked=self._hooked and fresh and not command.canary)
         state.open[leg.request_id] = state.numbers[link, leg.number] = leg
         state.groups.setdefault(leg.group, []).append(leg)
         info = SequenceInfo(
@@ -194,23 +187,28 @@ class Core:
             lora_adapter=task.lora_adapter,
         )
         known = fresh and not command.canary
-        state.actions.append(actions.Begin(request, task, command, info, leg.to_compute, known))
+        state.ask(state.effects.begin, request, task, command, info, leg.to_compute, known)
 
-    def _leg(self, event: events.Start, allotment: Allotment, *, hooked: bool) -> Leg:
+    def _leg(self, wanted: Start, allotment: Allotment, *, hooked: bool) -> Leg:
         """The leg that a router wants. `allotment`: what the leg alone keeps. `hooked`: its output
         passes hooks before it is shown.
         """
-        command, task, request, rules = event.command, event.task, event.request, self._state.rules
+        command, task, request, rules = (
+            wanted.command,
+            wanted.task,
+            wanted.request,
+            self._state.rules,
+        )
         guard = None if command.canary else rules.guard(streaming=task.streaming)
-        straight = rules.shows and not hooked and guard is None and not event.output.cuts
+        straight = rules.shows and not hooked and guard is None and not wanted.output.cuts
         replayed = None
         if rules.shows and request.made:
             replayed = Replay(task.resume, request.request_id, straight=straight)
         leg = Leg(
             request_id=request.request_id,
-            link=event.link,
+            link=wanted.link,
             number=command.leg,
-            outgoing=self._state.links[event.link],
+            outgoing=self._state.links[wanted.link],
             allotment=allotment,
             destination=command.destination,
             sequence=command.sequence,
@@ -225,48 +223,54 @@ class Core:
             want_token_ids=task.want_token_ids,
             want_logprobs=task.sampling.HasField("logprobs"),
             want_report=task.want_report,
-            intake_seconds=event.intake_seconds,
+            intake_seconds=wanted.intake_seconds,
             started_at=self._state.now,
             deadline=self._state.now + command.timeout_ms / 1000,
-            output=event.output,
+            output=wanted.output,
             guard=guard,
             token_bytes=TOKEN_BYTES + ALTERNATIVE_BYTES * task.sampling.logprobs,
             straight=straight and replayed is None and not command.say_made,
             hooked=hooked,
             says_made=command.say_made,
-            obstacle=event.obstacle,
+            obstacle=wanted.obstacle,
             replay=replayed,
             kv_peer=command.kv_peer,
             canary=command.canary,
-            parking=event.parking,
+            parking=wanted.parking,
             resumes=bool(command.task_digest),
         )
         if command.hold_output:
             leg.hold()
         return leg
 
-    def _unreadable(self, event: events.Unreadable) -> None:
-        if self._may_use(event.link, event.command.leg):
-            self._refuse(event.link, event.command, event.error)
+    def unreadable(self, link: int, command: worker_pb2.StartLeg, error: TandemError) -> None:
+        """A router wants a leg whose task cannot run, whatever the reason."""
+        if self._may_use(link, command.leg):
+            self._refuse(link, command, error)
 
     def _may_use(self, link: int, number: int) -> bool:
         """Whether a router that is there may begin a leg of that number."""
         if (link, number) in self._state.numbers:
-            self._state.actions.append(actions.GiveUp(link, f"leg {number} is open already"))
+            self._state.ask(self._state.effects.give_up, link, f"leg {number} is open already")
             return False
         return link in self._state.links
 
-    def _not_begun(self, event: events.NotBegun) -> None:
-        leg = self._state.open.get(event.request_id)
+    def not_begun(self, request_id: int, command: worker_pb2.StartLeg, error: TandemError) -> None:
+        """The engine refused a request that was to begin: it holds nothing, and says nothing
+        more.
+        """
+        leg = self._state.open.get(request_id)
         if leg is not None:
             self._ends.forget(leg)
-            self._refuse(leg.link, event.command, event.error)
+            self._refuse(leg.link, command, error)
 
-    def _not_cancelled(self, event: events.NotCancelled) -> None:
-        self._to_cancel.add(event.request_id)
+    def not_cancelled(self, request_id: int) -> None:
+        """The engine could not be asked to let go of a request: `tick` asks again."""
+        self._to_cancel.add(request_id)
 
-    def _unsendable(self, event: events.Unsendable) -> None:
-        where = event.link, event.destination, event.sequence
+    def unsendable(self, link: int, destination: int, sequence: int) -> None:
+        """A row of a sequence could not be written for its router, and was left out."""
+        where = link, destination, sequence
         for leg in list(self._state.open.values()):
             if (leg.link, leg.destination, leg.sequence) == where:
                 self._ends.fail(leg, InternalError("the output of this sequence cannot be written"))
@@ -278,56 +282,60 @@ class Core:
             at_fault = isinstance(error, RequestError | InternalError)
             closing = Closing(Outcome.FAILED, error=error, retryable=not at_fault)
             self._state.links[link].events.append(closing.event(command.leg))
-        self._state.actions.append(actions.LegRefused(link, command, error, self._state.now))
+        self._state.ask(self._state.effects.leg_refused, link, command, error, self._state.now)
 
-    def _release(self, event: events.Release) -> None:
-        leg = self._state.numbers.get((event.link, event.leg))
-        if leg is not None:  # else it has ended meanwhile
-            leg.release()
-            if leg.stage is Stage.HELD:
-                self._ends.leave(leg)
+    def release(self, link: int, leg: int) -> None:
+        """Prefill's verdict lets a decode leg's output go."""
+        found = self._state.numbers.get((link, leg))
+        if found is not None:  # else it has ended meanwhile
+            found.release()
+            if found.stage is Stage.HELD:
+                self._ends.leave(found)
 
-    def _cancel(self, event: events.Cancel) -> None:
-        leg = self._state.numbers.get((event.link, event.leg))
-        if leg is not None:
-            self._ends.end(leg, Closing(Outcome.CANCELLED, reason=event.reason))
+    def cancel(self, link: int, leg: int, reason: str) -> None:
+        """The router ends a leg, whatever it waits for."""
+        found = self._state.numbers.get((link, leg))
+        if found is not None:
+            self._ends.end(found, Closing(Outcome.CANCELLED, reason=reason))
 
     # --- time, and the end of everything ---------------------------------------------------------
 
-    def _tick(self, _: events.Tick) -> None:
+    def tick(self) -> None:
+        """Time has passed: legs may be past their deadline. About once a second."""
         for leg in [leg for leg in self._state.open.values() if leg.deadline <= self._state.now]:
             self._ends.fail(leg, DeadlineError("the request's time ran out"))
         again, self._to_cancel = self._to_cancel, set()
         for request_id in sorted(again):
             held = self._state.open.get(request_id)
             if held is not None and held.engine_holds:
-                self._state.actions.append(actions.CancelEngine(request_id))
+                self._state.ask(self._state.effects.cancel_engine, request_id)
 
-    def _drain(self, _: events.Drain) -> None:
+    def drain(self) -> None:
+        """Refuse what is new from now on."""
         self.draining = True
 
-    def _abandon(self, event: events.Abandon) -> None:
+    def abandon(self, error: TandemError) -> None:
+        """End everything that is still open."""
         self.draining = True
         for leg in list(self._state.open.values()):
-            self._ends.fail(leg, event.error, retryable=self._steps.retryable(leg))
+            self._ends.fail(leg, error, retryable=self._steps.retryable(leg))
 
-    def _engine_gone(self, event: events.EngineGone) -> None:
+    def engine_gone(self, error: TandemError) -> None:
+        """The engine died: it holds nothing any more, and says nothing of each request."""
         for leg in list(self._state.open.values()):
             leg.engine_holds, leg.parking = False, None
             retryable = self._steps.retryable(leg)
-            self._ends.end(
-                leg, Closing(Outcome.FAILED, "", event.error, retryable, worker_died=True)
-            )
+            self._ends.end(leg, Closing(Outcome.FAILED, "", error, retryable, worker_died=True))
             self._ends.close_if_let_go(leg)
 
     # --- what the engine brings ------------------------------------------------------------------
 
-    def _stepped(self, event: events.Stepped) -> None:
-        """Write what nobody judges. Hooks are handed all of the step at once; their rulings go on
-        (S0-029).
+    def stepped(self, deltas: Sequence[Delta]) -> None:
+        """What the engine brought since the last time, of each request in order. What nobody judges
+        is written. Hooks are handed all of the step at once; their rulings go on (S0-029).
         """
         works: list[Work] = []
-        for delta in event.deltas:
+        for delta in deltas:
             leg = self._state.open.get(delta.request_id)
             if leg is None:
                 continue
@@ -359,10 +367,11 @@ class Core:
             except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
                 self._ends.spoiled(leg, error)
         if works:
-            self._state.actions.append(actions.JudgeByHooks(works))
+            self._state.ask(self._state.effects.judge_by_hooks, works)
 
-    def _play_on(self, event: events.PlayOn) -> None:
-        leg = self._state.open.get(event.request_id)
+    def play_on(self, request_id: int) -> None:
+        """A leg's turn has come, to replay more of its output."""
+        leg = self._state.open.get(request_id)
         if leg is None or leg.replay is None or leg.stage is not _RUNNING:
             return
         try:
@@ -372,9 +381,12 @@ class Core:
 
     # --- what hooks make of it -------------------------------------------------------------------
 
-    def _ruled(self, event: events.Ruled) -> None:
+    def ruled(self, rulings: Sequence[Ruling]) -> None:
+        """What hooks made of earlier steps. Those of one group that were given to them together
+        come together.
+        """
         staged: list[tuple[Leg, Piece | None, bool]] = []
-        for ruling in event.rulings:
+        for ruling in rulings:
             leg = self._state.open.get(ruling.request_id)
             if leg is None or (leg.stage is not _RUNNING and leg.stage is not _RULING):
                 continue
@@ -397,20 +409,26 @@ class Core:
 
     # --- what classifiers make of it -------------------------------------------------------------
 
-    def _judged(self, event: events.Judged) -> None:
-        leg = self._state.open.get(event.request_id)
+    def judged(self, request_id: int, judgement: Judgement, scores: str) -> None:
+        """What classifiers made of an output so far. `scores`: external ones as JSON, where the
+        client asked for them.
+        """
+        leg = self._state.open.get(request_id)
         if leg is None or leg.guard is None or leg.stage not in OPEN:
             return
-        leg.scores = event.scores
+        leg.scores = scores
         try:
-            self._shows.judged(leg, leg.guard, event.judgement)
+            self._shows.judged(leg, leg.guard, judgement)
         except Exception as error:  # noqa: BLE001 - its own data: no other leg may suffer
             self._ends.spoiled(leg, error)
 
-    def _judge_failed(self, event: events.JudgeFailed) -> None:
-        leg = self._state.open.get(event.request_id)
+    def judge_failed(self, request_id: int, error: TandemError) -> None:
+        """Hooks, classifiers or the audit log could not do their part for a leg: it fails
+        closed.
+        """
+        leg = self._state.open.get(request_id)
         if leg is not None and leg.stage in OPEN:
-            self._ends.fail(leg, event.error)
+            self._ends.fail(leg, error)
 
 
 def _to_compute(command: worker_pb2.StartLeg, prompt_tokens: int) -> int:

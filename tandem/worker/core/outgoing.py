@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tandem.byte_budget import Allotment
@@ -74,40 +75,26 @@ class WaitingRow(NamedTuple):
         return rows
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Parcel:
     """What waits of one leg, in order."""
 
-    __slots__ = (
-        "_shows_ids",
-        "allotment",
-        "destination",
-        "events",
-        "finish",
-        "offset",
-        "report",
-        "rows",
-        "sent",
-        "sequence",
-        "size",
-    )
-
-    def __init__(self, *, destination: int, sequence: int, shows_ids: bool, offset: int) -> None:
-        """`offset`: rows of the sequence before its own."""
-        self.destination = destination
-        self.sequence = sequence
-        self.offset = offset
-        self._shows_ids = shows_ids
-        self.rows: deque[WaitingRow] = deque()
-        self.size = 0
-        """Bytes of the rows, roughly."""
-        self.report: common_pb2.PhaseReport | None = None
-        self.finish: common_pb2.Finish | None = None
-        self.events: list[worker_pb2.LegEvent] = []
-        """Events for the router behind the rows: prefill's verdict, that the leg is closed."""
-        self.sent = False
-        """Every row has left; no row can be added."""
-        self.allotment: Allotment | None = None
-        """The parcel's share of the budget, once the parcel is more than a frame holds."""
+    destination: int
+    sequence: int
+    shows_ids: bool
+    offset: int
+    """Rows of the sequence before its own."""
+    rows: deque[WaitingRow] = field(default_factory=deque)
+    size: int = 0
+    """Bytes of the rows, roughly."""
+    report: common_pb2.PhaseReport | None = None
+    finish: common_pb2.Finish | None = None
+    events: list[worker_pb2.LegEvent] = field(default_factory=list)
+    """Events for the router behind the rows: prefill's verdict, that the leg is closed."""
+    sent: bool = False
+    """Every row has left; no row can be added."""
+    allotment: Allotment | None = None
+    """The parcel's share of the budget, once the parcel is more than a frame holds."""
 
     def add(self, row: WaitingRow) -> int:
         """Behind the others; a large one in several. Returns in how many."""
@@ -123,7 +110,7 @@ class Parcel:
         for _ in range(count):
             row = self.rows.popleft()
             if row.place is None:
-                write(draft, self.sequence, self.offset, row, shows_ids=self._shows_ids)
+                write(draft, self.sequence, self.offset, row, shows_ids=self.shows_ids)
                 self.offset += 1
             else:
                 write_prompt(draft, self.sequence, row)
@@ -159,23 +146,21 @@ class Parcel:
         return 0 if self.finish is None else self.finish.ByteSize()
 
 
+@dataclass(slots=True, eq=False)
 class Outgoing:
     """What was added since the last `take` leaves with the next one, parcels in several."""
 
-    __slots__ = ("allotment", "backlog", "drafts", "events", "parcels", "unsendable")
-
-    def __init__(self, allotment: Allotment) -> None:
-        """`allotment`: for what waits outside of parcels, once it is more than a frame holds."""
-        self.allotment = allotment
-        self.drafts: dict[int, Draft] = {}
-        """Rows by the number of the frontend."""
-        self.events: list[worker_pb2.LegEvent] = []
-        self.parcels: deque[Parcel] = deque()
-        """Released ones. Rows of their legs go behind theirs."""
-        self.backlog = 0
-        """Bytes that wait outside of parcels, roughly."""
-        self.unsendable: list[tuple[int, int]] = []
-        """Destinations and sequences of which a row could not be written by the last `take`."""
+    allotment: Allotment
+    """For what waits outside of parcels, once it is more than a frame holds."""
+    drafts: dict[int, Draft] = field(default_factory=dict)
+    """Rows by the number of the frontend."""
+    events: list[worker_pb2.LegEvent] = field(default_factory=list)
+    parcels: deque[Parcel] = field(default_factory=deque)
+    """Released ones. Rows of their legs go behind theirs."""
+    backlog: int = 0
+    """Bytes that wait outside of parcels, roughly."""
+    unsendable: list[tuple[int, int]] = field(default_factory=list)
+    """Destinations and sequences of which a row could not be written by the last `take`."""
 
     @property
     def waits(self) -> bool:

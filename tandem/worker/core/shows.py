@@ -12,7 +12,6 @@ from tandem.hooks.classifiers.sequence_guard import Step as GuardStep
 from tandem.hooks.piece import Piece
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core import actions
 from tandem.worker.core.ends import Ends
 from tandem.worker.core.leg import OPEN, Closing, Leg
 from tandem.worker.core.outgoing import FRAME_BYTES, MAX_PARCEL_BYTES, Parcel
@@ -80,7 +79,7 @@ class Shows:
             output = leg.output
             leg.asked_tokens = output.ruled_tokens if leg.hooked else output.completion_tokens
             leg.asked_at = self._state.now
-            self._state.actions.append(actions.AskClassifiers(leg.request_id, step.ask, reason))
+            self._state.ask(self._state.effects.ask_classifiers, leg.request_id, step.ask, reason)
 
     def show(
         self,

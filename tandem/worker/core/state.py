@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from typing import ParamSpec
 
 from tandem.byte_budget import ByteBudget
-from tandem.worker.core.actions import Action
+from tandem.worker.core.effects import Effects
 from tandem.worker.core.leg import Leg
 from tandem.worker.core.outgoing import Outgoing
 from tandem.worker.core.rules import PhaseRules
+
+P = ParamSpec("P")
 
 
 @dataclass(slots=True, eq=False)
@@ -18,10 +23,11 @@ class CoreState:
     """The worker's name, for reports."""
     budget: ByteBudget
     """All bytes that the worker holds."""
+    effects: Effects
     now: float = 0.0
     """The time of the event that is being handled."""
-    actions: list[Action] = field(default_factory=list)
-    """Actions that the event has led to, so far."""
+    asked: list[partial[None]] = field(default_factory=list)
+    """Calls of `effects` that the event has led to, so far."""
     links: dict[int, Outgoing] = field(default_factory=dict)
     """What waits for each router whose stream is open."""
     open: dict[int, Leg] = field(default_factory=dict)
@@ -32,3 +38,7 @@ class CoreState:
     """Open legs of each request."""
     too_large: list[Leg] = field(default_factory=list)
     """Legs to be ended once the event is taken in: the engine may have let go of them in it."""
+
+    def ask(self, effect: Callable[P, None], *args: P.args, **options: P.kwargs) -> None:
+        """Have one of the `effects` called once the event is taken in."""
+        self.asked.append(partial(effect, *args, **options))

@@ -8,7 +8,7 @@ from tandem.errors import EngineError
 from tandem.hooks.deferred import Work
 from tandem.hooks.piece import Piece
 from tandem.v1 import worker_pb2
-from tandem.worker.core import actions, replay
+from tandem.worker.core import replay
 from tandem.worker.core.ends import Ends
 from tandem.worker.core.leg import NEXT, Closing, Leg, Stage
 from tandem.worker.core.output import Finish
@@ -55,14 +55,14 @@ class EngineSteps:
                 self.take(leg, delta, works)
         replay.unruled = len(works)
         if works:
-            self._state.actions.append(actions.JudgeByHooks(works))
+            self._state.ask(self._state.effects.judge_by_hooks, works)
         else:
             self.replayed(leg, replay)
 
     def replayed(self, leg: Leg, replay: Replay) -> None:
         """Hooks have ruled on the steps that were replayed last."""
         if replay.deltas and leg.stage is Stage.RUNNING:
-            self._state.actions.append(actions.WaitTurn(leg.request_id))
+            self._state.ask(self._state.effects.wait_turn, leg.request_id)
         else:
             leg.replay, leg.straight = None, replay.straight and not leg.says_made
 
@@ -71,7 +71,7 @@ class EngineSteps:
         if delta.kv is not None:
             leg.kv = delta.kv
             trace_id = leg.trace_id if leg.parent_span else ""
-            self._state.actions.append(actions.CountTransfer(delta.kv, trace_id))
+            self._state.ask(self._state.effects.count_transfer, delta.kv, trace_id)
         if delta.cached_tokens:
             # Of a sequence that goes on here, more may be cached than its prompt.
             leg.cached_tokens = min(delta.cached_tokens, leg.prompt_tokens)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tandem.engine.prefix_log import PrefixLog
-from tandem.prefix_blocks import Blocks
-from tandem_router.core.values import CacheReport
+from tandem.prefix_blocks import Blocks, unpacked
+from tandem.v1 import worker_pb2
 
 BLOCK = 1
 MOST_CACHED = 8
@@ -79,12 +79,12 @@ class CacheBook:
     keeps: bool = True
     hopes: dict[int, _Hope] = field(default_factory=dict)
 
-    def report(self, report: CacheReport, now: float) -> None:
-        self.keeps = not report.keeps_none
-        if report.anew or report.keeps_none:
+    def report(self, changes: worker_pb2.CacheChanges, now: float) -> None:
+        self.keeps = not changes.keeps_none
+        if changes.anew or changes.keeps_none:
             self.told.clear()
-        self.told -= set(report.left)
-        self.told |= set(report.entered)
+        self.told -= set(unpacked(changes.left))
+        self.told |= set(unpacked(changes.entered))
         self.tells = True
         for leg, hope in list(self.hopes.items()):
             if hope.over_at is not None and hope.over_at <= now:

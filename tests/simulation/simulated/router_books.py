@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from simulated.health_books import HealthBooks, Past
 from simulated.prefixes import CacheBook
 from tandem.errors import TandemError
-from tandem.v1 import router_pb2
+from tandem.v1 import common_pb2, router_pb2
 from tandem_router.core.events import LegParked, Submit
-from tandem_router.core.values import Bounds, Phase, Profile, Voucher
+from tandem_router.core.values import Bounds, Phase, Profile
 
 Key = tuple[int, int]
 """A frontend and its number of a sequence."""
@@ -185,7 +185,7 @@ class RequestBook:
         return self.asked.task
 
     @property
-    def voucher(self) -> Voucher | None:
+    def voucher(self) -> common_pb2.Voucher | None:
         return self.asked.voucher
 
     @property

@@ -52,12 +52,13 @@ from tandem.errors import (
     WorkerLostError,
 )
 from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
+from tandem.v1 import common_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.actions import Action
 from tandem_router.core.events import Event
 from tandem_router.core.sequences import MOST_MOMENTS
 from tandem_router.core.story import Story
-from tandem_router.core.values import Bounds, Phase, Voucher
+from tandem_router.core.values import Bounds, Phase
 from tandem_router.core.worker import Worker
 from tandem_router.policies.prefix import OVERLAP_WEIGHT
 
@@ -112,7 +113,7 @@ class RouterRules:
         """The trace id of a request that is not admitted, and with which code."""
         self._worker_died: tuple[str, list[str]] | None = None
         """The worker that is to be said to have died, and of whose requests it may have."""
-        self._vouchers: dict[Key, Voucher] = {}
+        self._vouchers: dict[Key, common_pb2.Voucher] = {}
         """What frontends must be given of sequences that have ended."""
         self._release: set[int] = set()
         self._overdue: set[int] = set()
@@ -447,19 +448,21 @@ class RouterRules:
 
     def _worker_load(self, event: events.WorkerLoad) -> None:
         if worker := self.books.workers.get(event.worker):
-            worker.others = max(0, event.open_legs - len(worker.legs))
-            worker.kv_tokens = event.kv_tokens_total
-            tokens: int | None = event.kv_tokens_used
+            load = event.load
+            worker.others = max(0, load.open_legs - len(worker.legs))
+            worker.kv_tokens = load.kv_tokens_total
+            tokens: int | None = load.kv_tokens_used
             if worker.profile.phase is Phase.PREFILL:
-                tokens = event.prompt_tokens
+                tokens = load.prompt_tokens if load.HasField("prompt_tokens") else None
             known = tokens is not None
             worker.others_tokens = max(0, tokens - worker.tokens) if known else worker.others
-            if event.cache is not None:
-                worker.cache.report(event.cache, self.now)
-            if event.moved_kv and not worker.proved:
+            if load.HasField("cache"):
+                worker.cache.report(load.cache, self.now)
+            if load.moved_kv and not worker.proved:
                 self.canaries.prove(worker)
                 self._take_proved()
-            age, stalled = event.step_age, self._is_stalled(event.step_age)
+            age = load.step_age_ms / 1000 if load.HasField("step_age_ms") else None
+            stalled = self._is_stalled(age)
             if stalled != worker.stalled:
                 worker.stalled = stalled
                 self.books.health.news.append((worker.key, f"stalled: {stalled}"))
@@ -643,13 +646,13 @@ class RouterRules:
         elif parked is None:
             self._end(sequence, WorkerError.code)
         else:
-            self._vouchers[sequence.key] = Voucher(
-                leg.room,
-                leg.worker.profile.kv_endpoint,
-                sequence.request.submit.model,
-                parked.task_digest,
-                parked.token_ids,
-                parked.logprobs,
+            self._vouchers[sequence.key] = common_pb2.Voucher(
+                room=leg.room,
+                kv_peer=leg.worker.profile.kv_endpoint,
+                model=sequence.request.submit.model,
+                task_digest=parked.task_digest,
+                first_token_ids=parked.token_ids,
+                first_logprobs=parked.logprobs,
             )
             self._ended(sequence)
 

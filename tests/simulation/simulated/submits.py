@@ -6,9 +6,9 @@ from typing import Any
 
 from tandem.errors import TandemError
 from tandem.prefix_blocks import Blocks
-from tandem.v1 import router_pb2
+from tandem.v1 import common_pb2, router_pb2
 from tandem_router.core.events import Submit
-from tandem_router.core.values import Needs, Voucher
+from tandem_router.core.values import Needs
 
 
 def submit(
@@ -19,7 +19,7 @@ def submit(
     prompt_blocks: Blocks = (),
     logits_processors: frozenset[str] = frozenset(),
     lora_adapter: str = "",
-    voucher: Voucher | None = None,
+    voucher: common_pb2.Voucher | None = None,
     first_span: int = 0,
     fault: TandemError | None = None,
     timeout_seconds: float = 60.0,

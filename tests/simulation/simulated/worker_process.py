@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 from simulated.classifiers import build_classifiers
@@ -22,8 +23,7 @@ from tandem.engine.base import EngineDescription, EngineFigures, Role
 from tandem.errors import EngineError
 from tandem.metrics import DrainMetrics
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core import events
-from tandem.worker.core.actions import Action
+from tandem.worker.classifying import Classifying
 from tandem.worker.core.leg import Closing, Leg
 from tandem.worker.core.machine import Core
 from tandem.worker.core.output import Finish
@@ -35,7 +35,6 @@ from tandem.worker.link import RouterLink
 from tandem.worker.records import Records
 from tandem.worker.servicer import WorkerServicer
 from tandem.worker.shell import Shell
-from tandem_decode_worker.classifying import Classifying
 from tandem_decode_worker.rules import DecodeRules
 from tandem_prefill_worker.rules import PrefillRules
 from tandem_router.core.values import Phase
@@ -171,7 +170,8 @@ class WorkerProcess:
             rules = DecodeRules(classifiers)
             rules.max_held_rows = most_held
             self.classifying = classifiers and Classifying(classifiers, words)
-        self.core = Core(
+        make_core = partial(
+            Core,
             rules=rules,
             worker=self.name,
             max_legs=spec.slots,
@@ -179,7 +179,7 @@ class WorkerProcess:
             budget=ByteBudget(),
         )
         self.shell = Shell(
-            self.core,
+            make_core,
             intake=Intake(
                 role=role,
                 model=spec.model,
@@ -198,6 +198,7 @@ class WorkerProcess:
             chunk_room=dice.chunk_room(),
             clock=dice.loop.time,
         )
+        self.core = self.shell.core
         if spec.whole:
             self.shell.proved()  # no KV moves in a real one
         self.rules = WorkerRules(
@@ -230,8 +231,8 @@ class WorkerProcess:
 
         return hasty
 
-    def _watched(self, handle: Callable[..., list[Action]]) -> Any:
-        def watched(now: float, batch: Iterable[events.Event]) -> list[Action]:
+    def _watched(self, handle: Callable[..., list[partial[None]]]) -> Any:
+        def watched(now: float, batch: Iterable[Callable[[], None]]) -> list[partial[None]]:
             batch = list(batch)
             self._unsettled = True
             self.rules.before(now, batch)
@@ -272,7 +273,7 @@ class WorkerProcess:
         try:
             await self.engine.hand_on(self.shell.on_step)
         except EngineError as error:
-            self.shell.tell(events.EngineGone(error))
+            self.shell.tell(partial(self.core.engine_gone, error))
             self.shell.flush()
             await asyncio.sleep(0.2)
             self.die()
@@ -282,7 +283,7 @@ class WorkerProcess:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            self.shell.tell(events.Tick())
+            self.shell.tell(self.core.tick)
             self.shell.report_load()
 
     def shut_down(self, seconds: float) -> None:
@@ -293,7 +294,7 @@ class WorkerProcess:
             self.dice.loop.spawn(self.process, face._drain(seconds, drained))
 
     async def _drain(self, seconds: float, drained: asyncio.Barrier) -> None:
-        self.shell.tell(events.Drain())
+        self.shell.tell(self.core.drain)
         self.shell.report_load()
         never: Any = asyncio.get_running_loop().create_future()
         await drain(

@@ -1,5 +1,5 @@
-"""A worker's conduct, judged from outside: from the events that went into its core, the actions
-that came out, and the frames that left.
+"""A worker's conduct, judged from outside: from what its core was told, the effects that it asked
+for, and the frames that left.
 
 A cancel acts at once, and an engine is asked to let go once. What is held leaves when it is
 released and not before. Each leg is closed once, with nothing after it. A draining or full worker
@@ -8,17 +8,18 @@ takes nothing. Nothing of a silenced or cancelled leg is added any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
 
 from simulated.engine import ENGINE_REFUSES
-from tandem.engine.base import Ending
+from tandem.engine.base import Delta, Ending, EngineRequest
 from tandem.errors import DrainingError, QueueFullError, TandemError
+from tandem.hooks.deferred import Ruling
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.frames import parse
-from tandem.worker.core import actions, events, outgoing
-from tandem.worker.core.leg import Leg, Stage
+from tandem.worker.core import outgoing
+from tandem.worker.core.leg import Leg, Stage, Start
 from tandem.worker.core.machine import Core
 from tandem.worker.core.outgoing import CHARACTER_BYTES, ROW_BYTES, Parcel, WaitingRow
 
@@ -84,49 +85,50 @@ class WorkerRules:
         self._parcels: dict[int, list[tuple[Parcel, int]]] = {}
         """Those that waited then, and what they held."""
         self._now = 0.0
-        self._take: dict[type[Any], Callable[[Any], None]] = {
-            events.Start: self._start,
-            events.Release: self._release,
-            events.Cancel: self._cancel,
-            events.LinkDown: self._link_down,
-            events.Stepped: self._stepped,
-            events.Ruled: self._ruled,
-            events.NotBegun: self._not_begun,
-            events.JudgeFailed: self._judge_failed,
-            events.Tick: self._tick,
-            events.Drain: self._drain,
-            events.Abandon: self._abandon,
-            events.EngineGone: self._engine_gone,
+        self._take: dict[str, Callable[..., None]] = {
+            "start": self._start,
+            "release": self._release,
+            "cancel": self._cancel,
+            "link_down": self._link_down,
+            "stepped": self._stepped,
+            "ruled": self._ruled,
+            "not_begun": self._not_begun,
+            "judge_failed": self._judge_failed,
+            "tick": self._tick,
+            "drain": self._drain,
+            "abandon": self._abandon,
+            "engine_gone": self._engine_gone,
         }
 
     # --- what happened ---------------------------------------------------------------------------
 
-    def before(self, now: float, batch: Iterable[events.Event]) -> None:
+    def before(self, now: float, batch: Iterable[Callable[[], None]]) -> None:
         self._now = now
-        for event in batch:
-            take = self._take.get(type(event))
+        for happened in batch:
+            told = happened if isinstance(happened, partial) else partial(happened)
+            take = self._take.get(told.func.__name__)
             if take is not None:
-                take(event)
+                take(*told.args)
 
-    def _start(self, event: events.Start) -> None:
-        if (event.link, event.command.leg) in self._by_number:
-            self._bad_links.add(event.link)
+    def _start(self, wanted: Start) -> None:
+        if (wanted.link, wanted.command.leg) in self._by_number:
+            self._bad_links.add(wanted.link)
 
-    def _release(self, event: events.Release) -> None:
-        if book := self._by_number.get((event.link, event.leg)):
+    def _release(self, link: int, leg: int) -> None:
+        if book := self._by_number.get((link, leg)):
             book.held = False
 
-    def _cancel(self, event: events.Cancel) -> None:
-        if book := self._by_number.get((event.link, event.leg)):
+    def _cancel(self, link: int, leg: int, reason: str) -> None:
+        if book := self._by_number.get((link, leg)):
             book.over = True
 
-    def _link_down(self, event: events.LinkDown) -> None:
+    def _link_down(self, link: int) -> None:
         for book in self.legs.values():
-            if book.link == event.link:
+            if book.link == link:
                 book.over = True
 
-    def _stepped(self, event: events.Stepped) -> None:
-        for delta in event.deltas:
+    def _stepped(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
             book = self.legs.get(delta.request_id)
             if book is None:
                 continue
@@ -146,9 +148,9 @@ class WorkerRules:
             book.over = True
             book.retryable = repeatable and (self._prefill or not book.output_seen)
 
-    def _ruled(self, event: events.Ruled) -> None:
+    def _ruled(self, rulings: Sequence[Ruling]) -> None:
         failed: list[LegBook] = []
-        for ruling in event.rulings:
+        for ruling in rulings:
             book = self.legs.get(ruling.request_id)
             if book is None or book.over or book.shown_most is not None:
                 continue
@@ -195,49 +197,49 @@ class WorkerRules:
                     rows += len(parcel.rows)
             book.shown_most = rows
 
-    def _not_begun(self, event: events.NotBegun) -> None:
-        if book := self.legs.pop(event.request_id, None):
+    def _not_begun(self, request_id: int, *_: object) -> None:
+        if book := self.legs.pop(request_id, None):
             del self._by_number[book.link, book.command.leg]
 
-    def _judge_failed(self, event: events.JudgeFailed) -> None:
-        if book := self.legs.get(event.request_id):
+    def _judge_failed(self, request_id: int, error: TandemError) -> None:
+        if book := self.legs.get(request_id):
             book.over = True
 
-    def _tick(self, _: events.Tick) -> None:
+    def _tick(self) -> None:
         for book in self.legs.values():
             if book.deadline <= self._now:
                 book.over = True
 
-    def _drain(self, _: events.Drain) -> None:
+    def _drain(self) -> None:
         self.draining = True
 
-    def _abandon(self, _: events.Abandon) -> None:
+    def _abandon(self, error: TandemError) -> None:
         self.draining = True
         for book in self.legs.values():
             self._failed(book, repeatable=True)
 
-    def _engine_gone(self, _: events.EngineGone) -> None:
+    def _engine_gone(self, error: TandemError) -> None:
         for book in self.legs.values():
             self._failed(book, repeatable=True)
             book.engine_holds = False
 
     # --- what the core did -----------------------------------------------------------------------
 
-    def after(self, done: Iterable[actions.Action]) -> None:
+    def after(self, asked: Iterable[partial[None]]) -> None:
         self._waiting()
         for book in self.legs.values():
             self._silence_ended(book)
-        for action in done:
-            match action:
-                case actions.Begin():
-                    self._begin(action)
-                case actions.CancelEngine(request_id):
+        for effect in asked:
+            match effect.func.__name__, *effect.args:
+                case "begin", request, _, command, *_:
+                    self._begin(request, command)
+                case "cancel_engine", request_id:
                     self._cancel_engine(request_id)
-                case actions.LegClosed(leg):
+                case "leg_closed", leg, _:
                     self._leg_closed(leg)
-                case actions.LegRefused(_, _, error):
+                case "leg_refused", _, _, error, _:
                     self._leg_refused(error)
-                case actions.GiveUp(link, reason):
+                case "give_up", link, reason:
                     if link not in self._bad_links:
                         self._fault(f"a good router is given up: {reason}")
                     self._bad_links.discard(link)
@@ -260,17 +262,16 @@ class WorkerRules:
         if book.over and not silent and not self._has_ended(book):
             book.shown_most = self._drafted(book)
 
-    def _begin(self, action: actions.Begin) -> None:
-        command = action.command
+    def _begin(self, request: EngineRequest, command: worker_pb2.StartLeg) -> None:
         if self.draining or len(self.legs) >= self._slots:
             self._fault(f"leg {command.leg} begins: draining or full")
         if command.parent_span or command.timeout_ms == 0:
             self._fault(f"leg {command.leg} begins as nobody asked")
-        link = self._core._state.open[action.request.request_id].link
+        link = self._core._state.open[request.request_id].link
         book = LegBook(
             link,
             command,
-            action.request.request_id,
+            request.request_id,
             self._now + command.timeout_ms / 1000,
             held=command.hold_output,
         )

@@ -28,10 +28,10 @@ from tandem.hooks.contract import emit
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker import halves
+from tandem.worker.classifying import Classifying
 from tandem.worker.config import WorkerConfig
 from tandem.worker.phase import PhaseParts
-from tandem_decode_worker.classifying import Classifying, load_phase
-from tandem_decode_worker.rules import DecodeRules
+from tandem_decode_worker.rules import DecodeRules, load_phase
 
 PATIENCE = 60.0
 PASS = Judgement(decisions={"c": "pass"}, scores={"c": {"risk": 0.1}})

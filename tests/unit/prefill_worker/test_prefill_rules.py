@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from worker_harness import KV, PROMPT_TOKENS, Bench, delta, ids_of, terminate_at
 
@@ -10,7 +12,6 @@ from tandem.errors import EngineError
 from tandem.hooks.contract import terminate
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core import events
 from tandem.worker.core.output import Finish
 from tandem_prefill_worker.rules import PrefillRules
 
@@ -102,7 +103,7 @@ def test_a_prefill_whose_verdict_is_awaited_while_its_engine_dies_may_run_elsewh
     bench = Bench(tokenizer, phase="prefill")
     request = bench.start()
     bench.shell.on_step(bench.engine.note([delta(request, [20], Ending.LENGTH)]))
-    bench.shell.tell(events.EngineGone(EngineError("died")))
+    bench.shell.tell(partial(bench.core.engine_gone, EngineError("died")))
     assert bench.take().closed(1).retryable
 
 

@@ -10,7 +10,6 @@ from tandem.errors import EngineError
 from tandem.hooks.contract import Phase
 from tandem.text.tokenizer import Tokenizer
 from tandem.tracing.spans import Span
-from tandem.worker.core import events
 from tandem.worker.spans import LegSpans
 
 PARENT = 0xABCDEF
@@ -136,7 +135,7 @@ def test_a_failed_leg_has_its_error(tokenizer: Tokenizer) -> None:
 
 def test_a_refused_leg_is_a_span_too(tokenizer: Tokenizer) -> None:
     bench, spans = bench_of(tokenizer)
-    bench.shell.tell(events.Drain())
+    bench.shell.tell(bench.core.drain)
     assert bench.start(parent_span=PARENT) == 0
     (leg,) = spans
     assert (leg.name, leg.trace_id, leg.parent_id) == ("decode", TRACE, PARENT)

@@ -15,7 +15,6 @@ from tandem.engine.base import Ending
 from tandem.hooks.deferred import SequenceInfo, Work
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core import events
 from tandem.worker.intake import Intake
 
 FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
@@ -338,9 +337,9 @@ def test_a_cancel_that_fails_is_tried_again_and_costs_nobody(tokenizer: Tokenize
     )
     bench.engine.cancel = real  # type: ignore[method-assign]
     assert second not in bench.engine.cancelled
-    bench.shell.tell(events.Tick())
+    bench.shell.tell(bench.core.tick)
     assert bench.engine.cancelled == [second]
-    bench.shell.tell(events.Tick())
+    bench.shell.tell(bench.core.tick)
     assert bench.engine.cancelled == [second], "it was asked"
     assert bench.settle().closed(2).outcome == worker_pb2.LegClosed.OUTCOME_CANCELLED
     _others_go_on(bench, first)
@@ -356,7 +355,7 @@ def test_a_cancel_that_failed_is_not_tried_again_once_the_engine_has_let_go(
     bench.cancel(2, "cancelled")
     bench.engine.cancel = real  # type: ignore[method-assign]
     bench.step(delta(second, [20], Ending.LENGTH))
-    bench.shell.tell(events.Tick())
+    bench.shell.tell(bench.core.tick)
     assert bench.engine.cancelled == []
     _others_go_on(bench, first)
 

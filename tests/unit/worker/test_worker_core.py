@@ -5,18 +5,20 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from tandem.byte_budget import ByteBudget
 from tandem.engine.base import Delta, Ending, EngineRequest
-from tandem.errors import EngineError, HookError, WorkerError
+from tandem.errors import EngineError, HookError, TandemError, WorkerError
 from tandem.hooks.deferred import Ruling, Work
 from tandem.hooks.piece import Piece
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core import actions, events, leg
-from tandem.worker.core.leg import NEXT, Stage
+from tandem.worker.core import leg
+from tandem.worker.core.leg import NEXT, Leg, Stage, Start
 from tandem.worker.core.machine import Core
 from tandem.worker.core.output import Output
 from tandem_decode_worker.rules import DecodeRules
@@ -37,7 +39,7 @@ def test_the_drawing_shows_every_state_and_the_table_leaves_none_out() -> None:
 
 
 class World:
-    """One core, and what must hold of every action that it gives."""
+    """One core, and what must hold of every effect that it asks for."""
 
     def __init__(self, seed: int, *, phase: str, hooked: bool, memory: int = 10**9) -> None:
         self.draw = random.Random(seed)
@@ -46,7 +48,9 @@ class World:
         """How often a router reads what is there for it."""
         self.hooked = hooked
         rules = DecodeRules() if phase == "decode" else PrefillRules()
-        self.core = Core(rules=rules, worker="w", max_legs=6, hooked=hooked, budget=self.budget)
+        self.core = Core(
+            self, rules=rules, worker="w", max_legs=6, hooked=hooked, budget=self.budget
+        )
         self.now = 0.0
         self.in_engine: set[int] = set()
         self.asked_to_cancel: set[int] = set()
@@ -65,9 +69,9 @@ class World:
         self.last_error: Counter[str] = Counter()
         self.closed: Counter[int] = Counter()
 
-    def tell(self, *batch: events.Event) -> None:
-        for action in self.core.handle(self.now, batch):
-            self.check(action)
+    def tell(self, *batch: Callable[[], None]) -> None:
+        for effect in self.core.handle(self.now, batch):
+            effect()
         assert 0 <= self.budget.held <= self.budget.limit
         for open_leg in self.core.legs:
             stage, number = open_leg.stage, open_leg.request_id
@@ -78,49 +82,63 @@ class World:
             if stage is Stage.HELD:
                 assert open_leg.held, "it waits for a release that came"
 
-    def check(self, action: actions.Action) -> None:
-        match action:
-            case actions.Begin(request, _, command):
-                number = request.request_id
-                if self.draw.random() < 0.1:
-                    self.tell_later = events.NotBegun(number, command, EngineError("full"))
-                    self.core_refuses(number, command)
-                    return
-                self.in_engine.add(number)
-                self.judging[number] = []
-            case actions.CancelEngine(number):
-                assert number in self.in_engine, "cancelled what the engine holds no more"
-                assert number not in self.asked_to_cancel, "cancelled twice"
-                self.asked_to_cancel.add(number)
-            case actions.JudgeByHooks(works):
-                assert self.hooked
-                for work in works:
-                    self.judging[work.request_id].append(work)
-            case actions.StopJudging(number):
-                assert self.judging.pop(number, None) is not None, "told twice that it is over"
-            case actions.Send(link):
-                if self.draw.random() < self.reads:
-                    self.take(link)
-            case actions.LegClosed(closed):
-                self.closed[closed.request_id] += 1
-                assert closed.request_id not in self.in_engine, "closed, and the engine holds it"
-                if self.hooked:
-                    assert closed.request_id not in self.judging, "closed, and hooks still judge"
-            case actions.LegRefused(_, _, error):
-                self.refused[error.code] += 1
-            case actions.CountTransfer():
-                pass
-            case actions.GiveUp(link):
-                self.given_up.add(link)
-            case _:
-                raise AssertionError(f"unexpected: {action}")
+    # --- what the core asks for ------------------------------------------------------------------
+
+    def begin(
+        self, request: EngineRequest, task: Any, command: worker_pb2.StartLeg, *_: object
+    ) -> None:
+        number = request.request_id
+        if self.draw.random() < 0.1:
+            self.core_refuses(number, command)
+            return
+        self.in_engine.add(number)
+        self.judging[number] = []
+
+    def cancel_engine(self, request_id: int) -> None:
+        assert request_id in self.in_engine, "cancelled what the engine holds no more"
+        assert request_id not in self.asked_to_cancel, "cancelled twice"
+        self.asked_to_cancel.add(request_id)
+
+    def judge_by_hooks(self, works: Sequence[Work]) -> None:
+        assert self.hooked
+        for work in works:
+            self.judging[work.request_id].append(work)
+
+    def wait_turn(self, request_id: int) -> None:
+        raise AssertionError("nothing is replayed")
+
+    def ask_classifiers(self, request_id: int, *_: object) -> None:
+        raise AssertionError("there are no classifiers")
+
+    def stop_judging(self, request_id: int) -> None:
+        assert self.judging.pop(request_id, None) is not None, "told twice that it is over"
+
+    def send(self, link: int) -> None:
+        if self.draw.random() < self.reads:
+            self.take(link)
+
+    def give_up(self, link: int, reason: str) -> None:
+        self.given_up.add(link)
+
+    def count_transfer(self, kv: object, trace_id: str) -> None:
+        pass
+
+    def leg_closed(self, leg: Leg, at: float) -> None:
+        self.closed[leg.request_id] += 1
+        assert leg.request_id not in self.in_engine, "closed, and the engine holds it"
+        if self.hooked:
+            assert leg.request_id not in self.judging, "closed, and hooks still judge"
+
+    def leg_refused(self, link: int, command: object, error: TandemError, at: float) -> None:
+        self.refused[error.code] += 1
 
     def core_refuses(self, number: int, command: worker_pb2.StartLeg) -> None:
         self.links[self.begun[number][0]].pop(command.leg, None)
-        for action in self.core.handle(self.now, [self.tell_later]):
-            assert not isinstance(action, actions.LegClosed)
-            if isinstance(action, actions.Send):
-                self.take(action.link)
+        not_begun = partial(self.core.not_begun, number, command, EngineError("full"))
+        for effect in self.core.handle(self.now, [not_begun]):
+            assert effect.func in (self.send, self.leg_refused)
+            if effect.func == self.send:
+                self.take(*effect.args)
 
     def take(self, link: int) -> None:
         drafts, said = self.core.outgoing(link).take()
@@ -144,12 +162,12 @@ class World:
     def link_up(self) -> None:
         self.last_link += 1
         self.links[self.last_link] = {}
-        self.tell(events.LinkUp(self.last_link))
+        self.tell(partial(self.core.link_up, self.last_link))
 
     def link_down(self) -> None:
         if self.links:
             link = self.draw.choice(list(self.links))
-            self.tell(events.LinkDown(link))
+            self.tell(partial(self.core.link_down, link))
             del self.links[link]
 
     def start(self) -> None:
@@ -175,16 +193,15 @@ class World:
             )
             self.links[link][number] = number
             self.begun[number] = (link, number)
-            self.tell(
-                events.Start(
-                    link=link,
-                    command=command,
-                    task=common_pb2.Task(want_text=True),
-                    request=request,
-                    output=Output(detokenizer=None),
-                    own_bytes=self.draw.randrange(100),
-                )
+            wanted = Start(
+                link=link,
+                command=command,
+                task=common_pb2.Task(want_text=True),
+                request=request,
+                output=Output(detokenizer=None),
+                own_bytes=self.draw.randrange(100),
             )
+            self.tell(partial(self.core.start, wanted))
 
     def step(self) -> None:
         deltas = []
@@ -192,7 +209,7 @@ class World:
             if self.draw.random() < 0.3:
                 continue
             deltas.append(self.delta(number))
-        self.tell(events.Stepped(deltas))
+        self.tell(partial(self.core.stepped, deltas))
 
     def delta(self, number: int) -> Delta:
         if number in self.asked_to_cancel and self.draw.random() < 0.6:
@@ -212,7 +229,7 @@ class World:
             if number in self.judging and self.draw.random() < 0.6:
                 works, self.judging[number] = self.judging[number], []
                 rulings += [self.ruling(work) for work in works]
-        self.tell(events.Ruled(rulings))
+        self.tell(partial(self.core.ruled, rulings))
 
     def ruling(self, work: Work) -> Ruling:
         what = self.draw.random()
@@ -227,29 +244,30 @@ class World:
         if self.held:
             sequence = self.draw.choice(sorted(self.held))
             self.held.discard(sequence)
-            self.tell(events.Release(self.begun[sequence][0], sequence))
+            self.tell(partial(self.core.release, self.begun[sequence][0], sequence))
 
     def cancel(self) -> None:
         if self.begun:
             link, number = self.draw.choice(list(self.begun.values()))
-            self.tell(events.Cancel(link, number, "client"))
+            self.tell(partial(self.core.cancel, link, number, "client"))
 
     def several(self) -> None:
         """Two things in one call."""
         if self.begun:
             link, number = self.draw.choice(list(self.begun.values()))
             self.held.discard(number)
-            self.tell(events.Release(link, number), events.Cancel(link, number, "client"))
+            release = partial(self.core.release, link, number)
+            self.tell(release, partial(self.core.cancel, link, number, "client"))
 
     def tick(self) -> None:
-        self.tell(events.Tick())
+        self.tell(self.core.tick)
         for open_leg in self.core.legs:
             assert open_leg.stage is Stage.LEAVING or open_leg.deadline > self.now
 
     def judge_failed(self) -> None:
         if self.begun:
             number = self.draw.choice(list(self.begun))
-            self.tell(events.JudgeFailed(number, HookError("x")))
+            self.tell(partial(self.core.judge_failed, number, HookError("x")))
 
     def live(self, turns: int) -> None:
         weighted = [self.step] * 6 + [self.rule] * 4 + [self.start] * 3 + [self.release] * 2
@@ -262,12 +280,11 @@ class World:
         """Everything that is owed comes, and nothing new."""
         if self.draw.random() < 0.5:
             self.in_engine.clear()
-            self.tell(events.EngineGone(EngineError("died")))
+            self.tell(partial(self.core.engine_gone, EngineError("died")))
         else:
-            self.tell(events.Abandon(WorkerError("shut down")))
-            self.tell(
-                events.Stepped([Delta(n, (), Ending.CANCELLED) for n in sorted(self.drained())])
-            )
+            self.tell(partial(self.core.abandon, WorkerError("shut down")))
+            cancelled = [Delta(n, (), Ending.CANCELLED) for n in sorted(self.drained())]
+            self.tell(partial(self.core.stepped, cancelled))
 
     def drained(self) -> set[int]:
         left, self.in_engine = self.in_engine, set()
@@ -291,7 +308,7 @@ def test_whatever_happens_every_leg_closes_once_and_nothing_stays(phase: str, ho
         assert all(open_legs == {} for open_legs in world.links.values())
         assert world.core._state.groups == world.core._state.numbers == {}
         for link in list(world.links):
-            world.tell(events.LinkDown(link))
+            world.tell(partial(world.core.link_down, link))
         assert world.budget.held == 0
     expected = {Stage.WAITING, Stage.LEAVING}
     if phase == "decode":
@@ -322,7 +339,7 @@ def test_with_hardly_any_memory_every_leg_closes_once_and_all_of_it_comes_back(
         assert len(world.core) == 0
         assert max(world.closed.values(), default=1) == 1
         for link in list(world.links):
-            world.tell(events.LinkDown(link))
+            world.tell(partial(world.core.link_down, link))
         assert world.budget.held == 0
         refused += world.refused
         ended += world.last_error

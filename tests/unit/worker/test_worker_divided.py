@@ -32,7 +32,7 @@ from tandem.worker.process_link import (
     Stop,
 )
 from tandem.worker.server import Worker
-from tandem_decode_worker.classifying import load_phase
+from tandem_decode_worker.rules import load_phase
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.promise("S5-451")]
 PATIENCE = 60.0

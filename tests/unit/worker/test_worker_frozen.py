@@ -17,7 +17,7 @@ import pytest
 import tandem_aggregated_worker.__main__ as aggregated
 from tandem.worker import further, server
 from tandem.worker.config import WorkerConfig
-from tandem_decode_worker.classifying import load_phase
+from tandem_decode_worker.rules import load_phase
 
 
 class Lives:

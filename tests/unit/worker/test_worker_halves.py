@@ -5,6 +5,7 @@ decode takes for the second half of a request.
 from __future__ import annotations
 
 from array import array
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +17,6 @@ from tandem.hooks.contract import suppress
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker import halves
-from tandem.worker.core import events
 
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
@@ -94,7 +94,7 @@ def test_an_end_before_the_verdict_frees_the_kv(
             bench.cancel(1, "cancelled")
         case "deadline":
             bench.now += 61
-            bench.shell.tell(events.Tick())
+            bench.shell.tell(bench.core.tick)
         case "link":
             bench.shell.disconnect(bench.link)
     assert bench.engine.cancelled == [request]
@@ -124,7 +124,7 @@ def test_what_an_engine_has_ended_itself_is_not_cancelled(tokenizer: Tokenizer) 
 def test_a_dead_engine_is_not_asked_to_free_anything(tokenizer: Tokenizer) -> None:
     bench = prefill(tokenizer)
     bench.start(context_only=True)
-    bench.shell.tell(events.EngineGone(EngineError("x")))
+    bench.shell.tell(partial(bench.core.engine_gone, EngineError("x")))
     assert bench.engine.cancelled == []
     assert bench.take().closed(1).worker_died
 

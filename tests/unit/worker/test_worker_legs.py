@@ -5,6 +5,7 @@ its hooks judge.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,7 +27,6 @@ from tandem.hooks.contract import Chunk, Phase, Verdict, emit, suppress
 from tandem.logits.spec import forced_token_sequence
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core import events
 
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 TERMINATED = worker_pb2.LegClosed.OUTCOME_TERMINATED
@@ -386,8 +386,8 @@ def test_an_overdue_leg_fails_with_its_deadline(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     early, late = bench.start(1, timeout_ms=1000), bench.start(2, timeout_ms=5000)
     bench.now += 2
-    bench.shell.tell(events.Tick())
-    bench.shell.tell(events.Tick())
+    bench.shell.tell(bench.core.tick)
+    bench.shell.tell(bench.core.tick)
     assert bench.engine.cancelled == [early]
     assert bench.settle().closed(1).error.code == "deadline_exceeded"
     assert late in bench.engine.open
@@ -420,7 +420,7 @@ def test_a_dead_engine_fails_every_leg_at_once(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     requests = [bench.start(leg) for leg in (1, 2, 3)]
     bench.cancel(3, "client")
-    bench.shell.tell(events.EngineGone(EngineError("died")))
+    bench.shell.tell(partial(bench.core.engine_gone, EngineError("died")))
     said = bench.take()
     assert [said.closed(leg).error.code for leg in (1, 2)] == ["engine_error", "engine_error"]
     assert all(said.closed(leg).worker_died for leg in (1, 2))
@@ -432,7 +432,7 @@ def test_a_dead_engine_fails_every_leg_at_once(tokenizer: Tokenizer) -> None:
 def test_the_end_of_the_drain_fails_what_is_open(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     request = bench.start()
-    bench.shell.tell(events.Abandon(WorkerError("shut down")))
+    bench.shell.tell(partial(bench.core.abandon, WorkerError("shut down")))
     assert bench.engine.cancelled == [request]
     closed = bench.settle().closed(1)
     assert (closed.error.code, closed.retryable) == ("worker_error", True)
@@ -517,7 +517,7 @@ def test_what_the_engine_refuses_is_refused(tokenizer: Tokenizer) -> None:
 def test_a_draining_worker_starts_nothing_and_finishes_the_rest(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer)
     request = bench.start(1)
-    bench.shell.tell(events.Drain())
+    bench.shell.tell(bench.core.drain)
     bench.start(2)
     closed = bench.take().closed(2)
     assert (closed.error.code, closed.retryable) == ("draining", True)

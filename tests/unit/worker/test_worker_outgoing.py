@@ -16,7 +16,7 @@ from tandem.hooks.contract import Chunk, emit, suppress, terminate
 from tandem.text.stop_strings import TokenLogprob
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core import machine, outgoing, shows
+from tandem.worker.core import outgoing, shows
 from tandem.worker.core.outgoing import FRAME_BYTES, MAX_ROW_BYTES, WaitingRow
 
 FIRST, TOKENS = 20, 400
@@ -157,7 +157,7 @@ def test_what_waits_of_a_sequence_that_failed_is_dropped(tokenizer: Tokenizer, e
         bench.cancel(1, "client")
     elif ends == "deadline":
         bench.now += 3600
-        bench.shell.tell(machine.events.Tick())
+        bench.shell.tell(bench.core.tick)
     else:
         bench.step(delta(request, [22]))
     before = len(bench.said.text(101))

@@ -32,7 +32,7 @@ from tandem.worker.config import WorkerConfig
 from tandem.worker.core import machine
 from tandem.worker.phase import LoadPhase
 from tandem.worker.server import Worker
-from tandem_decode_worker.classifying import load_phase as load_decode
+from tandem_decode_worker.rules import load_phase as load_decode
 from tandem_prefill_worker.rules import load_phase as load_prefill
 
 PATIENCE = 60.0

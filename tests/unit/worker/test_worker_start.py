@@ -24,7 +24,7 @@ from tandem.errors import StartError
 from tandem.worker.config import WorkerConfig
 from tandem.worker.server import Worker
 from tandem_aggregated_worker.worker import AggregatedWorker
-from tandem_decode_worker.classifying import load_phase
+from tandem_decode_worker.rules import load_phase
 
 PATIENCE = 30.0
 KINDS = ("one phase", "aggregated")

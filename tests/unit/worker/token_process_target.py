@@ -17,7 +17,7 @@ from tandem.text.tokenizer import Tokenizer
 from tandem.worker.config import WorkerConfig
 from tandem.worker.phase import PhaseParts
 from tandem.worker.process_link import Join, Live, Lost, Scrape
-from tandem_decode_worker.classifying import load_phase
+from tandem_decode_worker.rules import load_phase
 
 
 def load_with_own_engine(config: WorkerConfig, tokenizer: Tokenizer) -> PhaseParts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from scripted_engine import LIMITS, ScriptedEngine
@@ -215,7 +216,8 @@ class Bench:
         parts = parts or PhaseParts(DecodeRules() if phase == "decode" else PrefillRules())
         inline = in_this_process(chain)
         hooks = (self.later or inline) if hook else None
-        self.core = Core(
+        make_core = partial(
+            Core,
             rules=parts.rules,
             worker="w",
             max_legs=LIMITS.max_sequences,
@@ -223,7 +225,7 @@ class Bench:
             budget=ByteBudget(max_held_bytes),
         )
         self.shell = Shell(
-            self.core,
+            make_core,
             intake=Intake(
                 role=Role(phase),
                 model=MODEL,
@@ -243,6 +245,7 @@ class Bench:
             early_reports=early_reports,
             clock=lambda: self.now,
         )
+        self.core = self.shell.core
         _at_once(inline.start(self.shell.on_rulings))
         self.link = self.connect()
         self.said = Said()

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 
-import tandem_decode_worker.classifying
+import tandem_decode_worker.rules
 import tandem_prefill_worker.rules
 from tandem.engine import factory
 from tandem.engine.base import Engine, EngineSettings, Role
@@ -49,7 +49,7 @@ async def serving(
     create: MakeEngine = partial(_create, None if live is None else live.tap)
     load: Mapping[Phase, LoadPhase] = {
         "prefill": partial(_load_prefill, parks),
-        "decode": partial(tandem_decode_worker.classifying.load_phase, register=register),
+        "decode": partial(tandem_decode_worker.rules.load_phase, register=register),
     }
     if aggregated:
         create = TwoFacedEngine(create).face

@@ -9,9 +9,9 @@ from functools import partial
 
 from tandem.engine.prefix_log import PrefixLog, PrefixReader
 from tandem.prefix_blocks import BLOCK_TOKENS
+from tandem.v1 import worker_pb2
 from tandem.worker.reports import Reports
 from tandem_router.core.events import WorkerLoad, WorkerUp
-from tandem_router.translate import cache_report
 from tandem_tools.trace_replay.agenda import Agenda
 from tandem_tools.trace_replay.engine import Engine
 from tandem_tools.trace_replay.fleet import Pool
@@ -140,12 +140,10 @@ class PrefillWorker:
         return partial(self._load, self._cache.log.reader())
 
     def _load(self, told: PrefixReader) -> WorkerLoad:
-        return WorkerLoad(
-            self.up.worker,
-            len(self._slots.legs),
-            prompt_tokens=self._to_compute,
-            cache=cache_report(told.take()),
+        load = worker_pb2.Load(
+            open_legs=len(self._slots.legs), prompt_tokens=self._to_compute, cache=told.take()
         )
+        return WorkerLoad(self.up.worker, load)
 
     def _uncached(self, leg: Leg) -> int:
         return leg.request.match(self._cache.match(leg.request.blocks))
@@ -208,10 +206,12 @@ class DecodeWorker:
 
     def _load(self) -> WorkerLoad:
         memory = self._memory
-        legs = len(self._slots.legs)
-        return WorkerLoad(
-            self.up.worker, legs, kv_tokens_used=memory.used, kv_tokens_total=memory.total
+        load = worker_pb2.Load(
+            open_legs=len(self._slots.legs),
+            kv_tokens_used=memory.used,
+            kv_tokens_total=memory.total,
         )
+        return WorkerLoad(self.up.worker, load)
 
     def go_on(self, hand_over: HandOver) -> None:
         raise AssertionError("prefill is told")

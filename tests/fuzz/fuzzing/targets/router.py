@@ -14,7 +14,7 @@ from fuzzing.router_bench import TRACE, VOUCHERS, AbortedError, Context, RouterB
 from fuzzing.target import MODEL, FoundError, Target
 from tandem.prefix_blocks import packed
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
-from tandem_router.core.values import Phase, Voucher
+from tandem_router.core.values import Phase
 
 _PATIENCE_SECONDS = 60.0
 
@@ -126,7 +126,8 @@ def _messages() -> Sequence[bytes]:
     )
     messages = [router_pb2.FrontendMessage(submit=submits) for submits in kinds]
     messages.append(router_pb2.FrontendMessage(submit=[_submit(1)], cancel=[1, 9]))
-    signed = VOUCHERS.signed(Voucher(5, "127.0.0.1:9", MODEL, bytes(32)), lease_seconds=1e6)
+    voucher = common_pb2.Voucher(room=5, kv_peer="127.0.0.1:9", model=MODEL, task_digest=bytes(32))
+    signed = VOUCHERS.signed(voucher, lease_seconds=1e6)
     halves = [_submit(1, n=1, context_only=True), _submit(2, n=1, voucher=signed)]
     messages.append(router_pb2.FrontendMessage(submit=halves))
     return [message.SerializeToString() for message in messages]

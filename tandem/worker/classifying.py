@@ -1,4 +1,4 @@
-"""Decode's classifiers: what they are told of each sequence, and the judgements that run."""
+"""The classifiers of a worker: what they are told of each sequence, and the judgements that run."""
 
 from __future__ import annotations
 
@@ -9,42 +9,14 @@ from dataclasses import dataclass
 from tandem import extra_fields
 from tandem.engine.base import EngineRequest
 from tandem.hooks.audit import AuditLog, Decided
-from tandem.hooks.audit import parse as parse_audit
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext
 from tandem.hooks.classifiers.counters import ClassifierCounters
 from tandem.hooks.classifiers.judgements import Judgements
 from tandem.hooks.classifiers.runner import ClassifierRunner
 from tandem.hooks.classifiers.sequence_guard import Question
-from tandem.hooks.classifiers.settings import parse
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
-from tandem.worker.config import WorkerConfig
-from tandem.worker.phase import PhaseParts
-from tandem_decode_worker.rules import DecodeRules
-
-
-def load_phase(
-    config: WorkerConfig,
-    tokenizer: Tokenizer,
-    *,
-    register: Callable[[ClassifierSet], object] | None = None,
-) -> PhaseParts:
-    """What makes a worker a decode worker. `register`: what registers more classifiers than the
-    settings name, now or, on the worker's event loop, while it runs; None: nothing does.
-
-    Raises ConfigError or LoadError.
-    """
-    model = config.model_name()
-    classifiers = ClassifierSet.build(parse(config.classifiers), model=model)
-    if register is not None:
-        register(classifiers)
-    elif not len(classifiers):
-        return PhaseParts(DecodeRules())
-    settings = parse_audit(config.audit)
-    name = config.worker_name("decode")
-    audit = None if settings is None else AuditLog(settings, worker=name, model=model)
-    return PhaseParts(DecodeRules(classifiers), Classifying(classifiers, tokenizer, audit))
 
 
 @dataclass(slots=True)
@@ -63,11 +35,12 @@ class Guarded:
 
 
 class Classifying:
-    """Runs the classifiers of decode's outputs, as tandem.worker.phase.Classifiers says."""
+    """Runs the classifiers of decode's outputs, which are judged whole while the worker goes on."""
 
     def __init__(
         self, classifiers: ClassifierSet, tokenizer: Tokenizer, audit: AuditLog | None = None
     ) -> None:
+        """`audit`: where judgements are written down; None: nowhere."""
         self._classifiers = classifiers
         self.audit = audit
         self._tokenizer = tokenizer
@@ -81,6 +54,7 @@ class Classifying:
 
     @property
     def reads_text(self) -> bool:
+        """Whether there are some now: they may be registered while the worker runs."""
         return len(self._classifiers) > 0
 
     @property
@@ -89,25 +63,30 @@ class Classifying:
 
     @property
     def resumable(self) -> bool:
+        """Whether they may judge again what another worker's classifiers have judged."""
         return self._classifiers.resumable
 
     async def start(self, deliver: Callable[[int, Judgement], None]) -> None:
+        """`deliver` gets request_id and judgement. Raises ConfigError or LoadError."""
         self._deliver = deliver
         if self.audit is not None:
             self.audit.start()
         await self._classifiers.startup()
 
     async def close(self) -> None:
+        """Close all classifiers, in bounded time."""
         await self._judgements.close()
         await self._classifiers.shutdown()
         if self.audit is not None:
             self.audit.close()
 
     def open(self, request: EngineRequest, task: common_pb2.Task, *, output_index: int) -> None:
+        """Take note that a sequence begins."""
         if runners := self._classifiers.runners:
             self._open[request.request_id] = Guarded(request, task, output_index, runners)
 
     def ask(self, request_id: int, question: Question, *, finish_reason: str) -> None:
+        """Begin a judgement; it is delivered unless the sequence is over before."""
         guarded = self._open[request_id]
         guarded.question = question
         if guarded.context is None:
@@ -116,6 +95,10 @@ class Classifying:
         self._judgements.ask(request_id, context, guarded.runners)
 
     def record(self, request_id: int, judgement: Judgement) -> str:
+        """Write a delivered judgement down. Returns its external scores as JSON, empty where the
+        client did not ask for them. Raises HookError where the audit log must take every record and
+        cannot.
+        """
         guarded = self._open[request_id]
         if self.audit is not None and guarded.question is not None:
             _write_down(self.audit, guarded, guarded.question, judgement)
@@ -124,6 +107,7 @@ class Classifying:
         return json.dumps(judgement.scores, ensure_ascii=False)
 
     def over(self, request_id: int) -> None:
+        """Nothing more of the sequence is judged (S4-115). Unknown: no effect."""
         self._judgements.cancel(request_id)
         self._open.pop(request_id, None)
 
