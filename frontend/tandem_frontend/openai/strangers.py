@@ -60,6 +60,7 @@ class Kind(NamedTuple):
     struct: type[msgspec.Struct]
     """The type that the object is read as."""
     fields: frozenset[str]
+    """Names that the type reads: the object is read without all others."""
     foreign: Mapping[str, Foreign]
     names: frozenset[str]
     """Names of `fields` and of `foreign` together."""
@@ -123,7 +124,7 @@ class Strangers:
 
     def check(self, body: bytes, kind: Kind) -> bytes | msgspec.Raw:
         """Go through a body; what is wrong with it otherwise is for others to find. Returns the
-        body without what is left out of its lists.
+        body without the fields that its objects do not have, and without what lists leave out.
         """
         str(body, "utf-8")  # names and values that nobody reads are text too
         return self._check_object(body, kind, "", "")
@@ -132,8 +133,7 @@ class Strangers:
         self, value: bytes | msgspec.Raw, kind: Kind, path: str, label: str
     ) -> bytes | msgspec.Raw:
         members = _members.decode(value)
-        self._check(members, kind, path, label)
-        changed = False
+        changed = self._drop_strangers(members, kind, path, label)
         for name, inner in kind.inner.items():
             given = members.get(name, _NULL)
             left = self._check_inner(given, inner, path + name, label + name)
@@ -178,24 +178,27 @@ class Strangers:
         self._check_meant("type", type, kind.types, param)
         self._count_unknown(f"{label}[{_UNCLEAN.sub('?', type[:LONGEST_NAME])}]", param)
 
-    def _check(self, members: Members, kind: Kind, path: str, label: str) -> None:
-        """`label`: the path without positions."""
-        for name in members:
-            if name in kind.fields:
-                continue
+    def _drop_strangers(self, members: Members, kind: Kind, path: str, label: str) -> bool:
+        """Take fields out that the kind does not have; returns whether there were any. `label`: the
+        path without positions.
+        """
+        strange = [name for name in members if name not in kind.fields]
+        for name in strange:
+            value = members.pop(name)
             if name in self._rules.extra and not path:
-                self._extra[name] = members[name]
+                self._extra[name] = value
                 continue
             foreign = kind.foreign.get(name)
             param = path + name[:LONGEST_NAME]
             if foreign is None:
                 self._ignore(name, kind, param, label)
-            elif foreign.is_harmless(members[name]):
+            elif foreign.is_harmless(value):
                 continue
-            elif not foreign.is_dropped(members[name]):
+            elif not foreign.is_dropped(value):
                 raise UnsupportedError(f"`{param}` is not supported: {foreign.reason}", param=param)
             else:
                 self._ignored[label + name] = None
+        return bool(strange)
 
     def _ignore(self, name: str, kind: Kind, param: str, label: str) -> None:
         self._check_meant("field", name, kind.names, param)
