@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tandem.keys.grant import Grant
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
 from tandem_frontend.openai.answer_parsers import ModelFamily, written
@@ -13,6 +14,20 @@ from tandem_frontend.openai.answers import AnsweredTier
 from tandem_frontend.openai.prefixes import ReadText
 from tandem_frontend.openai.thought import Thought
 from tandem_frontend.read_steps import ReadStep
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a request beside its body."""
+
+    id: str = ""
+    """The name that the answer will have."""
+    trace_id: str = ""
+    grant: Grant | None = None
+    """Belongs to the key that the request came with; None: no key was asked."""
+    salt: str = ""
+    """The salt of that key's prefix cache."""
+    lora_adapter: str = ""
+    """The adapter of the model that the request asks for; empty: none."""
 
 
 class Parsing(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,10 +13,10 @@ from tandem import kv_hints
 from tandem.v1.router_pb2 import ServedModel
 from tandem_frontend.http.messages import Call
 from tandem_frontend.metrics import OTHER_FIELD, Metrics
-from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.asked import Asked, Origin
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import Dialect, spoken
-from tandem_frontend.openai.prefix_store import Lookup, PrefixStore
+from tandem_frontend.openai.prefix_store import PrefixStore
 from tandem_frontend.openai.reading import read_spans
 from tandem_frontend.openai.reading.models import Chosen, LoadedModel, Models
 from tandem_frontend.openai.reading.reader import decode
@@ -86,46 +86,41 @@ class Reading:
         return Submissible(found.model, self._sessions.of(call, found.asked))
 
     async def _read(self, dialect: Dialect, call: Call, body: bytes) -> Submissible:
-        salt = "" if call.tenant is None else call.tenant.salt
-        if len(body) <= SMALL_BYTES:
-            request = decode(dialect, body, self._rules)
+        request = decode(dialect, body, self._rules) if len(body) <= SMALL_BYTES else None
+        if request is not None:
             asked = request.generating
             chosen = await self._models.choose(asked.model, asked.user, call.grant)
-            model = chosen.model
-            served = await _served(model, call, asked.timeout)
-            chosen.check(served)
-            prefixes = self._prefixes.lookup(_key(call), model.name)
-            submission = model.reader.submission(
-                request,
-                served,
-                lora_adapter=chosen.lora_adapter,
-                id=call.id,
-                trace_id=call.trace_id,
-                grant=call.grant,
-                salt=salt,
-                prefixes=prefixes,
-            )
-            return Submissible(model, _whole(submission, prefixes))
-        chosen = await self._named(body, call)
+            timeout = asked.timeout
+        else:
+            chosen, timeout = await self._named(body, call), None
         model = chosen.model
-        served = await _served(model, call, None)
+        served = await _served(model, call, timeout)
         chosen.check(served)
         prefixes = self._prefixes.lookup(_key(call), model.name)
-        order = Order(
-            kind=dialect.endpoint,
-            model=model.name,
-            lora_adapter=chosen.lora_adapter,
-            body=body,
-            served=served.SerializeToString(),
+        origin = Origin(
             id=call.id,
             trace_id=call.trace_id,
             grant=call.grant,
-            salt=salt,
-            asks=prefixes is not None,
+            salt="" if call.tenant is None else call.tenant.salt,
+            lora_adapter=chosen.lora_adapter,
         )
-        read = await self._readers.read(order, model.boot, tenant=_key(call), prefixes=prefixes)
-        assert isinstance(read, Read)
-        return Submissible(model, _whole(read.submission, prefixes))
+        if request is not None:
+            submission = model.reader.submission(request, served, origin, prefixes)
+        else:
+            order = Order(
+                kind=dialect.endpoint,
+                model=model.name,
+                body=body,
+                served=served.SerializeToString(),
+                origin=origin,
+                asks=prefixes is not None,
+            )
+            read = await self._readers.read(order, model.boot, tenant=_key(call), prefixes=prefixes)
+            assert isinstance(read, Read)
+            submission = read.submission
+        if prefixes is not None:
+            submission = prefixes.completed(submission)
+        return Submissible(model, submission)
 
     async def answer(self, kind: str, call: Call) -> bytes:
         """The answer to a body that asks for no more than that. Raises RequestError and
@@ -139,8 +134,7 @@ class Reading:
             chosen.check(served)
         said = b"" if served is None else served.SerializeToString()
         order = Order(kind=kind, model=model.name, body=body, served=said)
-        small = len(body) <= SMALL_BYTES
-        if small:
+        if len(body) <= SMALL_BYTES:
             read = model.reader.read(order)
         else:
             read = await self._readers.read(order, model.boot, tenant=_key(call))
@@ -161,10 +155,6 @@ async def _served(model: LoadedModel, call: Call, seconds: float | None) -> Serv
         return await model.route.served_model(call.connection, seconds)
     finally:
         call.times.no_workers += time.monotonic() - began
-
-
-def _whole(asked: Asked, prefixes: Lookup | None) -> Asked:
-    return asked if prefixes is None else prefixes.completed(asked)
 
 
 def tell_ignored(call: Call, ignored: Sequence[str], metrics: Metrics) -> None:

@@ -91,7 +91,8 @@ class Readers:
             raise
         except LostError as error:
             log.warning(
-                "a body could not be read", extra={"trace_id": order.trace_id, "reason": str(error)}
+                "a body could not be read",
+                extra={"trace_id": order.origin.trace_id, "reason": str(error)},
             )
             raise TooLargeError(
                 f"Reading the body takes more than {self._seconds:g} s of CPU time or "

@@ -12,10 +12,9 @@ import msgspec
 
 from tandem import errors
 from tandem.errors import TandemError
-from tandem.keys.grant import Grant
 from tandem.pool.boot import Boot
 from tandem.v1 import common_pb2
-from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.asked import Asked, Origin
 from tandem_frontend.openai.prefixes import Known
 
 PROGRAM: Final = "tandem_frontend.openai.reading.process"
@@ -42,12 +41,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     body: bytes
     served: bytes = b""
     """A tandem.v1.ServedModel: what the workers can take."""
-    id: str = ""
-    trace_id: str = ""
-    grant: Grant | None = None
-    """Belongs to the key that it came with; None: no key was asked."""
-    salt: str = ""
-    lora_adapter: str = ""
+    origin: Origin = Origin()
     asks: bool = False
     """The process is to ask what is known of the prompts."""
 
