@@ -14,6 +14,7 @@ from tandem_frontend.openai.foreign import LEFT_OUT, VALUES, Foreign
 from tandem_frontend.openai.strangers import FieldRules, Kind, Strangers, without_version
 
 T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
 
 _UNKNOWN = "Object contains unknown field"
 _AT_PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
@@ -24,6 +25,13 @@ _OFFER = re.compile(
 )
 """A tool of a type that this dialect does not have."""
 _LONGEST_PARAM = 100
+
+
+def needed(value: V | None, param: str) -> V:
+    """The value of a field that a request must have. Raises InvalidRequestError."""
+    if value is None:
+        raise InvalidRequestError(f"`{param}` is required", param=param)
+    return value
 
 
 class Decoded(NamedTuple, Generic[T]):

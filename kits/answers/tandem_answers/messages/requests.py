@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -12,7 +12,7 @@ from tandem.errors import InvalidRequestError
 from tandem.sampling import MAX_INT32, MaxTokens, Temperature, TopP
 from tandem_answers.foreign import OF_BLOCKS, OF_CLIENT_TOOLS, OF_COUNTS, OF_TURNS
 from tandem_frontend.openai.conversation import ChatMessage
-from tandem_frontend.openai.decoding import Body
+from tandem_frontend.openai.decoding import Body, needed
 from tandem_frontend.openai.foreign import BUILT_IN_TOOLS, TOOL_TYPES
 from tandem_frontend.openai.formats import JsonSchema, JsonSchemaFormat
 from tandem_frontend.openai.nvext import KIND as NVEXT
@@ -40,7 +40,6 @@ from tandem_frontend.openai.tools import (
 
 INVALID_JSON = "INVALID_JSON"
 """The one member of the input of a call whose arguments are no JSON object: their text."""
-T = TypeVar("T")
 BlockType: TypeAlias = Literal[
     "text", "thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference"
 ]
@@ -206,7 +205,7 @@ def _think(request: CountRequest, asked: ChatRequest) -> None:
     asked.include_reasoning = thinking.display != "omitted"
     match thinking.type:
         case "enabled":
-            asked.thinking_token_budget = _needed(thinking.budget_tokens, "thinking.budget_tokens")
+            asked.thinking_token_budget = needed(thinking.budget_tokens, "thinking.budget_tokens")
             asked.chat_template_kwargs = {"enable_thinking": True, "thinking": True}
         case "disabled":
             asked.reasoning_effort = "none"
@@ -232,9 +231,9 @@ def _said(blocks: Sequence[ContentBlock], path: str) -> ChatMessage:
         at = f"{path}[{place}]"
         match block.type:
             case "text":
-                texts.append(_needed(block.text, f"{at}.text"))
+                texts.append(needed(block.text, f"{at}.text"))
             case "thinking":
-                thoughts.append(_needed(block.thinking, f"{at}.thinking"))
+                thoughts.append(needed(block.thinking, f"{at}.thinking"))
             case "tool_use":
                 calls.append(_call(block, at))
             case "tool_result" | "tool_reference":
@@ -256,7 +255,7 @@ def _given(
         at = f"{path}[{place}]"
         match block.type:
             case "text":
-                texts.append(_needed(block.text, f"{at}.text"))
+                texts.append(needed(block.text, f"{at}.text"))
             case "tool_result":
                 if texts:
                     yield ChatMessage(role=role, content="\n".join(texts))
@@ -280,7 +279,7 @@ def _result(block: ContentBlock, path: str) -> ChatMessage:
     text = _text(content, f"{path}.content")
     return ChatMessage(
         role="tool",
-        tool_call_id=_needed(block.tool_use_id, f"{path}.tool_use_id"),
+        tool_call_id=needed(block.tool_use_id, f"{path}.tool_use_id"),
         content=f"Error: {text}" if block.is_error else text,
     )
 
@@ -288,7 +287,7 @@ def _result(block: ContentBlock, path: str) -> ChatMessage:
 def _as_text(block: ContentBlock, path: str) -> ContentBlock:
     if block.type != "tool_reference":
         return block
-    return ContentBlock(type="text", text=_needed(block.tool_name, f"{path}.tool_name"))
+    return ContentBlock(type="text", text=needed(block.tool_name, f"{path}.tool_name"))
 
 
 def _text(content: str | Sequence[ContentBlock], path: str) -> str:
@@ -298,18 +297,18 @@ def _text(content: str | Sequence[ContentBlock], path: str) -> str:
         if block.type != "text":
             raise InvalidRequestError("Only texts stand here", param=f"{path}[{place}].type")
     return "\n".join(
-        _needed(block.text, f"{path}[{place}].text") for place, block in enumerate(content)
+        needed(block.text, f"{path}[{place}].text") for place, block in enumerate(content)
     )
 
 
 def _call(block: ContentBlock, path: str) -> MadeCall:
     """Arguments that were no JSON object go back to the model as it wrote them."""
-    given = _needed(block.input, f"{path}.input")
+    given = needed(block.input, f"{path}.input")
     written = given.get(INVALID_JSON)
     arguments = written if len(given) == 1 and isinstance(written, str) else given
-    name = _needed(block.name, f"{path}.name")
+    name = needed(block.name, f"{path}.name")
     function = CalledFunction(name=name, arguments=arguments)
-    return MadeCall(id=_needed(block.id, f"{path}.id"), function=function)
+    return MadeCall(id=needed(block.id, f"{path}.id"), function=function)
 
 
 def _tool(tool: ClientTool) -> Tool:
@@ -327,16 +326,10 @@ def _choice(choice: ToolUse | None) -> Choice | ToolChoice | None:
         case ToolUse(type="any"):
             return "required"
         case ToolUse(type="tool"):
-            name = _needed(choice.name, "tool_choice.name")
+            name = needed(choice.name, "tool_choice.name")
             return ToolChoice(type="function", function=FunctionChoice(name=name))
         case ToolUse(type="none"):
             return "none"
         case ToolUse():
             return "auto"
     return None
-
-
-def _needed(value: T | None, path: str) -> T:
-    if value is None:
-        raise InvalidRequestError(f"`{path}` is required", param=path)
-    return value

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import msgspec
 
-from tandem.errors import InternalError, TandemError
+from tandem.errors import TandemError
 from tandem.upstream.answer import Finish, Row
 from tandem_answers.blocks import (
     Block,
     BlockBegun,
-    BlockBody,
     BlockEnded,
     BlockGrown,
     Blocks,
     Change,
-    counted_already,
+    event,
 )
 from tandem_answers.messages import errors
 from tandem_answers.messages.answers import (
@@ -42,27 +40,23 @@ _DELTAS = {
     "reasoning": ("thinking_delta", "thinking"),
     "call": ("input_json_delta", "partial_json"),
 }
-_NOTHING = msgspec.Raw(b"{}")
 
 
-class _Answer:
-    """What streams and bodies have in common."""
+class MessageAnswer:
+    """The message of a stream or a body."""
 
     def __init__(
         self, asked: Asked, hold: Callable[[int], object] | None, *, whole: bool = False
     ) -> None:
+        """`hold`, `whole`: see Blocks."""
         self._asked = asked
         self.blocks = Blocks(asked, hold, whole=whole)
-        self._finish: Finish | None = None
-
-    def end(self, ending: Finish) -> None:
-        self._finish = ending
 
     @property
     def stop_reason(self) -> StopReason:
-        if self.finish.withheld:
+        if self.blocks.finish.withheld:
             return "refusal"
-        match self.blocks.reason(self.finish):
+        match self.blocks.reason:
             case "length":
                 return "max_tokens"
             case "tool_calls":
@@ -72,20 +66,14 @@ class _Answer:
     @property
     def stop_sequence(self) -> str | None:
         """The client's stop sequence that was met; None for a hook's reason."""
-        return None if self.finish.withheld else self.finish.stop_reason or None
+        finish = self.blocks.finish
+        return None if finish.withheld else finish.stop_reason or None
 
     @property
     def stop_details(self) -> RefusalDetails | None:
         """What a hook or a classifier said, where one ended the answer."""
-        if not self.finish.withheld:
-            return None
-        return RefusalDetails(explanation=self.finish.stop_reason)
-
-    @property
-    def finish(self) -> Finish:
-        if self._finish is None:
-            raise InternalError("the answer has no end")
-        return self._finish
+        finish = self.blocks.finish
+        return RefusalDetails(explanation=finish.stop_reason) if finish.withheld else None
 
     def begun(self) -> WholeMessage:
         """The message before anything came; what was read from a cache is not known yet."""
@@ -117,7 +105,7 @@ class MessageEvents:
     """Writes events, each with its type."""
 
     def __init__(self, asked: Asked) -> None:
-        self._answer = _Answer(asked, None)  # nothing is said again of what was said
+        self._answer = MessageAnswer(asked, None)  # nothing is said again of what was said
         self._trace_id = asked.task.trace_id
 
     @property
@@ -125,15 +113,14 @@ class MessageEvents:
         return self._answer.blocks.parsed
 
     def opening(self) -> Iterator[bytes]:
-        yield _event("message_start", message=self._answer.begun())
+        yield event("message_start", message=self._answer.begun())
 
     def row(self, row: Row) -> bytes:
         return _changes(self._answer.blocks.row(row))
 
     def ending(self, ending: Finish) -> bytes:
         blocks = self._answer.blocks
-        self._answer.end(ending)
-        events = _changes(blocks.ending())
+        events = _changes(blocks.ending(ending))
         return events if blocks.open is None else events + _change(BlockEnded(blocks.open))
 
     def closing(self, usage: Usage, report: Report | None) -> bytes:
@@ -144,17 +131,11 @@ class MessageEvents:
             "stop_sequence": answer.stop_sequence,
             "stop_details": answer.stop_details,
         }
-        last = _event("message_delta", delta=delta, usage=counted(usage))
-        return last + _event("message_stop")
+        return event("message_delta", delta=delta, usage=counted(usage)) + event("message_stop")
 
     def failing(self, error: TandemError) -> bytes:
         """The last event of a stream that has begun and cannot go on."""
         return b"event: error\ndata: %b\n\n" % errors.body(error, self._trace_id)
-
-
-def message_body(asked: Asked) -> BlockBody:
-    """Collects rows and writes them as one body."""
-    return BlockBody(_Answer(asked, counted_already, whole=True))
 
 
 def counted(usage: Usage) -> MessageUsage:
@@ -168,7 +149,7 @@ def counted(usage: Usage) -> MessageUsage:
 
 
 def whole_block(block: Block) -> AnswerBlock:
-    """The answer's block with its whole text, reasoning or call."""
+    """The answer's block with the text, reasoning or call that is kept of it."""
     match block.kind:
         case "text":
             return TextBlock(text=block.text)
@@ -195,24 +176,10 @@ def _changes(changes: Iterable[Change]) -> bytes:
 def _change(change: Change) -> bytes:
     match change:
         case BlockBegun(block=block):
-            return _event("content_block_start", index=block.index, content_block=_empty(block))
+            return event("content_block_start", index=block.index, content_block=whole_block(block))
         case BlockGrown(block=block, text=text):
             type, member = _DELTAS[block.kind]
             delta = {"type": type, member: text}
-            return _event("content_block_delta", index=block.index, delta=delta)
+            return event("content_block_delta", index=block.index, delta=delta)
         case BlockEnded(block=block):
-            return _event("content_block_stop", index=block.index)
-
-
-def _empty(block: Block) -> AnswerBlock:
-    match block.kind:
-        case "text":
-            return TextBlock(text="")
-        case "reasoning":
-            return ThinkingBlock(thinking="")
-        case "call":
-            return ToolUseBlock(id=block.call_id, name=block.name, input=_NOTHING)
-
-
-def _event(type: str, **fields: Any) -> bytes:
-    return b"event: %b\ndata: %b\n\n" % (type.encode(), _encode({"type": type, **fields}))
+            return event("content_block_stop", index=block.index)

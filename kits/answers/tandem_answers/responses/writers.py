@@ -8,17 +8,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tandem.errors import InternalError, TandemError
+from tandem.errors import TandemError
 from tandem.upstream.answer import Finish, Row
 from tandem_answers.blocks import (
     Block,
     BlockBegun,
-    BlockBody,
     BlockEnded,
     BlockGrown,
     Blocks,
     Change,
-    counted_already,
+    event,
 )
 from tandem_answers.responses.answers import (
     IncompleteDetails,
@@ -43,7 +42,6 @@ from tandem_frontend.openai.answers import Report, Usage
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.writers import Parsed
 
-_encode = msgspec.json.Encoder().encode
 _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 _DELTAS = {
     "text": "response.output_text.delta",
@@ -64,14 +62,14 @@ class _Called(NamedTuple):
     custom: bool = False
 
 
-class _Answer:
-    """What streams and bodies have in common."""
+class ResponseAnswer:
+    """The response of a stream or a body."""
 
     def __init__(self, asked: Asked, hold: Callable[[int], object], *, whole: bool = False) -> None:
+        """`hold`, `whole`: see Blocks."""
         self._asked = asked
         self._created_at = int(time.time())
         self.blocks = Blocks(asked, hold, whole=whole)
-        self._finish: Finish | None = None
         self._said = msgspec.json.decode(asked.repeated, type=Repeated)
         self._called = dict(_tools(self._said.tools))
 
@@ -81,9 +79,6 @@ class _Answer:
 
     def _tool(self, block: Block) -> _Called:
         return self._called.get(block.name) or _Called(block.name)
-
-    def end(self, ending: Finish) -> None:
-        self._finish = ending
 
     @property
     def last_status(self) -> ItemStatus:
@@ -96,23 +91,20 @@ class _Answer:
             self.last_status,
             incomplete_details=self._incomplete,
             usage=_usage(usage),
-            output=[
-                self.item(block, "completed" if block.ended else self.last_status)
-                for block in self.blocks.all
-            ],
+            output=self._items(self.last_status),
         )
 
     def failed(self, error: TandemError) -> Response:
         """The answer as far as it came."""
-        items = [
-            self.item(block, "completed" if block.ended else "incomplete")
-            for block in self.blocks.all
-        ]
         limited = error.http_status == 429
         failure = ResponseError(
             code="rate_limit_exceeded" if limited else "server_error", message=error.message
         )
-        return self.response("failed", error=failure, output=items)
+        return self.response("failed", error=failure, output=self._items("incomplete"))
+
+    def _items(self, last: ItemStatus) -> list[OutputItem]:
+        """`last`: what becomes of a block that is still open."""
+        return [self.item(block, "completed" if block.ended else last) for block in self.blocks.all]
 
     def response(self, status: Status, *, output: list[OutputItem], **fields: Any) -> Response:
         return Response(
@@ -153,11 +145,10 @@ class _Answer:
 
     @property
     def _incomplete(self) -> IncompleteDetails | None:
-        if self._finish is None:
-            raise InternalError("the answer has no end")
-        if self._finish.withheld:
-            return IncompleteDetails(reason="content_filter", stop_reason=self._finish.stop_reason)
-        if self._finish.reason == "length":
+        finish = self.blocks.finish
+        if finish.withheld:
+            return IncompleteDetails(reason="content_filter", stop_reason=finish.stop_reason)
+        if finish.reason == "length":
             return IncompleteDetails(reason="max_output_tokens")
         return None
 
@@ -165,9 +156,9 @@ class _Answer:
 class ResponseEvents:
     """Writes events, each with its type and its number."""
 
-    def __init__(self, asked: Asked, hold: Callable[[int], object], *, whole: bool = False) -> None:
+    def __init__(self, asked: Asked, hold: Callable[[int], object]) -> None:
         """`hold` is told how many bytes more are kept until the end."""
-        self._answer = _Answer(asked, hold)
+        self._answer = ResponseAnswer(asked, hold)
         self._number = 0
 
     @property
@@ -183,8 +174,7 @@ class ResponseEvents:
 
     def ending(self, ending: Finish) -> bytes:
         answer = self._answer
-        answer.end(ending)
-        events = self._changes(answer.blocks.ending())
+        events = self._changes(answer.blocks.ending(ending))
         if (block := answer.blocks.open) is not None:
             events += self._end(block, answer.last_status)
         return events
@@ -267,14 +257,9 @@ class ResponseEvents:
         return self._event(type, item_id=id, output_index=block.index, **fields)
 
     def _event(self, type: str, **fields: Any) -> bytes:
-        data = _encode({"type": type, "sequence_number": self._number, **fields})
+        written = event(type, sequence_number=self._number, **fields)
         self._number += 1
-        return b"event: %b\ndata: %b\n\n" % (type.encode(), data)
-
-
-def response_body(asked: Asked) -> BlockBody:
-    """Collects rows and writes them as one body."""
-    return BlockBody(_Answer(asked, counted_already, whole=True))
+        return written
 
 
 def _tools(tools: Sequence[ResponseTool]) -> Iterator[tuple[str, _Called]]:

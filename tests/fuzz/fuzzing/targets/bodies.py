@@ -22,8 +22,7 @@ from tandem.text import tokenizer
 from tandem.upstream.submission import Submission
 from tandem.v1 import worker_pb2
 from tandem.worker.intake import Intake
-from tandem_answers.messages.dialect import MESSAGES
-from tandem_answers.responses.dialect import RESPONSES
+from tandem_answers.dialects import MESSAGES, RESPONSES
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai import chat_template
 from tandem_frontend.openai.asked import Origin
