@@ -31,19 +31,6 @@ class StopStrings:
     so the cut does not depend on the pieces in which the text came.
     """
 
-    __slots__ = (
-        "_firsts",
-        "_held",
-        "_ignored",
-        "_longest",
-        "_passed",
-        "_released",
-        "_strings",
-        "_thoughts",
-        "_tokens",
-        "matched",
-    )
-
     def __init__(
         self, strings: Sequence[str], *, least: int = 0, thoughts: Marks | None = None
     ) -> None:

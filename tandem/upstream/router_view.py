@@ -13,16 +13,6 @@ from tandem.v1 import router_pb2
 class EditionView:
     """The model with one tokenizer, at one router."""
 
-    __slots__ = (
-        "adapters",
-        "free_slots",
-        "longest_context",
-        "paired",
-        "processors",
-        "sent",
-        "takes",
-    )
-
     def __init__(self, model: router_pb2.ServedModel) -> None:
         self.takes = takes(model)
         self.paired = model.ready_pairs > 0

@@ -153,18 +153,6 @@ async def _over(call: Call, state: RequestState, dialect: Dialect) -> None:
 class _Live:
     """Writes a stream's events as they come; much of them in slices."""
 
-    __slots__ = (
-        "_begun",
-        "_call",
-        "_connection",
-        "_events",
-        "_now",
-        "_opening",
-        "_sent_at",
-        "_state",
-        "unfinished",
-    )
-
     def __init__(self, call: Call, state: RequestState, events: Events) -> None:
         self._call, self._state, self._events = call, state, events
         self._connection = call.connection

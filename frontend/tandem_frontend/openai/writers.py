@@ -60,19 +60,6 @@ class _Offsets:
 class EventWriter:
     """Writes server-sent events: a prefix made once, the text as JSON, and a fixed end."""
 
-    __slots__ = (
-        "_after",
-        "_before",
-        "_head",
-        "_include_usage",
-        "_nulls",
-        "_offsets",
-        "_shape",
-        "_shows_prompts",
-        "_starts",
-        "_submission",
-    )
-
     def __init__(
         self,
         shape: Shape,
