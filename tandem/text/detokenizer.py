@@ -24,11 +24,9 @@ class Detokenizer(Protocol):
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that is certain now. The bytes of an unfinished character wait for the rest."""
-        ...
 
     def flush(self) -> str:
         """The rest at the end of the sequence: U+FFFD for a character that was never finished."""
-        ...
 
 
 class ByteDetokenizer:

@@ -22,11 +22,9 @@ class Client(Protocol):
         """Until the answer is complete: call `on_lost` once the client has gone, and `on_stall`
         once it has left its answer unread for too long. A new call replaces the last one's.
         """
-        ...
 
     def abort(self) -> None:
         """Send the client nothing more, not even what is buffered for it."""
-        ...
 
 
 class Finish(NamedTuple):

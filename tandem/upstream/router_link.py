@@ -46,21 +46,17 @@ class Receiver(Protocol):
 
     def opened(self, stream: RouterStream) -> None:
         """A router takes what is new by this stream, until it drains or ends."""
-        ...
 
     def receive(self, stream: RouterStream, message: Part | router_pb2.RouterMessage) -> None:
         """Raises ValueError or DecodeError where it breaks the protocol: the stream ends."""
-        ...
 
     def unsent(self, firsts: Sequence[int]) -> None:
         """First sequences of what had not left when its router began to drain."""
-        ...
 
     def ended(self, stream: RouterStream, *, drained: bool) -> None:
         """An opened stream is down, and its router has dropped all that was open by it. `drained`:
         in good order, so that what has not ended had never been admitted.
         """
-        ...
 
 
 class RouterLink:

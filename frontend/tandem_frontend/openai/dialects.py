@@ -41,11 +41,9 @@ class Running(Protocol):
 
     def tokens_of(self, choice: int) -> int:
         """How many tokens a choice has so far."""
-        ...
 
     def hold(self, size: int) -> object:
         """Keep `size` more bytes of the output that came, until the end of the answer."""
-        ...
 
 
 class Events(Protocol):
@@ -64,7 +62,6 @@ class Events(Protocol):
 
     def failing(self, error: TandemError) -> bytes:
         """The last event of a stream that has begun and cannot go on."""
-        ...
 
 
 class Collector(Protocol):

@@ -83,7 +83,6 @@ class Prefixes(Protocol):
         """How many of each prompt's segments, which have these names, are known, from the first
         on. Asked once.
         """
-        ...
 
 
 class ReadText(NamedTuple):
