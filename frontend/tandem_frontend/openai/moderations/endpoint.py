@@ -10,14 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tandem.errors import (
-    CancelledError,
-    ClassifierError,
-    DeadlineError,
-    NotConfiguredError,
-    SlowClientError,
-    TandemError,
-)
+from tandem import errors
 from tandem.hooks.classifiers.settings import parse
 from tandem.pool.process import LostError
 from tandem.pool.turns import Turns
@@ -44,9 +37,9 @@ class _Work:
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
         self.task = task
-        self.error: TandemError | None = None
+        self.error: errors.TandemError | None = None
 
-    def fail(self, error: TandemError) -> None:
+    def fail(self, error: errors.TandemError) -> None:
         """End them, with this error."""
         if self.error is None:
             self.error = error
@@ -76,7 +69,7 @@ class Moderations:
         if self._judge is not None:
             await self._judge.run()
 
-    def fail_all(self, error: TandemError) -> None:
+    def fail_all(self, error: errors.TandemError) -> None:
         """End every open request with `error`."""
         for work in self._open:
             work.fail(error)
@@ -85,7 +78,7 @@ class Moderations:
         """Answer the client. Raises the failure where an input was not judged."""
         judge = self._judge
         if judge is None:
-            raise NotConfiguredError(
+            raise errors.NotConfiguredError(
                 "No classifiers judge here: the frontend's setting `moderation_classifiers` names"
                 " those that do"
             )
@@ -123,12 +116,12 @@ class Moderations:
         """Until the client goes away, the request's time runs out or the process ends."""
         work = _Work(task)
         self._open.add(work)
-        overdue = DeadlineError("The request's time ran out")
+        overdue = errors.DeadlineError("The request's time ran out")
         timer = asyncio.get_running_loop().call_later(self._seconds, work.fail, overdue)
         try:
             call.connection.watch(
-                on_lost=lambda: work.fail(CancelledError("The client went away")),
-                on_stall=lambda: work.fail(SlowClientError("The client does not read")),
+                on_lost=lambda: work.fail(errors.CancelledError("The client went away")),
+                on_stall=lambda: work.fail(errors.SlowClientError("The client does not read")),
             )
             return await task
         except asyncio.CancelledError:
@@ -168,11 +161,11 @@ async def _judged(
     try:
         said, size = await link.judge(ask)
     except LostError as error:
-        raise ClassifierError(
+        raise errors.ClassifierError(
             f"Input {index} was not judged: the classifiers' process was lost: {error}"
         ) from error
     if isinstance(said, Unjudged):
-        raise ClassifierError(
+        raise errors.ClassifierError(
             f"Input {index} was not judged: the classifier `{said.classifier}` failed:"
             f" {said.reason}"
         )

@@ -14,20 +14,7 @@ from tandem.pool.pool import GarbledError, Limits, Pool, UnloadedError
 from tandem.pool.process import LostError
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.prefixes import Prefixes
-from tandem_frontend.openai.reading.wire import (
-    MAX_MESSAGE_BYTES,
-    PROGRAM,
-    Answered,
-    Beginnings,
-    Order,
-    Read,
-    ReaderBoot,
-    Refused,
-    Said,
-    SegmentNames,
-    encoder,
-    said,
-)
+from tandem_frontend.openai.reading import wire
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +45,7 @@ class Readers:
         limits = Limits(
             seconds=_MOST_BY_THE_CLOCK * self._seconds,
             start_seconds=START_SECONDS,
-            message_bytes=MAX_MESSAGE_BYTES,
+            message_bytes=wire.MAX_MESSAGE_BYTES,
             most_waiting=MAX_WAITING * config.read_processes,
             full=_FULL,
             memory_bytes=self._memory_mb * 2**20,
@@ -66,12 +53,18 @@ class Readers:
         )
         count = config.read_processes
         self._middling, self._large = (
-            Pool[Said](PROGRAM, encoder.encode, said, limits, processes=count) for _ in range(2)
+            Pool[wire.Said](wire.PROGRAM, wire.encoder.encode, wire.said, limits, processes=count)
+            for _ in range(2)
         )
 
     async def read(
-        self, order: Order, boot: ReaderBoot, *, tenant: str, prefixes: Prefixes | None = None
-    ) -> Read | Answered:
+        self,
+        order: wire.Order,
+        boot: wire.ReaderBoot,
+        *,
+        tenant: str,
+        prefixes: Prefixes | None = None,
+    ) -> wire.Read | wire.Answered:
         """`boot`: of the model that the order is for. `tenant`: the name of the key that it came
         with. `prefixes`: what is known of the prompts of an order that `asks`. Raises what is wrong
         with the request; TooLargeError where reading it takes more than it may, QueueFullError
@@ -81,9 +74,9 @@ class Readers:
         try:
             async with pool.process(pool.turns.line_up(tenant)) as process:
                 reply = await process.ask(order, boot)
-                if isinstance(reply, SegmentNames) and prefixes is not None:
+                if isinstance(reply, wire.SegmentNames) and prefixes is not None:
                     known = [*prefixes.known(reply.prompts)]
-                    reply = await process.ask(Beginnings(known), boot)
+                    reply = await process.ask(wire.Beginnings(known), boot)
         except UnloadedError as error:
             log.exception("the process that reads large bodies cannot be started")
             raise InternalError("The frontend failed; see its log") from error
@@ -98,9 +91,9 @@ class Readers:
                 f"Reading the body takes more than {self._seconds:g} s of CPU time or "
                 f"{self._memory_mb} MiB of memory"
             ) from error
-        if isinstance(reply, Refused):
+        if isinstance(reply, wire.Refused):
             raise reply.to_error()
-        assert not isinstance(reply, SegmentNames)  # it asks once
+        assert not isinstance(reply, wire.SegmentNames)  # it asks once
         return reply
 
     def waiting(self, size: BodySize) -> int:
@@ -113,9 +106,9 @@ class Readers:
         await self._large.close()
 
 
-def boot_of(config: FrontendConfig) -> ReaderBoot:
+def boot_of(config: FrontendConfig) -> wire.ReaderBoot:
     """For the one model that the settings are of."""
-    return ReaderBoot(
+    return wire.ReaderBoot(
         name=config.model_name,
         settings=_settings(config),
         import_path=sys.path,

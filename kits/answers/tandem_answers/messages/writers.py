@@ -17,17 +17,7 @@ from tandem_answers.blocks import (
     Change,
     event,
 )
-from tandem_answers.messages import errors
-from tandem_answers.messages.answers import (
-    AnswerBlock,
-    MessageUsage,
-    RefusalDetails,
-    StopReason,
-    TextBlock,
-    ThinkingBlock,
-    ToolUseBlock,
-    WholeMessage,
-)
+from tandem_answers.messages import answers, errors
 from tandem_answers.messages.requests import INVALID_JSON
 from tandem_frontend.openai.answers import Report, Usage
 from tandem_frontend.openai.asked import Asked
@@ -53,7 +43,7 @@ class MessageAnswer:
         self.blocks = Blocks(asked, hold, whole=whole)
 
     @property
-    def stop_reason(self) -> StopReason:
+    def stop_reason(self) -> answers.StopReason:
         if self.blocks.finish.withheld:
             return "refusal"
         match self.blocks.reason:
@@ -70,27 +60,31 @@ class MessageAnswer:
         return None if finish.withheld else finish.stop_reason or None
 
     @property
-    def stop_details(self) -> RefusalDetails | None:
+    def stop_details(self) -> answers.RefusalDetails | None:
         """What a hook or a classifier said, where one ended the answer."""
         finish = self.blocks.finish
-        return RefusalDetails(explanation=finish.stop_reason) if finish.withheld else None
+        return answers.RefusalDetails(explanation=finish.stop_reason) if finish.withheld else None
 
-    def begun(self) -> WholeMessage:
+    def begun(self) -> answers.WholeMessage:
         """The message before anything came; what was read from a cache is not known yet."""
         tokens = self._asked.prompt_tokens
-        usage = MessageUsage(input_tokens=tokens, cache_read_input_tokens=0, output_tokens=0)
+        usage = answers.MessageUsage(
+            input_tokens=tokens, cache_read_input_tokens=0, output_tokens=0
+        )
         return self._message([], usage)
 
-    def whole(self, usage: Usage) -> WholeMessage:
+    def whole(self, usage: Usage) -> answers.WholeMessage:
         """The message at its end."""
         message = self._message([whole_block(block) for block in self.blocks.all], counted(usage))
         message.stop_reason, message.stop_sequence = self.stop_reason, self.stop_sequence
         message.stop_details = self.stop_details
         return message
 
-    def _message(self, content: list[AnswerBlock], usage: MessageUsage) -> WholeMessage:
+    def _message(
+        self, content: list[answers.AnswerBlock], usage: answers.MessageUsage
+    ) -> answers.WholeMessage:
         usage.service_tier = "priority" if self._asked.tier == "priority" else "standard"
-        return WholeMessage(
+        return answers.WholeMessage(
             id=f"msg_{self._asked.id}",
             model=self._asked.shown_model,
             content=content,
@@ -138,25 +132,25 @@ class MessageEvents:
         return b"event: error\ndata: %b\n\n" % errors.body(error, self._trace_id)
 
 
-def counted(usage: Usage) -> MessageUsage:
+def counted(usage: Usage) -> answers.MessageUsage:
     """Here tokens that were read from a cache are no input tokens."""
     cached = usage.prompt_tokens_details.cached_tokens
-    return MessageUsage(
+    return answers.MessageUsage(
         input_tokens=usage.prompt_tokens - cached,
         cache_read_input_tokens=cached,
         output_tokens=usage.completion_tokens,
     )
 
 
-def whole_block(block: Block) -> AnswerBlock:
+def whole_block(block: Block) -> answers.AnswerBlock:
     """The answer's block with the text, reasoning or call that is kept of it."""
     match block.kind:
         case "text":
-            return TextBlock(text=block.text)
+            return answers.TextBlock(text=block.text)
         case "reasoning":
-            return ThinkingBlock(thinking=block.text)
+            return answers.ThinkingBlock(thinking=block.text)
         case "call":
-            return ToolUseBlock(id=block.call_id, name=block.name, input=_input(block.text))
+            return answers.ToolUseBlock(id=block.call_id, name=block.name, input=_input(block.text))
 
 
 def _input(arguments: str) -> msgspec.Raw:

@@ -7,17 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
+from tandem_answers.parsing import formats
 from tandem_answers.parsing.attributed import attributed_arguments, attributed_name
-from tandem_answers.parsing.formats import (
-    Attributed,
-    Format,
-    Named,
-    Nested,
-    Objects,
-    Pythonic,
-    Unquoted,
-    Xml,
-)
 from tandem_answers.parsing.json_reader import JsonReader
 from tandem_answers.parsing.nested import another_call, name_in_tag, nested_arguments
 from tandem_answers.parsing.schemas import types_of_property
@@ -66,26 +57,26 @@ class CallReader:
         self._tools = tools
         self._emit = emit
 
-    def read(self, format_: Format) -> Reader[None]:
+    def read(self, format_: formats.Format) -> Reader[None]:
         """Reads what follows the first line of the format's `begin`. Raises Fault or Ended; the
         stage says where then."""
         self.stage = Stage.HEAD
         for line in format_.begin.split("\n")[1:]:
             yield from self._source.literal(line)
         match format_:
-            case Objects():
+            case formats.Objects():
                 yield from self._objects(format_)
-            case Named():
+            case formats.Named():
                 yield from self._named(format_)
-            case Xml():
+            case formats.Xml():
                 yield from self._xml(format_)
-            case Pythonic():
+            case formats.Pythonic():
                 yield from self._pythonic()
-            case Unquoted():
+            case formats.Unquoted():
                 yield from self._unquoted(format_)
-            case Nested():
+            case formats.Nested():
                 yield from self._nested(format_)
-            case Attributed():
+            case formats.Attributed():
                 yield from self._attributed(format_)
         self._source.release()
         self.stage = Stage.TEXT
@@ -133,7 +124,7 @@ class CallReader:
                 yield from self._source.more()
         self._end()
 
-    def _objects(self, format_: Objects) -> Reader[None]:
+    def _objects(self, format_: formats.Objects) -> Reader[None]:
         listed = format_.begin == "[" or (yield from self._source.one_of("{", "[")) == "["
         if listed:
             yield from self._source.literal("{")
@@ -152,7 +143,7 @@ class CallReader:
         yield from self._source.one_of(",", end)
         return char == ","
 
-    def _object(self, format_: Objects) -> Reader[None]:
+    def _object(self, format_: formats.Objects) -> Reader[None]:
         """Reads a call from behind its first brace on."""
         source = self._source
         name = id_ = arguments = ""
@@ -189,7 +180,7 @@ class CallReader:
             raise Fault
         return str(json.loads((yield from self._source.value())))
 
-    def _named(self, format_: Named) -> Reader[None]:
+    def _named(self, format_: formats.Named) -> Reader[None]:
         source = self._source
         written = yield from source.word()
         named = re.fullmatch(format_.pattern, written)
@@ -202,7 +193,7 @@ class CallReader:
         yield from self._stream(name, id_)
         yield from source.literal(format_.end)
 
-    def _xml(self, format_: Xml) -> Reader[None]:
+    def _xml(self, format_: formats.Xml) -> Reader[None]:
         source = self._source
         name = self._declared((yield from source.word()))
         yield from source.literal(format_.name_end)
@@ -240,13 +231,13 @@ class CallReader:
             yield from source.peek()
             self.stage = Stage.HEAD
 
-    def _unquoted(self, format_: Unquoted) -> Reader[None]:
+    def _unquoted(self, format_: formats.Unquoted) -> Reader[None]:
         name = self._declared((yield from self._source.word()))
         read = unquoted_arguments(self._source, format_, self._tools[name])
         self._whole(name, "", (yield from read))
         yield from self._source.literal(format_.end)
 
-    def _nested(self, format_: Nested) -> Reader[None]:
+    def _nested(self, format_: formats.Nested) -> Reader[None]:
         called = False
         while (yield from another_call(self._source, format_)):
             self.stage = Stage.HEAD
@@ -257,7 +248,7 @@ class CallReader:
         if not called:
             raise Fault
 
-    def _attributed(self, format_: Attributed) -> Reader[None]:
+    def _attributed(self, format_: formats.Attributed) -> Reader[None]:
         name = self._declared((yield from attributed_name(self._source, format_)))
         self._whole(name, "", (yield from attributed_arguments(self._source, format_)))
 
@@ -297,7 +288,9 @@ def _object_in(value: str) -> str:
     return written + text[end:]
 
 
-def _pair(format_: Xml, schema: Mapping[str, object], key: str, value: str) -> dict[str, str]:
+def _pair(
+    format_: formats.Xml, schema: Mapping[str, object], key: str, value: str
+) -> dict[str, str]:
     """A key and its value, both as JSON."""
     string = ""
     if format_.typed:
