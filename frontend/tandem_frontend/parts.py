@@ -32,7 +32,7 @@ from tandem_frontend.http.connection import ConnectionBounds
 from tandem_frontend.http.draining import Draining
 from tandem_frontend.http.server import HttpServer
 from tandem_frontend.http.spans import CallSpans
-from tandem_frontend.metrics import Metrics
+from tandem_frontend.metrics import Metrics, Slo
 from tandem_frontend.openai.dialects import by_endpoint
 from tandem_frontend.openai.endpoints import Endpoints
 from tandem_frontend.openai.generation import Generation
@@ -43,7 +43,6 @@ from tandem_frontend.openai.reading.models import Models
 from tandem_frontend.openai.reading.reader import field_rules
 from tandem_frontend.openai.reading.readers import Readers
 from tandem_frontend.openai.sessions import Sessions
-from tandem_frontend.slo import Slo
 from tandem_frontend.tenants import Tenants
 
 log = logging.getLogger(__name__)

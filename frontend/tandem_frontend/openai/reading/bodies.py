@@ -12,7 +12,7 @@ import msgspec
 from tandem import kv_hints
 from tandem.v1.router_pb2 import ServedModel
 from tandem_frontend.http.messages import Call
-from tandem_frontend.metrics import OTHER_FIELD, Metrics
+from tandem_frontend.metrics import OTHER, Metrics
 from tandem_frontend.openai.asked import Asked, Origin
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import Dialect, spoken
@@ -162,7 +162,7 @@ def tell_ignored(call: Call, ignored: Sequence[str], metrics: Metrics) -> None:
     if ignored:
         for told in ignored:
             name = dropped_name(told)
-            metrics.count_ignored(name or OTHER_FIELD)
+            metrics.count_ignored(name or OTHER)
         call.headers = (*call.headers, (IGNORED_HEADER, ", ".join(ignored).encode()))
 
 

@@ -123,7 +123,7 @@ class Models:
         """The folder of each known model's files, by the model's name."""
         self._file = NamesFile(config.model_names_file) if config.model_names_file else None
         self._names = self._all_names()
-        metrics.names.watch(stale=lambda: bool(self._file and self._file.stale))
+        metrics.names.stale.set_function(lambda: bool(self._file and self._file.stale))
         for name, folder in config.models.items():
             if not _holds_model(Path(folder)):
                 raise ConfigError(f"models: {folder} holds no model (no config.json): {name}")
