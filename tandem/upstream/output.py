@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
 
@@ -17,7 +18,6 @@ from tandem.upstream import rows
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
-from tandem.upstream.runs import Runs
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import frames
 
@@ -31,6 +31,41 @@ log = logging.getLogger(__name__)
 UNREADABLE = "a payload that is no tandem.v1.TokenColumns"
 FOREIGN = "rows of sequences that run elsewhere"
 LOST = "the router could not pass it on"
+_NONE: Mapping[int, RequestState] = MappingProxyType({})
+
+
+class Runs:
+    """Which worker each open sequence runs on, as routers say: whose output it may be, and what
+    ends where that worker's output is lost. A router numbers its workers for itself, so a worker is
+    known by stream and number.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[RouterStream, int], dict[int, RequestState]] = {}
+        self._at: dict[int, tuple[RouterStream, int]] = {}
+
+    def begin(self, stream: RouterStream, worker: int, sequence: int, state: RequestState) -> None:
+        """The sequence runs on that worker from now on, and nowhere else."""
+        self.end(sequence)
+        self._at[sequence] = stream, worker
+        self._of.setdefault((stream, worker), {})[sequence] = state
+
+    def knows(self, sequence: int) -> bool:
+        """Whether a router has said on which worker the sequence runs."""
+        return sequence in self._at
+
+    def end(self, sequence: int) -> None:
+        """Nothing more is expected of the sequence, which need not be known."""
+        place = self._at.pop(sequence, None)
+        if place is not None:
+            here = self._of[place]
+            del here[sequence]
+            if not here:
+                del self._of[place]
+
+    def of(self, stream: RouterStream, worker: int) -> Mapping[int, RequestState]:
+        """The requests of the sequences that run on a worker, by sequence."""
+        return self._of.get((stream, worker), _NONE)
 
 
 class Output:

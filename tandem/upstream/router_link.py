@@ -17,7 +17,6 @@ from google.protobuf.message import DecodeError
 
 from tandem.byte_budget import ByteBudget
 from tandem.upstream.metrics import UpstreamMetrics
-from tandem.upstream.old_streams import OldStreams
 from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import router_pb2
 from tandem.wire import frames
@@ -37,6 +36,8 @@ _FIRST_BACKOFF_SECONDS = 0.1
 _LAST_BACKOFF_SECONDS = 2.0
 _STEADY_SECONDS = 1.0
 """A stream that lasted so long ends a row of failures."""
+MAX_OLD_STREAMS = 8
+"""At once; the oldest beyond them is closed, whatever is open by it."""
 _ENDED = "the router ended it"
 _CONNECT = f"/{router_pb2.DESCRIPTOR.services_by_name['Router'].full_name}/Connect"
 
@@ -57,6 +58,29 @@ class Receiver(Protocol):
         """An opened stream is down, and its router has dropped all that was open by it. `drained`:
         in good order, so that what has not ended had never been admitted.
         """
+
+
+class OldStreams:
+    """Streams to routers that drain: each is kept until what is open by it has ended."""
+
+    def __init__(self, metrics: UpstreamMetrics) -> None:
+        self._metrics = metrics
+        self._holding: dict[RouterStream, asyncio.Task[None]] = {}
+
+    def add(self, stream: RouterStream, holding: asyncio.Task[None]) -> None:
+        """`holding` holds the stream, and ends it when it is cancelled."""
+        log.info("the router drains: new requests go by another stream")
+        self._holding[stream] = holding
+        self._metrics.old.set(len(self._holding))
+        holding.add_done_callback(lambda _: self._forget(stream))
+        stream.when_empty(holding.cancel)
+        if len(self._holding) > MAX_OLD_STREAMS:
+            log.warning("too many routers drain at once: the oldest stream is closed")
+            next(iter(self._holding.values())).cancel()
+
+    def _forget(self, stream: RouterStream) -> None:
+        del self._holding[stream]
+        self._metrics.old.set(len(self._holding))
 
 
 class RouterLink:

@@ -14,8 +14,7 @@ from tandem.byte_budget import ByteBudget
 from tandem.upstream.choice import Draw
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.names import DNS, MAX_ROUTERS, Names
-from tandem.upstream.old_streams import OldStreams
-from tandem.upstream.router_link import Receiver, RouterLink
+from tandem.upstream.router_link import OldStreams, Receiver, RouterLink
 from tandem.upstream.router_stream import RouterStream
 from tandem.wire import addresses
 from tandem.wire.silence import SILENCE_SECONDS

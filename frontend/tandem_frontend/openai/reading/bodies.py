@@ -12,12 +12,12 @@ import msgspec
 from tandem import kv_hints
 from tandem.v1.router_pb2 import ServedModel
 from tandem_frontend.http.messages import Call
+from tandem_frontend.http.spans import CallSpan
 from tandem_frontend.metrics import OTHER, Metrics
 from tandem_frontend.openai.asked import Asked, Origin
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import Dialect, spoken
 from tandem_frontend.openai.prefix_store import PrefixStore
-from tandem_frontend.openai.reading import read_spans
 from tandem_frontend.openai.reading.models import Chosen, LoadedModel, Models
 from tandem_frontend.openai.reading.reader import decode
 from tandem_frontend.openai.reading.readers import Readers
@@ -81,7 +81,7 @@ class Reading:
         call.times.read = time.monotonic()
         call.times.steps = {step.name: round(step.seconds, 6) for step in found.asked.steps}
         if call.span is not None:
-            read_spans.record(call.span, found.asked, size=len(body), began=began)
+            _trace(call.span, found.asked, size=len(body), began=began)
         tell_ignored(call, found.asked.passed_over, self._metrics)
         return Submissible(found.model, self._sessions.of(call, found.asked))
 
@@ -155,6 +155,17 @@ async def _served(model: LoadedModel, call: Call, seconds: float | None) -> Serv
         return await model.route.served_model(call.connection, seconds)
     finally:
         call.times.no_workers += time.monotonic() - began
+
+
+def _trace(span: CallSpan, asked: Asked, *, size: int, began: float) -> None:
+    """Record the reading of a body below its request's span, and the steps of it below that.
+    `size`: bytes of the body, which was there at `began`.
+    """
+    attributes = {"tandem.body.bytes": size, "tandem.known_tokens": asked.known_tokens}
+    read = span.child("read", began, time.monotonic(), attributes=attributes)
+    for step in asked.steps:
+        about = {"tandem.cpu.seconds": step.cpu_seconds}
+        span.child(step.name, step.began, step.began + step.seconds, parent=read, attributes=about)
 
 
 def tell_ignored(call: Call, ignored: Sequence[str], metrics: Metrics) -> None:
