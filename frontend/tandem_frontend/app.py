@@ -232,9 +232,7 @@ class App:
             self._tell(call, endpoint, error)
 
     def _tell(self, call: Call, endpoint: str, error: TandemError | None) -> None:
-        """Keep and log the story of a request. An error's message may quote the client's own words,
-        and is left out.
-        """
+        """Keep and log the story of a request, without error messages: they may quote clients."""
         logged = log.isEnabledFor(self._ends_at)
         if self._book is None and not logged:
             return

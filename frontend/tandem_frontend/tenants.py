@@ -180,9 +180,7 @@ class Tenants:
 
 
 def _salt(grant: Grant) -> str:
-    """The salt of a key, the same in every frontend. A plain key's name is its place in a list,
-    which may be another client's tomorrow.
-    """
+    """The same in every frontend. A plain key's name may be another client's tomorrow."""
     if grant.name.startswith(PLAIN_PREFIX):
         return digest_of(f"prefix cache of {grant.sha256}".encode())
     return grant.name

@@ -81,9 +81,7 @@ class StopStrings:
         return self._released + len(self._held) + untold + len(text) + incomplete
 
     def released_tokens(self, *, final: bool) -> list[Token]:
-        """The tokens whose text was shown to its end. `final` lets the others go too, unless a stop
-        string cut them off.
-        """
+        """Tokens whose text was shown; `final`: all others too, unless a stop string matched."""
         tokens = self._tokens
         keep_all = final and self.matched is None
         released = []

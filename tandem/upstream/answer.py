@@ -31,9 +31,7 @@ class Finish(NamedTuple):
     choice: int
     reason: FinishReason
     stop_reason: str | None
-    """The matched stop string, a hook's reason or a classifier's name; None for the end of a
-    sequence.
-    """
+    """The matched stop string, a hook's reason or a classifier's name; None: end of sequence."""
     external_scores: str = ""
     """A JSON object, where it was asked for."""
     stop_tokens: tuple[int, ...] = ()

@@ -224,9 +224,7 @@ class Demultiplexer:
                 self._open[state].dispatcher.submit_again(state, (first,))
 
     def ended(self, stream: RouterStream, *, drained: bool) -> None:
-        """Submit again what its router had not begun: it says so before it begins. The rest fails:
-        hooks may have seen it.
-        """
+        """Submit prompts again that the router had not begun; hooks may have seen the others."""
         self._streams.remove(stream)
         for route in self._routes.values():
             route.dispatcher.ended(stream)
@@ -275,9 +273,7 @@ class Demultiplexer:
         return base
 
     def _release(self, state: RequestState) -> None:
-        """Forget a request, and cancel it at the router unless all of it has ended. May be called
-        twice.
-        """
+        """Forget a request, and cancel what has not ended. May be called twice."""
         if state not in self._open:
             return
         route = self._open.pop(state)

@@ -15,9 +15,7 @@ class Dispatch(Struct):
     patience: asyncio.TimerHandle | None = None
     """Ends the wait of those prompts."""
     turn: int = 0
-    """The request with the lowest turn of those that wait is sent first. 0: the request has
-    never waited.
-    """
+    """The lowest turn of waiting requests is sent first. 0: the request has never waited."""
     waits_until: float = 0.0
     """By the demultiplexer's clock: when the last wait for a router that takes requests is over."""
     submitted_at: float = 0.0

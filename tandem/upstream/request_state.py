@@ -137,9 +137,7 @@ class RequestState:
         self.pump: Callable[[], bool] | None = None
         self.show: Callable[[Row, float], bool] | None = None
         self.let_go: Callable[[int], object] | None = None
-        """Told how many bytes of a prompt are no longer kept: it has output, and so is not
-        submitted again.
-        """
+        """Told the bytes of a prompt that is no longer kept, because it has output."""
         self._choices = [_Choice() for _ in range(submission.choices)]
         self._rows: list[Row] = []
         self._ended: list[Finish] = []
@@ -242,9 +240,7 @@ class RequestState:
         token_ids: Sequence[int] = (),
         logprobs: Sequence[common_pb2.TokenLogprobs] = (),
     ) -> bool:
-        """False: it is not the sequence's next one, and is not taken. `alone`: its message has no
-        more of the sequence.
-        """
+        """False: the row is not the sequence's next one. `alone`: its message has no more."""
         number = sequence - self.base
         choice = self._choices[number]
         if offset != choice.rows:

@@ -218,9 +218,7 @@ def _read(message: bytes) -> Part | router_pb2.RouterMessage:
 
 
 def _readable(message: Part | router_pb2.RouterMessage | None) -> router_pb2.RouterMessage:
-    """Raises ValueError for None, which stands for a message that cannot be read, and for a part,
-    which is no greeting.
-    """
+    """Raises ValueError for None, an unreadable message, and for a part, which is no greeting."""
     if message is None:
         raise ValueError("a message is no tandem.v1.RouterMessage")
     if isinstance(message, tuple):

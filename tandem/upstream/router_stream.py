@@ -87,9 +87,7 @@ class RouterStream:
         self.outbox.notify()
 
     def release(self, first_sequences: Sequence[int], *, cancel: bool) -> None:
-        """Forget those that are open here. `cancel` tells the router, unless a submit has not left
-        yet: then neither does.
-        """
+        """Forget open requests. `cancel` tells the router, unless their submit has not left."""
         for first in first_sequences:
             if first not in self.open:
                 continue
@@ -138,9 +136,7 @@ class RouterStream:
             on_empty()
 
     def _leave(self, first_sequence: int) -> router_pb2.Submit:
-        """Take a submit off what waits, its wait off the submit's time, and off its prompt what the
-        router keeps.
-        """
+        """Take a submit off the waiting ones, with its wait and known chunks taken off."""
         submit, chunks, since = self._submits.pop(first_sequence)
         waited_ms = round((self._clock() - since) * 1000)
         submit.timeout_ms = max(1, submit.timeout_ms - waited_ms)

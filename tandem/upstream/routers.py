@@ -107,9 +107,7 @@ class Routers:
         del self._linked[address]
 
     def _stays(self, address: str, stream: RouterStream) -> bool:
-        """Whether a router whose stream is over keeps its place: not where it is gone, or cannot be
-        reached and another can take the place.
-        """
+        """Whether a router keeps its place: it is listed, and was reached or has no substitute."""
         self._look_up_now.set()
         listed = self._listed
         return address in listed and (stream.opened or len(listed) <= self._most)

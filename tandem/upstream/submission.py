@@ -72,9 +72,7 @@ class Prompt(Struct, kw_only=True):
         echo: str | None = None,
         shown_ids: bytes = b"",
     ) -> Prompt:
-        """A prompt whose token ids, four bytes each and in parts, numbers of blocks and names of
-        chunks are packed already.
-        """
+        """A prompt whose token ids, blocks and names of chunks are packed already."""
         sampling = common_pb2.Task(sampling=common_pb2.SamplingParams(max_tokens=max_tokens))
         size = sum(map(len, token_ids))
         head = _TOKEN_IDS + frames.write_varint(size)

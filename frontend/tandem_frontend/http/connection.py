@@ -184,9 +184,7 @@ class Connection(HttpToolsProtocol):
                 self._socket.write(b"".join(held))
 
     def write_chunk(self, body: bytes) -> None:
-        """A part of a stream. ASGI's `send`, which awaits, costs half as much as all else that the
-        frontend does for a token.
-        """
+        """Write a part of a stream. ASGI's `send` costs half as much as all else for a token."""
         if not self._socket.is_closing():
             self._socket.write(_CHUNK % (len(body), body) if self._chunks else body)
 
@@ -330,9 +328,7 @@ class Connection(HttpToolsProtocol):
     # --- inside ---
 
     def _read(self) -> None:
-        """Read a request on, for a bounded part of a turn. What is behind it waits for its answer,
-        and is not even looked at before.
-        """
+        """Read a request on, for a bounded part of a turn; the next one waits for its answer."""
         self._reading_on = None
         if self.transport.is_closing():
             return

@@ -162,9 +162,7 @@ class Call:
         self.connection.start_chunks(head, events)
 
     async def send_events(self, events: bytes) -> None:
-        """A part of a stream; waits while the client's socket is full, and lets others have their
-        turn.
-        """
+        """Send a part of a stream; waits for a full socket, and lets others have their turn."""
         if not self.started:
             await self._send(self._stream_head())
         self.connection.announce(len(events))

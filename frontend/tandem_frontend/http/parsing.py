@@ -75,10 +75,7 @@ class RequestParser:
         self._unread += data
 
     def read(self) -> int:
-        """Read on: to the end of a request, or less. Returns how many bytes that were.
-
-        Raises InvalidRequestError and HeadTooLargeError.
-        """
+        """Read up to a request's end, or less; returns the bytes. Raises RequestError."""
         if self._last:  # what follows a last request is no one's
             self._unread.clear()
         piece = self._next_piece()

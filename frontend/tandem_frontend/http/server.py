@@ -81,9 +81,7 @@ class HttpServer(uvicorn.Server):
         self._ends.set()
 
     async def main_loop(self) -> None:
-        """uvicorn's own looks ten times a second whether it is to end, and each wakes a process
-        that has nothing to do.
-        """
+        """uvicorn's own wakes an idle process ten times a second, to look whether it is to end."""
         while not await self.on_tick(0):  # which sets the date of answers
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DATE_SECONDS):

@@ -70,9 +70,7 @@ class CallSpan:
     def child(
         self, name: str, began: float, ended: float, *, attributes: Attributes, parent: int = 0
     ) -> int:
-        """Record a part of the request that is over, below the request's span or below `parent`.
-        Returns the part's own span.
-        """
+        """Record a part of the request that is over, below `parent`. Returns the part's span."""
         span_id = ids.new_span_id()
         self._tracer.record(
             Span(

@@ -97,8 +97,7 @@ class AnswerParser(Protocol):
 
 
 class ModelFamily(Protocol):
-    """How models of one family write reasoning and calls. What is not known of it is None or
-    empty."""
+    """How models of one family write reasoning and calls; None or empty: not known."""
 
     @property
     def name(self) -> str: ...
@@ -119,8 +118,7 @@ class ModelFamily(Protocol):
         """All that may be a special token of the tokenizer: the parser has to see them as text."""
 
     def envelope(self, name: str) -> Envelope | None:
-        """What stands around calls of the tool `name`. None: the family's arguments are no JSON, or
-        nothing is known of its calls."""
+        """What stands around calls of the tool `name`; None: unknown, or no JSON."""
 
     def forced(self) -> ModelFamily:
         """The family where a grammar makes the model write calls as plain JSON, after its reasoning
@@ -160,8 +158,7 @@ class ModelFamilies:
     named: Callable[[str], ModelFamily]
     """The family of a name: one of `names`, or a variant of one. Raises KeyError."""
     detect: Callable[[str | None, Sequence[str], Collection[str]], ModelFamily | None]
-    """The family of a model: by its chat template, its architectures and its added tokens. None:
-    it cannot be told."""
+    """By chat template, architectures and added tokens: a model's family; None: unclear."""
 
 
 @functools.cache
@@ -194,8 +191,7 @@ def named(name: str) -> ModelFamily:
 
 @functools.lru_cache(maxsize=64)
 def written(name: str, thinking: Thinking | None) -> ModelFamily:
-    """How a model of the family of that name writes, which thinks between these markers; None: it
-    does not think."""
+    """How a model of the named family writes that thinks between these markers, or not at all."""
     return named(name).with_thinking(thinking)
 
 

@@ -42,8 +42,7 @@ class Parsing(msgspec.Struct, frozen=True, kw_only=True):
     """Where the model's reasoning begins and ends; None: it does not reason."""
     shows_reasoning: bool = True
     tools: dict[str, dict[str, Any]] | None = None
-    """The schemas of the parameters of those that may be called; None: what looks like a call is
-    text."""
+    """Schemas of the parameters of tools that may be called; None: all calls are text."""
     forced: bool = False
     """A grammar makes the model write its calls as plain JSON."""
     single: bool = False

@@ -30,9 +30,7 @@ class ChatTemplate:
     def __init__(
         self, source: str, special_tokens: Mapping[str, str], *, tool_source: str | None = None
     ) -> None:
-        """`tool_source`: the template of chats with tools, where that is another one. Raises
-        ConfigError where one does not compile.
-        """
+        """`tool_source`: another template for chats with tools. Raises ConfigError."""
         self.source = source if tool_source is None else source + tool_source
         """All that is written of templates: a model's family shows in it."""
         try:
@@ -91,9 +89,7 @@ class ChatTemplate:
             ) from error
 
     def _takes_objects(self) -> bool:
-        """Whether a call's arguments are given to the template as an object, as most want them, or
-        as JSON: who joins texts fails with an object.
-        """
+        """Whether the template takes a call's arguments as an object; else as JSON."""
         function = CalledFunction(name="f", arguments={"a": 1})
         calls = [MadeCall(id="000000000", function=function)]
         chat = [{"role": "user", "content": "x"}]

@@ -37,9 +37,7 @@ class Chats:
         fields: TemplateFields,
         tools: AskedTools | None,
     ) -> str:
-        """The prompt. The template writes all special tokens: the tokenizer must not. Raises
-        InvalidRequestError and UnsupportedError.
-        """
+        """The prompt, with all special tokens. Raises InvalidRequestError and UnsupportedError."""
         template = self._template
         if template is None:
             raise UnsupportedError("The model has no chat template", param="messages")
@@ -88,9 +86,7 @@ class Chats:
         )
 
     def thought(self, fields: TemplateFields, prompt: str) -> Thought | None:
-        """Where a thought begins and ends in the answer that follows the prompt; None: the model
-        does not think.
-        """
+        """The thought in the answer that follows the prompt; None: the model does not think."""
         thinking = self._family.thinking if self._family else None
         known = self._template.variables if self._template else frozenset()
         return thought_of(thinking, prompt, options=_options(fields), variables=known)

@@ -114,8 +114,7 @@ def _call(call: MadeCall, parsed: bool) -> dict[str, Any]:
 
 
 def _parsed(arguments: str) -> str | dict[str, Any]:
-    """A call's arguments as an object; text that is no JSON object, as of a call that was cut off,
-    stays text."""
+    """A call's arguments as an object; text that is no JSON object stays text."""
     try:
         found = msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):

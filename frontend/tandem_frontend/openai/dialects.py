@@ -120,9 +120,7 @@ class Dialect:
     """OpenTelemetry's name for it."""
     requests: Body[Any]
     generating: Callable[[Any], Generating]
-    """What a request of its own stands for. Raises RequestError, with `param` as its client named
-    the field.
-    """
+    """The chat or completion that a request stands for. Raises RequestError with its `param`."""
     repeated: Callable[[Any], bytes]
     """What an answer says again of its request: members of an object as JSON, or nothing."""
     names: Mapping[str, str]
@@ -134,8 +132,7 @@ class Dialect:
     errors: ErrorShape
     counting: Counting | None = None
     below: str = ""
-    """What is said to clients that ask for something below its path; empty: no more than of any
-    unknown path."""
+    """The answer to requests below its path; empty: that of any unknown path."""
 
     def name_of(self, field: str) -> str:
         """What its clients call a field of chats, or one inside of it."""
@@ -224,9 +221,7 @@ COMPLETION = Dialect(
 
 @functools.cache
 def spoken() -> tuple[Dialect, ...]:
-    """All dialects of this installation. Raises LoadError, also where two of them offer the same
-    path or endpoint.
-    """
+    """All dialects of this installation. Raises LoadError, also for a path offered twice."""
     names = sorted(entry_points(GROUP).names)
     offered = (each for name in names for each in load_entry_point(GROUP, name))
     dialects = (CHAT, COMPLETION, *offered)

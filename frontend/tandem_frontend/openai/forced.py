@@ -54,9 +54,7 @@ def form_with_calls(
 
 
 def behind_thought(form: Form | None, thought: Thought | None) -> Form | None:
-    """The form of what follows the thought that the prompt has opened. Raises UnsupportedError for
-    one that has to be the whole answer.
-    """
+    """The form of what follows an opened thought. Raises UnsupportedError for a grammar."""
     if form is None or thought is None or not thought.opened:
         return form
     args: dict[str, Any] = {"calls": [], **form.processor.args}
@@ -107,8 +105,7 @@ def _envelope(family: ModelFamily, name: str) -> Envelope:
 
 
 def _call(function: FunctionDefinition, begin: str, end: str) -> dict[str, Any]:
-    """The schema is kept of a tool that is not strict too, as far as a grammar can force it: its
-    arguments parse then."""
+    """A tool that is not strict keeps as much of its schema as a grammar can force."""
     schema = {"type": "object"} | (function.parameters or {})
     return {"begin": begin, "schema": schema if function.strict else forcible(schema), "end": end}
 
@@ -121,9 +118,7 @@ def _without(ends: Sequence[str], text: str) -> str:
 
 
 def _marker(family: ModelFamily, name: str) -> str:
-    """What all calls begin with, whatever space follows it; empty: nothing tells them from text, or
-    no grammar of JSON writes them.
-    """
+    """The marker that begins all calls; empty: none does, or their arguments are no JSON."""
     around = family.envelope(name)
     if around is None:
         return ""

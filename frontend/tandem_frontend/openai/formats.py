@@ -107,9 +107,7 @@ def form_of(request: FormFields) -> Form | None:
 
 
 def check_arguments(entries: Sequence[LogitsProcessorEntry], limits: SpecLimits) -> None:
-    """Size and nesting of what a client wrote, in time that the limits bound. Raises ValueError
-    where a worker would not even look at it.
-    """
+    """Check size and nesting, in bounded time. Raises ValueError where a worker would refuse."""
     limits.check([entry.args for entry in entries])
     for entry in entries:
         quoted = _QUOTED.get(entry.name)

@@ -251,9 +251,7 @@ async def _collect(call: Call, state: RequestState, body: Collector, dialect: Di
 
 
 def _trace_submission(span: CallSpan, dialect: Dialect, submission: Asked) -> None:
-    """The request was understood and goes to the router. Attributes are named as OpenTelemetry's
-    conventions for generative AI name them.
-    """
+    """Attributes are named as OpenTelemetry's conventions for generative AI name them."""
     sampling = submission.task.sampling
     span.add(
         {

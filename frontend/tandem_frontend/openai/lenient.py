@@ -13,15 +13,13 @@ DEEPEST = 64
 
 _PARTS = re.compile(r"\\.|\(\?<?[=!>#]", re.DOTALL)
 _BEYOND = re.compile(r"\(.*|\\[1-9bBcGhHkKRXZ]")
-"""Parts of patterns that no grammar has: what is looked at and not taken, what was matched before,
-and escapes of other dialects."""
+"""Look-around, references to earlier groups, and escapes of other dialects: no grammar has them."""
 _DATA = ("const", "default", "enum", "examples")
 """Keywords that hold values, which may look like schemas."""
 
 
 def forcible(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema without patterns that no grammar can force; whoever compiles it drops the keywords
-    and formats that it does not know."""
+    """The schema without patterns that no grammar can force."""
     return {**_without_patterns(schema, DEEPEST), **LENIENT}
 
 

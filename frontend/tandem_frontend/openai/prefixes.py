@@ -80,9 +80,7 @@ class Prefixes(Protocol):
     """Knows the beginnings of one request's prompts."""
 
     def known(self, prompts: Sequence[Sequence[bytes]]) -> Sequence[Known]:
-        """How many of each prompt's segments, which have these names, are known, from the first
-        on. Asked once.
-        """
+        """The known beginning of each prompt, whose segments have these names. Asked once."""
 
 
 class ReadText(NamedTuple):
@@ -93,8 +91,7 @@ class ReadText(NamedTuple):
     segments: tuple[Segment, ...]
     """The last one ends with the prompt, and has no name."""
     differs: bool = False
-    """The segments' tokens were not the text's, and `segments` is the whole prompt, read at once.
-    """
+    """The segments' tokens were not the text's; `segments` is the whole prompt, read at once."""
 
 
 def read(
@@ -189,7 +186,5 @@ def _segments(
 
 
 def _behind_whole(tokens: int) -> tuple[int, int]:
-    """The bytes of token ids behind the last whole block, and behind the last whole chunk, of so
-    many tokens.
-    """
+    """Bytes of token ids behind the last whole block, and behind the last whole chunk."""
     return tokens % BLOCK_TOKENS * TOKEN_ID_BYTES, tokens * TOKEN_ID_BYTES % chunk_bytes()

@@ -145,9 +145,7 @@ class Preprocessor:
         )
 
     def _limits_of(self, served: router_pb2.ServedModel) -> Limits:
-        """The limits of `served`, which is one message for request after request until routers say
-        another.
-        """
+        """Limits of `served`, which is the same message until routers say another."""
         if served is not self._served:
             self._served, self._limits = served, Limits(self._tokenizer, served)
         return self._limits

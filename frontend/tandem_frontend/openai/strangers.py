@@ -67,9 +67,7 @@ class Kind(NamedTuple):
     inner: Mapping[str, Kind]
     """What its fields hold in which there may be such fields too: an object, or a list of them."""
     left_out: frozenset[str] = frozenset()
-    """Types of such objects that a list of them is read without. Versions behind them do not
-    count.
-    """
+    """Types of objects that a list is read without, whatever version stands behind them."""
     types: frozenset[str] = frozenset()
     """Types that objects of a list of offers have in some dialect: one of any other type is left
     out too. Empty: it is no list of offers.
@@ -95,9 +93,7 @@ class Kind(NamedTuple):
 
 
 class Strangers:
-    """Goes through one body. Everything raises InvalidRequestError or UnsupportedError with
-    `param`, or what msgspec raises of what is no JSON.
-    """
+    """Goes through one body. Raises RequestError with `param`, or msgspec's errors for no JSON."""
 
     def __init__(self, rules: FieldRules) -> None:
         self._rules = rules
@@ -179,9 +175,7 @@ class Strangers:
         self._count_unknown(f"{label}[{_UNCLEAN.sub('?', type[:LONGEST_NAME])}]", param)
 
     def _drop_strangers(self, members: Members, kind: Kind, path: str, label: str) -> bool:
-        """Take fields out that the kind does not have; returns whether there were any. `label`: the
-        path without positions.
-        """
+        """Take fields out that the kind does not have; returns whether there were any."""
         strange = [name for name in members if name not in kind.fields]
         for name in strange:
             value = members.pop(name)
@@ -222,9 +216,7 @@ class Strangers:
 
 
 def meant_by(name: str, known: frozenset[str]) -> str | None:
-    """The known name that differs from it by so few letters that it was probably meant, whatever
-    the case and however words are joined.
-    """
+    """The known name that was probably meant: it differs by few letters, case or joints aside."""
     if len(name) > LONGEST_NAME:
         return None
     return _meant_by(name, known)
@@ -272,9 +264,7 @@ def _most_slips(letters: str) -> int:
 
 
 def _may_be_close(one: str, other: str) -> bool:
-    """Without going through their letters in order; a replaced letter takes one away and brings
-    another.
-    """
+    """A quick test: a replaced letter takes one away and brings another."""
     most = _most_slips(other)
     return abs(len(one) - len(other)) <= most and len({*one} ^ {*other}) <= 2 * most
 

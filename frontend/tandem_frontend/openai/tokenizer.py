@@ -9,9 +9,7 @@ from tandem.text import tokenizer
 
 
 class Tokenizer:
-    """One model's tokenizer. Token ids are below `vocabulary`, which may exceed the tokenizer's
-    own.
-    """
+    """One model's tokenizer. `vocabulary` bounds token ids, and may exceed the tokenizer's own."""
 
     def __init__(self, model_path: Path) -> None:
         """Raises ConfigError where the folder's files are missing or malformed."""

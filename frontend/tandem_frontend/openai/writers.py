@@ -177,9 +177,7 @@ class EventWriter:
 
 
 class CountingWriter:
-    """An EventWriter whose events each have the usage of their choice so far, as vLLM's
-    `continuous_usage_stats` has it.
-    """
+    """Adds to each event its choice's usage so far: vLLM's `continuous_usage_stats`."""
 
     def __init__(
         self, events: EventWriter, submission: Asked, tokens: Callable[[int], int]
@@ -272,9 +270,7 @@ class BodyWriter:
         self._endings[ending.choice] = ending
 
     def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]:
-        """The body in order; a piece holds no more than one choice without its log-probabilities,
-        or those of one row.
-        """
+        """The body in order; a piece is at most one choice, or the log-probabilities of a row."""
         frame = _encode(
             self._shape.body(
                 id=self._shape.id_prefix + self._submission.id,
@@ -329,9 +325,7 @@ class BodyWriter:
         yield b"]" + tail
 
     def _of_prompt(self, choice: int, *, here: bool) -> dict[str, msgspec.Raw | None]:
-        """What is told of a choice's prompt, where that stands here: its token ids, and room for
-        its log-probabilities.
-        """
+        """Members about a choice's prompt, where they stand here."""
         if not here:
             return {}
         ids = self._submission.prompts[choice // self._submission.submit.n].shown_ids
@@ -366,9 +360,7 @@ class BodyWriter:
 
 
 def _around(whole: bytes, part: bytes) -> tuple[bytes, bytes]:
-    """What stands before and behind the first such member: no string holds it, where its quotes
-    would be escaped.
-    """
+    """The bytes around the first such member: no string holds it, for quotes are escaped."""
     head, found, tail = whole.partition(part)
     assert found
     return head, tail

@@ -73,9 +73,7 @@ class JudgeLink:
         return LostError(self._process.lost)
 
     async def judge(self, ask: Callable[[int], wire.Question]) -> Heard:
-        """`ask`: the question with that number. Cancelled, it cancels the judgement. Raises
-        LostError.
-        """
+        """`ask`: makes the question of that number. Cancelling cancels it. Raises LostError."""
         if self._process.lost:
             raise LostError(self._process.lost)
         call = self._next_call()

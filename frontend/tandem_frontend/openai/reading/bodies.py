@@ -123,9 +123,7 @@ class Reading:
         return Submissible(model, submission)
 
     async def answer(self, kind: str, call: Call) -> bytes:
-        """The answer to a body that asks for no more than that. Raises RequestError and
-        RefusedError.
-        """
+        """Answer a body that is only to be read. Raises RequestError and RefusedError."""
         body = await call.body()
         chosen = await self._named(body, call)
         model = chosen.model

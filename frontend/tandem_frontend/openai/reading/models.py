@@ -59,9 +59,7 @@ class LoadedModel:
 
     @property
     def context_length(self) -> int:
-        """Tokens of prompt and completion together that some pair takes, as routers said last; else
-        the model's own.
-        """
+        """The longest context of some pair, as routers said last; else the model's own."""
         served = self.route.served or router_pb2.ServedModel()
         return Limits(self.tokenizer, served).context_length
 
@@ -105,9 +103,7 @@ class Models:
         *,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """Loads the model of `model_path`. `draw`: a random number from 0 to below 1. Raises
-        ConfigError.
-        """
+        """`draw`: a random number from 0 to below 1. Raises ConfigError for `model_path`."""
         self._config = config
         self._demultiplexer = demultiplexer
         self._metrics = metrics
@@ -230,9 +226,7 @@ class Models:
         return UnknownModelError(f"The model `{name[:100]}` {why}", param="model")
 
     def _allows(self, grant: Grant | None, name: str, targets: Targets) -> bool:
-        """All names of one model are one to a key. Of several, the key has the name itself, or all
-        that it stands for.
-        """
+        """A key has a name itself, or all models that the name stands for, by any name of each."""
         allowed = None if grant is None else grant.models
         if allowed is None or name in allowed:
             return True

@@ -28,9 +28,7 @@ from tandem_frontend.openai.reading.reader import Reader, moderation_reader
 log = logging.getLogger(__name__)
 
 NICENESS: Final = 10
-"""Where cores are short, the frontend's event loop, which all requests and tokens pass, has nine
-times as much of one as a process that reads.
-"""
+"""The frontend's event loop gets nine times as much of a core as a process that reads."""
 
 
 def main() -> int:

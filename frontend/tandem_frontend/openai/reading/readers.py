@@ -21,18 +21,14 @@ log = logging.getLogger(__name__)
 MIDDLING_BYTES: Final = 256 * 1024
 """Bodies up to this do not wait for larger ones."""
 MAX_WAITING: Final = 64
-"""Bodies, for each process: seconds of work. A key that has few takes the place of one that has
-more.
-"""
+"""Bodies, for each process. A key that has few takes the place of a key that has more."""
 BodySize = Literal["middling", "large"]
 START_SECONDS: Final = 60.0
 _FULL: Final = "Too many large bodies are to be read; try again later"
 _LONGEST_WAIT: Final = 3
 """Seconds until a body is refused that waits for a process, for each of its CPU time."""
 _MOST_BY_THE_CLOCK: Final = 10
-"""Seconds by the clock for each of a body's CPU time, until the process counts as hung: it gets a
-tenth of a core at least.
-"""
+"""Seconds for each second of CPU time, until the process counts as hung."""
 
 
 class Readers:

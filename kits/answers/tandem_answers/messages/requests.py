@@ -157,9 +157,7 @@ NAMES = {
 
 
 def chat(request: MessageRequest) -> ChatRequest:
-    """What a request asks for. Raises InvalidRequestError for blocks that lack something, or stand
-    where there are none of their type.
-    """
+    """What a request asks for. Raises InvalidRequestError for blocks that do not fit."""
     asked = prompt(request)
     user = request.metadata.user_id if request.metadata else None
     asked.max_tokens = request.max_tokens
@@ -270,9 +268,7 @@ def _given(
 
 
 def _result(block: ContentBlock, path: str) -> ChatMessage:
-    """Templates have no place for `is_error`: the text says it. Of tools that were found it says
-    the names.
-    """
+    """Templates have no place for `is_error`: the text says it. Found tools are named."""
     content = block.content or ""
     if not isinstance(content, str):
         content = [_as_text(each, f"{path}.content[{at}]") for at, each in enumerate(content)]

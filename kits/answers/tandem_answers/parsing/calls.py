@@ -58,8 +58,7 @@ class CallReader:
         self._emit = emit
 
     def read(self, format_: formats.Format) -> Reader[None]:
-        """Reads what follows the first line of the format's `begin`. Raises Fault or Ended; the
-        stage says where then."""
+        """Reads what follows the first line of `begin`. Raises Fault or Ended: see `stage`."""
         self.stage = Stage.HEAD
         for line in format_.begin.split("\n")[1:]:
             yield from self._source.literal(line)
@@ -253,8 +252,7 @@ class CallReader:
         self._whole(name, "", (yield from attributed_arguments(self._source, format_)))
 
     def _parenthesised(self) -> Reader[str]:
-        """Takes what follows a parenthesis up to the one that closes it, and this; gives what is
-        between them."""
+        """Takes all up to the parenthesis that closes; gives what stands before it."""
         source = self._source
         taken = []
         depth = 1

@@ -16,8 +16,7 @@ JSON_ARRAY = Objects(array=True, arguments="parameters")
 
 @dataclass(frozen=True)
 class Family:
-    """How models of one family write reasoning and calls. What is not known of it is None or
-    empty."""
+    """How models of one family write reasoning and calls; None or empty: not known."""
 
     name: str
     thinking: Thinking | None = None
@@ -30,8 +29,7 @@ class Family:
     headers: tuple[Header, ...] = ()
     """Markers before content, with words between the markers: no part of the content either."""
     call_ends_thought: bool = False
-    """Whether a call inside a thought ends it: some models go over to their calls without the
-    end."""
+    """Whether a call inside a thought ends it: some models leave out the end marker."""
     signs: tuple[str, ...] = ()
     """Texts that the chat template of such a model contains, each of them."""
     thought_sign: str = ""

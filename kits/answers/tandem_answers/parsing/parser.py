@@ -170,8 +170,7 @@ class Parser:
             self._give_out()
 
     def _unmarked(self) -> Reader[Format | None]:
-        """Takes the space that may stand before a call; gives the format of one that needs no
-        marker, if it may begin here."""
+        """Takes space before a call; gives the format of a call without a marker, if one begins."""
         self._reader.stage = Stage.SPACE
         self._source.hold()
         char = yield from self._source.peek()
@@ -330,8 +329,7 @@ class Parser:
 
 
 class _Draft(NamedTuple):
-    """What is reasoning, if its end marker comes: the parts that it has otherwise, and what was
-    counted before it."""
+    """Parts and counts that do not hold, if the end marker of reasoning still comes."""
 
     parts: list[Part]
     calls: int

@@ -11,8 +11,7 @@ from tandem_answers.parsing.json_reader import JsonReader
 from tandem_answers.parsing.schemas import types_of
 
 LITERAL_LIMIT = 16 * 1024
-"""Characters outside of strings in the arguments of one call in Python: they bound for how long
-Python's own parser keeps the loop."""
+"""Characters outside of strings: they bound how long Python's own parser keeps the loop."""
 
 _STRING = re.compile(r"""(['"])(?:(?!\1)[^\\]|\\.)*+(?:\1|\\?\Z)""", re.DOTALL)
 """One without its end goes on to the end of the text: none is looked for again from inside."""

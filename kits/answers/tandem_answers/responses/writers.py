@@ -254,9 +254,7 @@ def _tools(tools: Sequence[ResponseTool]) -> Iterator[tuple[str, _Called]]:
 
 
 def _custom_input(arguments: str) -> str:
-    """The text of a custom tool's call, as far as the model wrote it; what is no such object is the
-    text itself.
-    """
+    """The text in a custom tool's call; arguments that are no such object, as they are."""
     try:
         return msgspec.json.decode(arguments, type=_CustomArguments).input
     except msgspec.DecodeError:
