@@ -90,11 +90,9 @@ class Metrics:
             "Texts that began like a call of a tool and were none: they were shown as text.",
             registry,
         )
-        self.slow_clients = _counter(
-            "slow_clients", "Requests cancelled because their client did not read.", registry
-        )
-        self.disconnects = _counter(
-            "disconnects", "Requests cancelled because their client went away.", registry
+        self.slow_clients, self.disconnects = (
+            _counter(name, f"Requests cancelled because their client {did}.", registry)
+            for name, did in (("slow_clients", "did not read"), ("disconnects", "went away"))
         )
 
     def count_request(self, endpoint: str, error: errors.TandemError | None) -> None:

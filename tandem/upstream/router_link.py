@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from math import inf
 from typing import Any, Protocol
 
@@ -83,30 +84,21 @@ class OldStreams:
         self._metrics.old.set(len(self._holding))
 
 
+@dataclass(eq=False)
 class RouterLink:
     """Keeps a stream to the router at `address`, "host:port"."""
 
-    def __init__(
-        self,
-        address: str,
-        metrics: UpstreamMetrics,
-        budget: ByteBudget,
-        old: OldStreams,
-        *,
-        silence_seconds: float,
-        tls: PeerTls | None,
-    ) -> None:
-        """`budget`: what waits to be sent takes of it. `old` keeps the streams of a router that
-        drains. One that says nothing for `silence_seconds`, though it said that it would, is given
-        up.
-        """
-        self._address = address
-        self._budget = budget
-        self._silence_seconds = silence_seconds
-        self._metrics = metrics
-        self._tls = tls
-        self._old = old
-        self._complaint = ""
+    address: str
+    metrics: UpstreamMetrics
+    budget: ByteBudget
+    """Holds what waits to be sent."""
+    old: OldStreams
+    """Keeps the streams of a router that drains."""
+    _: KW_ONLY
+    silence_seconds: float
+    """A router that promised heartbeats and is silent for so long is given up."""
+    tls: PeerTls | None
+    _complaint: str = field(default="", init=False)
 
     async def run(
         self,
@@ -121,24 +113,24 @@ class RouterLink:
         backoff = _FIRST_BACKOFF_SECONDS
         while True:
             began = loop.time()
-            stream = RouterStream(self._budget, loop.time)
+            stream = RouterStream(self.budget, loop.time)
             holding = group.create_task(self._hold(stream, receiver))
             await stream.over.wait()
-            self._metrics.left(stream)
+            self.metrics.left(stream)
             if stream.draining:
-                self._old.add(stream, holding)
+                self.old.add(stream, holding)
             steady = loop.time() - began >= _STEADY_SECONDS
             if steady:
                 backoff = _FIRST_BACKOFF_SECONDS
             if not (steady and stream.draining):  # else its place is to be taken at once
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, _LAST_BACKOFF_SECONDS)
-            if not stays(self._address, stream):
+            if not stays(self.address, stream):
                 return
 
     async def _hold(self, stream: RouterStream, receiver: Receiver) -> None:
         """One stream, on a channel of its own, from its dial to its end."""
-        async with open_channel(self._address, self._tls, role="router") as channel:
+        async with open_channel(self.address, self.tls, role="router") as channel:
             connect = channel.stream_stream(
                 _CONNECT,
                 request_serializer=router_pb2.FrontendMessage.SerializeToString,
@@ -149,7 +141,7 @@ class RouterLink:
             try:
                 reason = await self._listen(call, stream, receiver)
             except TimeoutError:
-                silent = f"the router said nothing for {self._silence_seconds:g} seconds"
+                silent = f"the router said nothing for {self.silence_seconds:g} seconds"
                 reason = silent if stream.opened else "the router did not greet"
             except (ValueError, DecodeError) as error:
                 reason = f"the router broke the protocol: {error}"
@@ -176,10 +168,10 @@ class RouterLink:
         greeting = _readable(first)
         if greeting.draining:
             return "the router drains"
-        log.info("connected to the router", extra={"address": self._address})
+        log.info("connected to the router", extra={"address": self.address})
         stream.opened = True
         stream.chunks = SentChunks(greeting.prompt_chunks)
-        self._metrics.current.inc()
+        self.metrics.current.inc()
         receiver.opened(stream)
         receiver.receive(stream, greeting)
         async with Silence(self._patience(greeting.beat_ms)) as listening:
@@ -200,14 +192,14 @@ class RouterLink:
 
     def _patience(self, beat_ms: int) -> float:
         """For how many seconds a router may say nothing that says something so often."""
-        return max(self._silence_seconds, _MISSED_HEARTBEATS * beat_ms / 1000) if beat_ms else inf
+        return max(self.silence_seconds, _MISSED_HEARTBEATS * beat_ms / 1000) if beat_ms else inf
 
     def _complain(self, stream: RouterStream, reason: str) -> None:
         """Once for each reason, and not of what was to be expected."""
         if stream.draining and reason == _ENDED:
             return
         if stream.opened or reason != self._complaint:
-            extra = {"address": self._address, "reason": reason}
+            extra = {"address": self.address, "reason": reason}
             log.warning("no stream to the router", extra=extra)
         self._complaint = reason
 

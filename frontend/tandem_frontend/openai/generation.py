@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 
 from tandem.errors import RequestError, TandemError
 from tandem.tracing import exemplars
@@ -28,22 +29,16 @@ from tandem_frontend.openai.writers import Parsed
 PROVIDER = "tandem"
 
 
+@dataclass(eq=False)
 class Generation:
     """What every request shares; one object for the process."""
 
-    def __init__(
-        self,
-        reading: Reading,
-        demultiplexer: Demultiplexer,
-        metrics: Metrics,
-        *,
-        keep_alive_seconds: float,
-    ) -> None:
-        """`keep_alive_seconds`: how long a stream may be silent; 0: as long as it will."""
-        self._reading = reading
-        self._demultiplexer = demultiplexer
-        self._metrics = metrics
-        self._keep_alive_seconds = keep_alive_seconds
+    reading: Reading
+    demultiplexer: Demultiplexer
+    metrics: Metrics
+    _: KW_ONLY
+    keep_alive_seconds: float
+    """How long a stream may be silent; 0: as long as it will."""
 
     async def serve(self, dialect: Dialect, call: Call) -> TandemError | None:
         """Answer the client. A failure after the first byte is told to it here and returned.
@@ -52,7 +47,7 @@ class Generation:
         """
         arrived = call.times.arrived
         call.connection.check_opened_in_time()
-        model, submission = await self._reading.submission(dialect, call)
+        model, submission = await self.reading.submission(dialect, call)
         call.times.model, call.times.prompt_tokens = (
             submission.full_model,
             submission.prompt_tokens,
@@ -60,11 +55,11 @@ class Generation:
         _keep_prompts(call, submission)
         if call.span is not None:
             _trace_submission(call.span, dialect, submission)
-        with self._demultiplexer.submit(
+        with self.demultiplexer.submit(
             submission, call.connection, parent_span=0 if call.span is None else call.span.span_id
         ) as state:
             state.let_go = call.allotment.give_back
-            self._metrics.prompt_tokens.inc(submission.prompt_tokens)
+            self.metrics.prompt_tokens.inc(submission.prompt_tokens)
             if call.tenant is not None:
                 call.tenant.spend(time.monotonic(), prompt=submission.prompt_tokens)
             try:
@@ -76,10 +71,10 @@ class Generation:
                     writer = dialect.body(model.tokenizer, submission)
                     await _collect(call, state, writer, dialect)
                 parsed = writer.parsed
-                self._metrics.count_calls(parsed.calls, broken=parsed.broken_calls)
+                self.metrics.count_calls(parsed.calls, broken=parsed.broken_calls)
             finally:
                 self._measure(call, state, arrived)
-                self._metrics.models.count(submission.full_model, failed=state.error is not None)
+                self.metrics.models.count(submission.full_model, failed=state.error is not None)
             return state.error
 
     async def _stream(
@@ -90,7 +85,7 @@ class Generation:
         state.pump = call.connection.on_writable = live.pump
         if state.submission.choices == 1:  # else a step's events leave together
             state.show = live.show
-        seconds = self._keep_alive_seconds
+        seconds = self.keep_alive_seconds
         with KeepAlive(seconds, silent_since=live.silent_since, send=live.keep_alive):
             await _over(call, state, dialect)
         # They hold each other: else both are left to the garbage collector.
@@ -115,14 +110,14 @@ class Generation:
         """Count a request that is over."""
         exemplar = None if call.span is None else exemplars.labels(call.trace_id)
         if state.first_at:
-            self._metrics.ttft_seconds.observe(state.first_at - arrived, exemplar)
+            self.metrics.ttft_seconds.observe(state.first_at - arrived, exemplar)
         now = time.monotonic()
         call.times.tokens = state.completion_tokens
         if call.tenant is not None:
             call.tenant.spend(now, completion=state.completion_tokens)
-        self._metrics.request_seconds.observe(now - arrived, exemplar)
+        self.metrics.request_seconds.observe(now - arrived, exemplar)
         if state.error is None and not state.open_choices:
-            self._metrics.slo.count(
+            self.metrics.slo.count(
                 ttft_seconds=(state.first_at or now) - arrived,
                 itl_seconds=state.mean_itl_seconds,
             )

@@ -90,9 +90,7 @@ class Preprocessor:
         prefixes: Prefixes | None = None,
         steps: ReadSteps | None = None,
     ) -> Asked:
-        """`prefixes`: the known beginnings of prompts; None: each prompt is read in one go.
-        `steps`: the steps of reading the body so far.
-        """
+        """`prefixes`: known beginnings of prompts; None: none. `steps`: of reading so far."""
         steps = steps or ReadSteps()
         limits = self._limits_of(served)
         self._check_common(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -53,50 +54,42 @@ class Submissible(NamedTuple):
     asked: Asked
 
 
+@dataclass(eq=False)
 class Reading:
     """How bodies are read."""
 
-    def __init__(
-        self,
-        models: Models,
-        readers: Readers,
-        metrics: Metrics,
-        rules: FieldRules,
-        sessions: Sessions,
-        prefixes: PrefixStore,
-    ) -> None:
-        self._sessions = sessions
-        self._prefixes = prefixes
-        self._models = models
-        self._readers = readers
-        self._metrics = metrics
-        self._rules = rules
+    models: Models
+    readers: Readers
+    metrics: Metrics
+    rules: FieldRules
+    sessions: Sessions
+    prefixes: PrefixStore
 
     async def submission(self, dialect: Dialect, call: Call) -> Submissible:
         """The request of a call. Raises RequestError and RefusedError."""
         body = await call.body()
         began = time.monotonic()
         found = await self._read(dialect, call, body)
-        self._metrics.reading.count(found.asked.steps)
+        self.metrics.reading.count(found.asked.steps)
         call.times.read = time.monotonic()
         call.times.steps = {step.name: round(step.seconds, 6) for step in found.asked.steps}
         if call.span is not None:
             _trace(call.span, found.asked, size=len(body), began=began)
-        tell_ignored(call, found.asked.passed_over, self._metrics)
-        return Submissible(found.model, self._sessions.of(call, found.asked))
+        tell_ignored(call, found.asked.passed_over, self.metrics)
+        return Submissible(found.model, self.sessions.of(call, found.asked))
 
     async def _read(self, dialect: Dialect, call: Call, body: bytes) -> Submissible:
-        request = decode(dialect, body, self._rules) if len(body) <= SMALL_BYTES else None
+        request = decode(dialect, body, self.rules) if len(body) <= SMALL_BYTES else None
         if request is not None:
             asked = request.generating
-            chosen = await self._models.choose(asked.model, asked.user, call.grant)
+            chosen = await self.models.choose(asked.model, asked.user, call.grant)
             timeout = asked.timeout
         else:
             chosen, timeout = await self._named(body, call), None
         model = chosen.model
         served = await _served(model, call, timeout)
         chosen.check(served)
-        prefixes = self._prefixes.lookup(_key(call), model.name)
+        prefixes = self.prefixes.lookup(_key(call), model.name)
         origin = Origin(
             id=call.id,
             trace_id=call.trace_id,
@@ -115,7 +108,7 @@ class Reading:
                 origin=origin,
                 asks=prefixes is not None,
             )
-            read = await self._readers.read(order, model.boot, tenant=_key(call), prefixes=prefixes)
+            read = await self.readers.read(order, model.boot, tenant=_key(call), prefixes=prefixes)
             assert isinstance(read, Read)
             submission = read.submission
         if prefixes is not None:
@@ -135,15 +128,15 @@ class Reading:
         if len(body) <= SMALL_BYTES:
             read = model.reader.read(order)
         else:
-            read = await self._readers.read(order, model.boot, tenant=_key(call))
+            read = await self.readers.read(order, model.boot, tenant=_key(call))
         assert isinstance(read, Answered)
-        tell_ignored(call, read.ignored, self._metrics)
+        tell_ignored(call, read.ignored, self.metrics)
         return read.body
 
     async def _named(self, body: bytes, call: Call) -> Chosen:
         """What a body is for, of which nothing else is read yet."""
-        named = _ASKED_MODEL.decode(body, self._rules).request
-        return await self._models.choose(named.model, named.known_user, call.grant)
+        named = _ASKED_MODEL.decode(body, self.rules).request
+        return await self.models.choose(named.model, named.known_user, call.grant)
 
 
 async def _served(model: LoadedModel, call: Call, seconds: float | None) -> ServedModel:
