@@ -170,7 +170,6 @@ class App:
         return route
 
     def _errors(self, path: str) -> ErrorShape:
-        """How clients of a path are told of errors."""
         for root, errors in self._own_errors:
             if f"{path}/".startswith(root):
                 return errors

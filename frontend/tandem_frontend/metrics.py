@@ -32,8 +32,6 @@ _BELOW_REQUESTS = (
 
 
 class Metrics:
-    """The Prometheus series of one frontend process."""
-
     def __init__(self, *, slo: Slo, endpoints: Iterable[str], key_series: int = 100) -> None:
         """`endpoints`: those of the dialects. `key_series`: keys with series of their own."""
         registry = self.registry = new_registry("frontend")
@@ -118,7 +116,6 @@ class Metrics:
         self._refused[error.code].inc()
 
     def watch_connections(self, connections: Callable[[], float]) -> None:
-        """A gauge that is read when it is asked for."""
         gauge = _gauge("connections", "Connections of clients that are open now.", self.registry)
         gauge.set_function(connections)
 
@@ -234,8 +231,6 @@ class ModelMetrics:
 
 
 class NamesMetrics:
-    """Metrics of the file of model names."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self.stale = _gauge(
             "model_names_file_stale",

@@ -47,7 +47,6 @@ class Tenant:
         self.series.open.inc()
 
     def leave(self, error: TandemError | None) -> None:
-        """A request that entered is over."""
         self.open -= 1
         self.series.open.dec()
         (self.series.served if error is None else self.series.failed).inc()
@@ -134,12 +133,10 @@ class Tenants:
         self._open += 1
 
     def leave(self, tenant: Tenant, error: TandemError | None) -> None:
-        """A request that entered is over."""
         self._open -= 1
         tenant.leave(error)
 
     async def follow(self) -> None:
-        """Take the keys of the file as it changes, until cancelled."""
         while self._file is not None:
             await asyncio.sleep(LOOK_SECONDS)
             await self.look()

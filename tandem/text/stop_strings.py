@@ -90,7 +90,6 @@ class StopStrings:
         return released
 
     def _content(self, text: str) -> str:
-        """What may be shown with this text."""
         window = self._held + text
         if text and (found := self._first_complete(window)) is not None:
             cut, self.matched = found

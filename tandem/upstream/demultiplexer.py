@@ -249,7 +249,6 @@ class Demultiplexer:
         return route
 
     def _settle(self) -> None:
-        """Let each request take the output that the last message brought it."""
         if not self._touched:
             return
         if self._settled is not None:

@@ -221,7 +221,6 @@ class Dispatcher:
         self._send_soon()
 
     def _send_soon(self) -> None:
-        """The next batch, if anything waits."""
         if self._waiting and self._next_batch is None and self.in_use:
             later = asyncio.get_running_loop().call_later
             self._next_batch = later(BATCH_SECONDS, self._send_next)
@@ -287,7 +286,6 @@ class Dispatcher:
         state.fail(error if overdue else self._unavailable())
 
     def _end_wait(self, state: RequestState) -> list[int]:
-        """What waited of a request."""
         waiting, state.dispatch.waiting = state.dispatch.waiting, []
         if waiting:
             del self._waiting[bisect.bisect_left(self._waiting, state.dispatch.turn, key=_TURN)]

@@ -214,7 +214,6 @@ class Output:
         self._complain(stream, worker, fault)
 
     def _complain(self, stream: RouterStream, worker: int, fault: str) -> None:
-        """Count it, and let the router know, which knows whose fault it is."""
         self._metrics.unreadable.inc()
         if worker and fault != LOST:
             stream.complain(worker, fault)

@@ -144,7 +144,6 @@ class RequestState:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has had its last end, or a failure."""
         return self.error is not None or not self.open_choices
 
     @property
@@ -165,7 +164,6 @@ class RequestState:
         return sum(choice.tokens for choice in self._choices)
 
     def tokens_of(self, choice: int) -> int:
-        """Generated tokens of one choice."""
         return self._choices[choice].tokens
 
     def first_of(self, sequence: int) -> int:

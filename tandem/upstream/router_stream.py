@@ -26,8 +26,6 @@ _UNSEEN = RouterView()
 
 
 class _Unsent(NamedTuple):
-    """A submit that has not left."""
-
     submit: router_pb2.Submit
     chunks: bytes
     """The joined names of its prompt's chunks; empty: they are not known."""

@@ -162,7 +162,6 @@ class Submission(Struct, frozen=True, kw_only=True):
 
     @property
     def processor_names(self) -> set[str]:
-        """The logits processors that it asks for."""
         return {each.name for each in self.task.logits.processors}
 
     def client_param(self, param: str) -> str:
@@ -187,7 +186,6 @@ class Submission(Struct, frozen=True, kw_only=True):
             )
 
     def common_task(self) -> bytes:
-        """What the tasks of all prompts have in common, serialised."""
         return self.task.SerializeToString()
 
     def to_submit(

@@ -25,8 +25,6 @@ _REMEMBERED_SECONDS = b"600"
 
 
 class Browsers:
-    """The rules of one server."""
-
     def __init__(self, *, origins: Sequence[str], local_names: Sequence[str] | None) -> None:
         """`origins`: whose pages may call, such as "https://app.example". `local_names`: host names
         beside loopback's own, of a server without keys on a loopback address; None: it is another

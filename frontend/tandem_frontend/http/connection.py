@@ -209,11 +209,9 @@ class Connection(HttpToolsProtocol):
 
     @property
     def peer(self) -> str:
-        """The host that the client connects from."""
         return self.client[0] if self.client else "unknown"
 
     def abort(self) -> None:
-        """Close without sending what is still buffered."""
         if self.cycle is not None:
             self.cycle.disconnected = True
         if self._closing is None:  # else it was answered already, and is on its way out
@@ -221,7 +219,6 @@ class Connection(HttpToolsProtocol):
 
     @property
     def request_is_whole(self) -> bool:
-        """Whether all of the request has come that is being served."""
         return not self.cycle.more_body
 
     # --- while the process drains ---

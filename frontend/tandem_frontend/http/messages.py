@@ -86,7 +86,6 @@ class Call:
         return self._headers.get(name)
 
     def has_header(self, names: Set[bytes]) -> bool:
-        """Whether the request has one of these lower-case headers."""
         return not self._headers.keys().isdisjoint(names)
 
     async def body(self, most: int | None = None) -> bytes:
@@ -148,7 +147,6 @@ class Call:
         await self._send({"type": "http.response.body", "body": pieces[-1], "more_body": False})
 
     async def respond_empty(self, headers: Headers) -> None:
-        """Answer with status 204 and no body."""
         self.started = True
         headers = [*headers, *self.headers]
         await self._send({"type": "http.response.start", "status": 204, "headers": headers})

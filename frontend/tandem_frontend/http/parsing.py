@@ -62,7 +62,6 @@ class RequestParser:
 
     @property
     def unread(self) -> int:
-        """Bytes that were received and not yet read."""
         return len(self._unread)
 
     @property
@@ -71,7 +70,6 @@ class RequestParser:
         return len(self._unread) + (0 if self._headers_read else len(self._head))
 
     def receive(self, data: bytes) -> None:
-        """Keep bytes to be read."""
         self._unread += data
 
     def read(self) -> int:

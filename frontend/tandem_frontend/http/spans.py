@@ -63,7 +63,6 @@ class CallSpan:
         self._attributes: dict[str, Value] = {"http.request.method": method, "http.route": route}
 
     def add(self, attributes: Mapping[str, Value], *events: Event) -> None:
-        """Add attributes and events to the request's span."""
         self._attributes |= attributes
         self._events += events
 

@@ -101,7 +101,6 @@ class Asked(Submission, frozen=True, kw_only=True):
 
     @property
     def shown_model(self) -> str:
-        """The model as its answers name it."""
         return self.alias or self.task.model
 
     @property

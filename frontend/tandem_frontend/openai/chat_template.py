@@ -25,8 +25,6 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_toke
 
 
 class ChatTemplate:
-    """A compiled template with the model's special tokens."""
-
     def __init__(
         self, source: str, special_tokens: Mapping[str, str], *, tool_source: str | None = None
     ) -> None:

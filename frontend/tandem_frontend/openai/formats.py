@@ -88,8 +88,6 @@ class FormFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 @dataclass(slots=True, frozen=True)
 class Form:
-    """The form that a request asks for, and the field that names it."""
-
     field: str
     processor: LogitsProcessorEntry
 

@@ -107,7 +107,6 @@ class Generation:
         await call.end_stream(last)
 
     def _measure(self, call: Call, state: RequestState, arrived: float) -> None:
-        """Count a request that is over."""
         exemplar = None if call.span is None else exemplars.labels(call.trace_id)
         if state.first_at:
             self.metrics.ttft_seconds.observe(state.first_at - arrived, exemplar)

@@ -75,7 +75,6 @@ def document(rules: FieldRules) -> bytes:
 
 
 def posts() -> Iterator[Post]:
-    """The paths of all dialects, and those beside."""
     for each in spoken():
         yield Post(each.path, each.summary, each.requests, each.answer, each.errors)
         if (counts := each.counting) is not None:
@@ -84,14 +83,12 @@ def posts() -> Iterator[Post]:
 
 
 def index() -> dict[str, str]:
-    """What is at each path, in a sentence."""
     sent = {each.path: each.summary for each in posts()}
     return sent | {path: summary for path, summary, _ in _GETS}
 
 
 @functools.cache
 def describe(rules: FieldRules = _DEFAULT) -> dict[str, Any]:
-    """The API's description as an object."""
     all_posts = list(posts())
     types = [kind for each in all_posts for kind in (each.requests.kind.struct, each.answer)]
     types += [kind for _, _, kind in _GETS] + [each.errors.schema for each in all_posts]

@@ -179,8 +179,6 @@ class Message:
 
 
 class _Answers:
-    """The parsed answers of all choices of a request."""
-
     def __init__(self, asked: Asked, *, whole: bool) -> None:
         parsing = asked.parsing
         assert parsing is not None

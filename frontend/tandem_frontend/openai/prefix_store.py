@@ -102,8 +102,6 @@ class PrefixStore:
 
 
 class _Found(NamedTuple):
-    """What the store knows of one prompt."""
-
     names: Sequence[bytes]
     segments: Sequence[Segment]
     known: Known
@@ -157,8 +155,6 @@ class Lookup:
 
 
 class _Kept:
-    """One tenant's segments."""
-
     def __init__(self) -> None:
         self.bytes = 0
         self._segments: OrderedDict[bytes, Segment] = OrderedDict()

@@ -30,8 +30,6 @@ _NAME_BYTES: Final = 16
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """A stretch of a prompt."""
-
     token_ids: bytes
     """Four bytes each, the lowest first."""
     blocks: bytes

@@ -17,8 +17,6 @@ from tandem_frontend.openai.thought import Thought
 
 
 class Processors(NamedTuple):
-    """What the workers are told."""
-
     spec: LogitsProcessorSpec | None = None
     fields: tuple[str, ...] = ()
     """What the client calls each."""

@@ -161,7 +161,6 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
 
 
 def shows_token_ids(request: GenerationFields) -> bool:
-    """Whether the answer has the ids of its tokens."""
     return request.detokenize is False or request.return_token_ids is True
 
 

@@ -33,7 +33,6 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def thinking(self) -> Thinking:
-        """The markers alone."""
         return Thinking(self.begin, self.end)
 
 

@@ -141,7 +141,6 @@ class EventWriter:
         )
 
     def ending(self, ending: Finish) -> bytes:
-        """The event with a choice's finish_reason."""
         return self._end(ending, self._shape.no_text, ending.reason)
 
     def _end(self, ending: Finish, last: bytes, reason: ChatFinishReason) -> bytes:
@@ -172,7 +171,6 @@ class EventWriter:
         return b"".join((*last, b"}\n\n", _DONE))
 
     def failing(self, error: TandemError) -> bytes:
-        """The last event of a stream that has begun and cannot go on."""
         return b"data: " + http_errors.body(error) + b"\n\n"
 
 

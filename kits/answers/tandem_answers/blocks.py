@@ -92,7 +92,6 @@ class Blocks:
         return Parsed() if self._answer is None else self._answer.parsed
 
     def row(self, row: Row) -> Iterator[Change]:
-        """What a row changes in the answer."""
         _, text, _, _, tokens = row
         if self._answer is None:
             return self._add([Content(text)] if text else [])

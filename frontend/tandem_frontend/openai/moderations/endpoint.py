@@ -40,7 +40,6 @@ class _Work:
         self.error: errors.TandemError | None = None
 
     def fail(self, error: errors.TandemError) -> None:
-        """End them, with this error."""
         if self.error is None:
             self.error = error
             self.task.cancel()

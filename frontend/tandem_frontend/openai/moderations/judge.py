@@ -32,16 +32,12 @@ MOST_PAUSE_SECONDS: Final = 60.0
 
 
 class Heard(NamedTuple):
-    """What a process says of a text."""
-
     said: wire.Judged | wire.Unjudged
     size: int
     """In bytes, as it came."""
 
 
 class JudgeLink:
-    """One process, from its start to its end."""
-
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
         """The names of the classifiers, once the process has started."""
@@ -151,7 +147,6 @@ class Judge:
 
 
 def boot_of(config: FrontendConfig) -> wire.JudgeBoot:
-    """What the process is told by a frontend with these settings."""
     return wire.JudgeBoot(
         classifiers=config.moderation_classifiers,
         model=config.model_name,

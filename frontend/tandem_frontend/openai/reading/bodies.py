@@ -48,16 +48,12 @@ _ASKED_MODEL = Body.of(AskedModel, {})
 
 
 class Submissible(NamedTuple):
-    """A request that is ready for the router."""
-
     model: LoadedModel
     asked: Asked
 
 
 @dataclass(eq=False)
 class Reading:
-    """How bodies are read."""
-
     models: Models
     readers: Readers
     metrics: Metrics

@@ -167,7 +167,6 @@ class Models:
                 await self.look()
 
     async def look(self) -> None:
-        """Take what has changed since the last look."""
         if self._file is not None:
             failures = self._file.failures
             if await asyncio.to_thread(self._file.look):

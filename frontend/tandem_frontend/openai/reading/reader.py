@@ -30,8 +30,6 @@ log = logging.getLogger(__name__)
 
 
 class Request(NamedTuple):
-    """What a client asks for."""
-
     dialect: Dialect
     generating: Generating
     repeated: bytes

@@ -93,7 +93,6 @@ class Readers:
         return reply
 
     def waiting(self, size: BodySize) -> int:
-        """How many bodies of that size wait for a process."""
         return (self._large if size == "large" else self._middling).turns.waiting
 
     async def close(self) -> None:

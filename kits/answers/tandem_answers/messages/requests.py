@@ -175,7 +175,6 @@ def chat(request: MessageRequest) -> ChatRequest:
 
 
 def prompt(request: CountRequest) -> ChatRequest:
-    """The chat whose prompt is counted."""
     messages = list(_messages(request))
     last = messages[-1]
     choice = request.tool_choice

@@ -33,8 +33,6 @@ _DELTAS = {
 
 
 class MessageAnswer:
-    """The message of a stream or a body."""
-
     def __init__(
         self, asked: Asked, hold: Callable[[int], object] | None, *, whole: bool = False
     ) -> None:
@@ -74,7 +72,6 @@ class MessageAnswer:
         return self._message([], usage)
 
     def whole(self, usage: Usage) -> answers.WholeMessage:
-        """The message at its end."""
         message = self._message([whole_block(block) for block in self.blocks.all], counted(usage))
         message.stop_reason, message.stop_sequence = self.stop_reason, self.stop_sequence
         message.stop_details = self.stop_details
@@ -128,7 +125,6 @@ class MessageEvents:
         return event("message_delta", delta=delta, usage=counted(usage)) + event("message_stop")
 
     def failing(self, error: TandemError) -> bytes:
-        """The last event of a stream that has begun and cannot go on."""
         return b"event: error\ndata: %b\n\n" % errors.body(error, self._trace_id)
 
 

@@ -92,7 +92,6 @@ class CallReader:
         return name
 
     def _whole(self, name: str, id_: str, arguments: str) -> None:
-        """Gives out a call whose arguments are known."""
         self._begin(name, id_)
         self.arguments(arguments)
         self._end()
@@ -289,7 +288,6 @@ def _object_in(value: str) -> str:
 def _pair(
     format_: formats.Xml, schema: Mapping[str, object], key: str, value: str
 ) -> dict[str, str]:
-    """A key and its value, both as JSON."""
     string = ""
     if format_.typed:
         key, _, string = key.partition(format_.typed)

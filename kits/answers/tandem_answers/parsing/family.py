@@ -71,7 +71,6 @@ class Family:
         unmarked: bool = False,
         whole: bool = False,
     ) -> Parser:
-        """A parser of one answer of such a model."""
         return Parser(
             self,
             reasoning=reasoning,
@@ -84,7 +83,6 @@ class Family:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """All texts of a format."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):

@@ -106,7 +106,6 @@ class Parser:
 
     @property
     def calls(self) -> int:
-        """How many calls have begun so far."""
         return self._reader.calls
 
     @property
@@ -270,7 +269,6 @@ class Parser:
         return True
 
     def _may_begin(self, format_: Format) -> bool:
-        """Whether a call of the format may stand here."""
         match format_:
             case Objects(first=True):
                 return self._fresh
@@ -286,7 +284,6 @@ class Parser:
         self._add(part)
 
     def _give_out(self) -> None:
-        """Give held text out as content."""
         held = self._source.release()
         if self._draft is None:
             self._source.recorded()
@@ -339,8 +336,6 @@ class _Draft(NamedTuple):
 
 @dataclass(frozen=True)
 class _Table:
-    """What a parser looks for."""
-
     thinking: Thinking | None
     marked: dict[str, tuple[Format, ...]]
     bare: dict[str, Format]
@@ -393,7 +388,6 @@ def _separator(calls: tuple[Format, ...]) -> str:
 
 
 def _joined(parts: list[Part]) -> list[Part]:
-    """The parts, with neighbours of a kind made one."""
     joined: list[Part] = []
     for _, some in groupby(parts, type):
         first, *others = some

@@ -38,8 +38,6 @@ class _Called(NamedTuple):
 
 
 class ResponseAnswer:
-    """The response of a stream or a body."""
-
     def __init__(self, asked: Asked, hold: Callable[[int], object], *, whole: bool = False) -> None:
         """`hold`, `whole`: see Blocks."""
         self._asked = asked
@@ -49,7 +47,6 @@ class ResponseAnswer:
         self._called = dict(_tools(self._said.tools))
 
     def is_custom(self, block: blocks.Block) -> bool:
-        """Whether it is a call of a custom tool."""
         return block.kind == "call" and self._tool(block).custom
 
     def _tool(self, block: blocks.Block) -> _Called:
@@ -61,7 +58,6 @@ class ResponseAnswer:
         return "completed" if self._incomplete is None else "incomplete"
 
     def whole(self, usage: Usage) -> answers.Response:
-        """The answer at its end."""
         return self.response(
             self.last_status,
             incomplete_details=self._incomplete,
