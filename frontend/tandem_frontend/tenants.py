@@ -152,7 +152,7 @@ class Tenants:
         self._metrics.failures.inc(file.failures - failures)
 
     def _grants(self) -> tuple[Grant, ...]:
-        return self._plain if self._file is None else (*self._plain, *self._file.grants)
+        return self._plain if self._file is None else (*self._plain, *self._file.content)
 
     def _new_ring(self) -> KeyRing:
         """Made of the keys that the file holds now; thousands take too long for the loop."""

@@ -22,7 +22,6 @@ from tandem_frontend.openai import model_family
 from tandem_frontend.openai.asked import Asked, Origin, Parsing
 from tandem_frontend.openai.chat_template import ChatTemplate
 from tandem_frontend.openai.chats import Chats
-from tandem_frontend.openai.conversation import ChatMessage
 from tandem_frontend.openai.forced import behind_thought, form_with_calls
 from tandem_frontend.openai.formats import form_of
 from tandem_frontend.openai.limits import Limits
@@ -37,12 +36,11 @@ from tandem_frontend.openai.requests import (
     ChatRequest,
     CompletionRequest,
     GenerationFields,
-    TemplateFields,
     metadata_texts,
     shows_token_ids,
 )
 from tandem_frontend.openai.tokenizer import Tokenizer
-from tandem_frontend.openai.tools import AskedTools, asked_tools
+from tandem_frontend.openai.tools import asked_tools
 from tandem_frontend.read_steps import ReadSteps
 
 
@@ -58,26 +56,13 @@ class Preprocessor:
         family = model_family.of(config, tokenizer, template)
         self._ends = [tokenizer.decode([token]) for token in tokenizer.eos_token_ids]
         self._markers = tokenizer.special_ids_of(family.markers if family else ())
-        self._chats = Chats(config, template, family)
+        self.chats = Chats(config, template, family)
         self._lower_first = config.priority_order == "lower-first"
         self._served: router_pb2.ServedModel | None = None
         self._limits: Limits
 
-    def chat_text(
-        self,
-        messages: Sequence[ChatMessage],
-        fields: TemplateFields,
-        tools: AskedTools | None = None,
-    ) -> str:
-        """The prompt of a chat."""
-        return self._chats.text(messages, fields, tools)
-
-    def passed_over(self, request: ChatRequest) -> tuple[str, ...]:
-        """Names of what a chat's prompt and answer are made without, as chats call it."""
-        return self._chats.passed_over(request)
-
     def _passed_over(self, request: GenerationFields) -> tuple[str, ...]:
-        names = self._chats.passed_over(request) if isinstance(request, ChatRequest) else ()
+        names = self.chats.passed_over(request) if isinstance(request, ChatRequest) else ()
         dropped = not self._config.allow_kv_hints and _hints(request.kv_hints)
         return (*names, kv_hints.PARAM) if dropped else names
 
@@ -105,10 +90,10 @@ class Preprocessor:
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
             steps.skip()
-            text = self.chat_text(request.messages, request, tools)
+            text = self.chats.text(request.messages, request, tools)
             steps.end("render")
-            thought = self._chats.thought(request, text)
-            parsing = self._chats.parsing(request, tools, thought)
+            thought = self.chats.thought(request, text)
+            parsing = self.chats.parsing(request, tools, thought)
             prompts, read = maker.of_chat(request, text)
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             of_prompt = request.prompt_logprobs

@@ -138,7 +138,7 @@ class Reader:
             raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
         if request.messages is not None:
             tools = shown_tools(request.tools)
-            text, special = self._preprocessor.chat_text(request.messages, request, tools), False
+            text, special = self._preprocessor.chats.text(request.messages, request, tools), False
         else:
             text, special = request.prompt or "", request.add_special_tokens
         tokens = self.tokenizer.encode(text, add_special_tokens=special)
@@ -151,12 +151,12 @@ class Reader:
         request, ignored, _ = counting.requests.decode(body, self._rules)
         asked = counting.prompt(request)
         try:
-            text = self._preprocessor.chat_text(asked.messages, asked, asked_tools(asked))
+            text = self._preprocessor.chats.text(asked.messages, asked, asked_tools(asked))
         except RequestError as error:
             dialect.name(error)
             raise
         count = counting.answer(len(self.tokenizer.encode(text, add_special_tokens=False)))
-        hints = map(dialect.name_of, self._preprocessor.passed_over(asked))
+        hints = map(dialect.name_of, self._preprocessor.chats.passed_over(asked))
         return Answered(msgspec.json.encode(count), (*ignored, *hints))
 
     def _detokenize(self, body: bytes) -> Answered:

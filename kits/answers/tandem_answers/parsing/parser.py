@@ -46,21 +46,14 @@ class Parser:
     answer ends: where the end marker of the reasoning still comes, the call was only thought about,
     and all of that is reasoning.
 
-    Args:
-        family: How the model writes.
-        reasoning: Whether reasoning is told from content. Otherwise it stays content, with its
-            markers.
-        opened: Whether the prompt has begun the reasoning already.
-        unmarked: Whether the model may reason without a marker at the beginning: an end marker is
-            one then that has no beginning. Otherwise such a one is text.
-        whole: Whether nobody sees the answer before its end. All that comes before an end marker
-            without a beginning is reasoning then; otherwise it is given out already.
-        tools: The JSON schema of the parameters of each tool that may be called, by the tool's
-            name. Values that the family writes without their types get those of the schema. None:
-            no call is looked for.
-        most_held: Characters that may be held back, of beginnings of calls and of calls that have
-            to be converted. What would take more is text. So many may be held until it is known
-            whether they are reasoning; what would take more is none.
+    The arguments are those of the contract, `ModelFamily.parser`. Beside what it says:
+
+        unmarked: An end marker that has no beginning is one then. Otherwise such a one is text.
+        whole: All that comes before an end marker without a beginning is reasoning then; otherwise
+            it is given out already.
+        tools: Values that the family writes without their types get those of the schema.
+        most_held: What would take more is text: of beginnings of calls, and of calls that have to
+            be converted. Of what may be reasoning, what would take more is none.
     """
 
     def __init__(
@@ -295,12 +288,8 @@ class Parser:
     def _fail(self) -> None:
         self.broken += self._begun
         if self._reader.stage is Stage.ARGUMENTS:
-            self._cut_call()
+            self.cut |= {self.calls - 1}
         self._give_out()
-
-    def _cut_call(self) -> None:
-        """The last call is not whole."""
-        self.cut |= {self.calls - 1}
 
     @property
     def _begun(self) -> bool:
@@ -320,7 +309,7 @@ class Parser:
             if held.strip() or not self._marked:
                 self._add(Content(held))
         elif stage is Stage.ARGUMENTS:
-            self._cut_call()
+            self.cut |= {self.calls - 1}
             self._reader.arguments(self._source.take(len(self._source.text)))
         return stage is not Stage.HEAD
 
