@@ -6,9 +6,10 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import (
     AuthenticationError,
@@ -26,6 +27,9 @@ from tandem.errors import (
     TooLargeError,
 )
 from tandem.story_book import StoryBook, log_line
+from tandem.tracing.spans import Tracer
+from tandem_frontend import playground
+from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.browsers import Browsers
 from tandem_frontend.http.call_story import CallStory, story
 from tandem_frontend.http.capacity import Capacity
@@ -37,7 +41,7 @@ from tandem_frontend.openai.dialects import COMPLETION, OPENAI_ERRORS, ErrorShap
 from tandem_frontend.openai.endpoints import DOCS, MODELS, Endpoints
 from tandem_frontend.openai.generation import Generation
 from tandem_frontend.openai.moderations.endpoint import Moderations
-from tandem_frontend.playground import PATH, File
+from tandem_frontend.playground import PATH
 from tandem_frontend.scrapes import Scrapes
 from tandem_frontend.tenants import Tenant, Tenants
 
@@ -71,35 +75,29 @@ class App:
 
     def __init__(
         self,
+        config: FrontendConfig,
         tenants: Tenants,
         endpoints: Endpoints,
         generation: Generation,
         moderations: Moderations,
         metrics: Metrics,
         *,
-        browsers: Browsers,
-        capacity: Capacity,
+        budget: ByteBudget,
         complaints: Complaints,
-        files: Mapping[str, File],
-        operator_paths: Collection[str] = (),
-        spans: CallSpans | None = None,
-        trust_traceparent: bool = False,
-        book: StoryBook[CallStory] | None = None,
-        log_requests: bool = False,
+        book: StoryBook[CallStory],
+        tracer: Tracer | None,
     ) -> None:
-        """`files`: static files by path. `operator_paths`: those of operators that are served too.
-        `spans`: spans of counted requests; None: no request is traced. `book`: keeps the stories of
-        requests that have ended; None: nobody can ask for them.
-        """
+        """`book`: keeps the stories of ended requests. `tracer`: None: no request is traced."""
         self._book = book
-        self._ends_at = logging.INFO if log_requests else logging.DEBUG
+        self._ends_at = logging.INFO if config.log_requests else logging.DEBUG
         """The level of the line that holds a request's story."""
         self._metrics = metrics
-        self._browsers = browsers
-        self._capacity = capacity
+        self._browsers = Browsers(config)
+        self._capacity = Capacity(max_requests=config.max_open_requests, budget=budget)
         self._complaints = complaints
-        self._spans = spans
-        self._trust_traceparent = trust_traceparent
+        ratio = config.trace_sample_ratio
+        self._spans = None if tracer is None else CallSpans(tracer, sample_ratio=ratio)
+        self._trust_traceparent = config.trust_traceparent
         self._tenants = tenants
         own = (each for each in spoken() if each.errors is not OPENAI_ERRORS)
         self._own_errors = [(f"{each.path}/", each.errors) for each in own]
@@ -119,7 +117,7 @@ class App:
             "/version": Route(get, endpoints.version),
             "/openapi.json": Route(get, endpoints.openapi),
             DOCS: Route(get, endpoints.docs),
-            **_beside(endpoints, metrics, files, operator_paths),
+            **_beside(endpoints, metrics, config),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -232,9 +230,6 @@ class App:
 
     def _tell(self, call: Call, endpoint: str, error: TandemError | None) -> None:
         """Keep and log the story of a request, without error messages: they may quote clients."""
-        logged = log.isEnabledFor(self._ends_at)
-        if self._book is None and not logged:
-            return
         told = story(
             call.times,
             trace_id=call.trace_id,
@@ -242,9 +237,8 @@ class App:
             tenant="" if call.grant is None else call.grant.name,
             outcome="finished" if error is None else error.code,
         )
-        if self._book is not None:
-            self._book.add(told, refused=not call.times.submitted)
-        if logged:
+        self._book.add(told, refused=not call.times.submitted)
+        if log.isEnabledFor(self._ends_at):
             named = {"client_request_id": call.client_request_id or None}
             log.log(self._ends_at, "request ended", extra={**log_line(told), **named})
 
@@ -262,18 +256,14 @@ class App:
             )
 
 
-def _beside(
-    endpoints: Endpoints,
-    metrics: Metrics,
-    files: Mapping[str, File],
-    operator_paths: Collection[str],
-) -> dict[str, Route]:
+def _beside(endpoints: Endpoints, metrics: Metrics, config: FrontendConfig) -> dict[str, Route]:
     """The index, and what it lists beside the API."""
+    files = playground.files() if config.playground else {}
     operators: dict[str, Handler] = {
         "/metrics": Scrapes(metrics.registry).answer,
         "/ping": endpoints.ready,
     }
-    handlers = {path: operators[path] for path in operator_paths}
+    handlers = {path: operators[path] for path in config.operator_paths}
     handlers |= {path: file.serve for path, file in files.items()}
     pages = {path: says for path, says in _BESIDE.items() if path in handlers}
     home = PATH if PATH in files else DOCS

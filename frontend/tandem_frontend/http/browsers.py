@@ -10,9 +10,9 @@ name that it was called by, and that a page cannot send JSON to another origin u
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from tandem.sockets import is_loopback
+from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.errors import HostNotAllowedError, MediaTypeError
 from tandem_frontend.http.messages import JSON, Call, Headers
 
@@ -25,13 +25,15 @@ _REMEMBERED_SECONDS = b"600"
 
 
 class Browsers:
-    def __init__(self, *, origins: Sequence[str], local_names: Sequence[str] | None) -> None:
-        """`origins`: whose pages may call, such as "https://app.example". `local_names`: host names
-        beside loopback's own, of a server without keys on a loopback address; None: it is another
-        server, which answers to any name.
-        """
-        self._origins = frozenset(origin.encode() for origin in origins)
-        self._local_names = None if local_names is None else frozenset(local_names)
+    def __init__(self, config: FrontendConfig) -> None:
+        self._origins = frozenset(origin.encode() for origin in config.cors_origins)
+        """Whose pages may call, such as "https://app.example"."""
+        host = config.listen.rpartition(":")[0].strip("[]").lower()
+        open_to_any = config.api_keys or config.api_keys_file or "*" in config.allowed_hosts
+        local = is_loopback(host) and not open_to_any
+        self._local_names = frozenset(config.allowed_hosts) if local else None
+        """Host names beside loopback's own, of a server without keys on a loopback address; None:
+        another server, which answers to any name."""
 
     def check_host(self, call: Call) -> None:
         """Raises HostNotAllowedError."""

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tandem.byte_budget import Allotment, ByteBudget
 from tandem.errors import RefusedError, TandemError
+from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http import errors
 from tandem_frontend.http.closing import LingeringClose
 from tandem_frontend.http.draining import Draining
@@ -39,19 +39,6 @@ _REFUSED_AT_ONCE = 256
 """Connections beyond the most that are taken, which are told so; further ones are just closed."""
 EXTENSION = "tandem.connection"
 """The key of this object in an ASGI scope's `extensions`."""
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class ConnectionBounds:
-    max_header_bytes: int
-    """Request line and headers together."""
-    max_body_bytes: int
-    receive_timeout_seconds: float
-    """For a head, and again for a body."""
-    client_stall_seconds: float
-    """How long a client may leave its full socket unread."""
-    max_connections: int
-    """How many all clients together may have open."""
 
 
 _CHUNK = b"%x\r\n%b\r\n"
@@ -107,15 +94,15 @@ class Connection(HttpToolsProtocol):
     def __init__(
         self,
         *,
-        bounds: ConnectionBounds,
+        bounds: FrontendConfig,
         budget: ByteBudget,
         draining: Draining,
         on_refused: Callable[[TandemError, str], object] = lambda error, peer: None,
         **uvicorn_arguments: Any,
     ) -> None:
-        """`budget`: what was received and not used yet takes of it, and what waits for a full
-        socket. `on_refused` is told what was answered below HTTP's request level, and to which
-        host.
+        """`bounds`: the settings, which limit each client. `budget`: what was received and not used
+        yet takes of it, and what waits for a full socket. `on_refused` is told what was answered
+        below HTTP's request level, and to which host.
         """
         super().__init__(**uvicorn_arguments)
         self.bounds = bounds
