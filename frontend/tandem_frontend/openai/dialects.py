@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -33,7 +33,6 @@ from tandem_frontend.openai.writers import BodyWriter, CountingWriter, EventWrit
 
 GROUP = "tandem.dialects"
 Generating: TypeAlias = ChatRequest | CompletionRequest
-R = TypeVar("R", bound=msgspec.Struct)
 
 
 class Running(Protocol):
@@ -150,10 +149,6 @@ def _root(param: str) -> str:
     return param.partition(".")[0].partition("[")[0]
 
 
-def _itself(request: R) -> R:
-    return request
-
-
 def nothing(request: object) -> bytes:
     """Where an answer says nothing again of its request."""
     return b""
@@ -163,11 +158,9 @@ def _events(shape: Shape) -> Callable[[Tokenizer, Asked, Running], Events]:
     def events(tokenizer: Tokenizer, asked: Asked, running: Running) -> Events:
         made = EventWriter if asked.parsing is None else ParsedEvents
         written = made(shape, tokenizer, asked)
-        return (
-            CountingWriter(written, asked, running.tokens_of)
-            if asked.want_running_usage
-            else written
-        )
+        if asked.want_running_usage:
+            return CountingWriter(written, asked, running.tokens_of)
+        return written
 
     return events
 
@@ -180,22 +173,18 @@ def _body(shape: Shape) -> Callable[[Tokenizer, Asked], Collector]:
     return body
 
 
-def _http_status(error: TandemError) -> int:
-    return error.http_status
-
-
-def _error_body(error: TandemError, trace_id: str) -> bytes:
-    return http_errors.body(error)
-
-
-OPENAI_ERRORS = ErrorShape(schema=answers.ErrorBody, status=_http_status, body=_error_body)
+OPENAI_ERRORS = ErrorShape(
+    schema=answers.ErrorBody,
+    status=lambda error: error.http_status,
+    body=lambda error, _: http_errors.body(error),
+)
 CHAT = Dialect(
     endpoint="chat_completions",
     path="/v1/chat/completions",
     summary="Answer a chat, as one body or as server-sent events",
     operation="chat",
     requests=CHAT_BODY,
-    generating=_itself,
+    generating=lambda request: request,
     repeated=nothing,
     names={},
     events=_events(shapes.CHAT),
@@ -209,7 +198,7 @@ COMPLETION = Dialect(
     summary="Continue prompts, as one body or as server-sent events",
     operation="text_completion",
     requests=COMPLETION_BODY,
-    generating=_itself,
+    generating=lambda request: request,
     repeated=nothing,
     names={},
     events=_events(shapes.COMPLETION),

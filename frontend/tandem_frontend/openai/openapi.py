@@ -12,7 +12,6 @@ from tandem.metrics import tandem_version
 from tandem_frontend.openai import answers, requests
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import OPENAI_ERRORS, ErrorShape, spoken
-from tandem_frontend.openai.moderations.answers import ModerationAnswer
 from tandem_frontend.openai.reading import moderations
 from tandem_frontend.openai.strangers import VERSION, FieldRules, Kind
 
@@ -42,7 +41,7 @@ _OWN = (
         "/v1/moderations",
         "Judge texts by the deployment's classifiers",
         moderations.BODY,
-        ModerationAnswer,
+        answers.ModerationAnswer,
     ),
     Post("/tokenize", "Text or a chat to token ids", requests.TOKENIZE_BODY, answers.Tokens),
     Post("/detokenize", "Token ids to text", requests.DETOKENIZE_BODY, answers.Text),

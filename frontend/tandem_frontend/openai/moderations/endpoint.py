@@ -17,7 +17,7 @@ from tandem.pool.turns import Turns
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.messages import Call
 from tandem_frontend.metrics import Metrics
-from tandem_frontend.openai.moderations.answers import Moderation, ModerationAnswer
+from tandem_frontend.openai.answers import Moderation, ModerationAnswer
 from tandem_frontend.openai.moderations.judge import Judge, JudgeLink, boot_of
 from tandem_frontend.openai.moderations.wire import Judged, Question, Unjudged
 from tandem_frontend.openai.reading import readers as reading
@@ -90,7 +90,7 @@ class Moderations:
             check_model(asked.model, name)
             judged = await self._judge_all(link, asked, call)
             return ModerationAnswer(
-                id=f"modr-{call.id}", model=name, results=[Moderation.of(each) for each in judged]
+                id=f"modr-{call.id}", model=name, results=[*map(_moderation, judged)]
             )
 
         answer = await self._while_wanted(call, asyncio.get_running_loop().create_task(results()))
@@ -147,6 +147,15 @@ class Moderations:
         except ExceptionGroup as failed:
             raise failed.exceptions[0] from None
         return [task.result() for task in tasks]
+
+
+def _moderation(judged: Judged) -> Moderation:
+    return Moderation(
+        flagged=judged.flagged,
+        categories=judged.categories,
+        category_scores=judged.scores,
+        category_applied_input_types={name: ["text"] for name in judged.categories},
+    )
 
 
 def _tenant(call: Call) -> str:
