@@ -9,23 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from tandem import errors
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
-from tandem.errors import (
-    AuthenticationError,
-    CancelledError,
-    DeadlineError,
-    DrainingError,
-    HookError,
-    InternalError,
-    NotConfiguredError,
-    RateLimitError,
-    RefusedError,
-    RequestError,
-    SlowClientError,
-    TandemError,
-    TooLargeError,
-)
 from tandem.story_book import StoryBook, log_line
 from tandem.tracing.spans import Tracer
 from tandem_frontend import playground
@@ -53,7 +39,7 @@ _BESIDE = {
     "/ping": "The same as /ready",
 }
 """What the index says of paths that the operator may name, beside those of the API."""
-Handler = Callable[[Call], Awaitable[TandemError | None]]
+Handler = Callable[[Call], Awaitable[errors.TandemError | None]]
 
 
 class Route(NamedTuple):
@@ -123,28 +109,25 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive, send, trust_traceparent=self._trust_traceparent)
         call.headers = self._browsers.headers(call)
-        errors = self._errors(call.path)
-        if errors.request_id_header:
-            call.headers = (*call.headers, (errors.request_id_header, call.trace_id.encode()))
-        error: TandemError | None
+        shape = self._error_shape(call.path)
+        if shape.request_id_header:
+            call.headers = (*call.headers, (shape.request_id_header, call.trace_id.encode()))
+        error: errors.TandemError | None
         try:
             error = await self._serve(call)
-        except TandemError as failure:
+        except errors.TandemError as failure:
             error = failure
-            await _answer_error(call, error, errors)
+            await _answer_error(call, error, shape)
         except Exception:
             if not call.started:
-                error = InternalError("The frontend failed; see its log")
-                await _answer_error(call, error, errors)
+                error = errors.InternalError("The frontend failed; see its log")
+                await _answer_error(call, error, shape)
             raise  # uvicorn logs it
         if error is not None:
             self._complain(call, error)
 
-    async def _serve(self, call: Call) -> TandemError | None:
-        """A failure after the first byte, of which the client knows already.
-
-        Raises the failure where nothing has been sent yet.
-        """
+    async def _serve(self, call: Call) -> errors.TandemError | None:
+        """The failure after a first byte; raises one where nothing has been sent yet."""
         self._browsers.check_host(call)
         route = self._route(call.path)
         if preflight := self._browsers.preflight(call, route.method):
@@ -167,10 +150,10 @@ class App:
             route = self._model
         return route
 
-    def _errors(self, path: str) -> ErrorShape:
-        for root, errors in self._own_errors:
+    def _error_shape(self, path: str) -> ErrorShape:
+        for root, shape in self._own_errors:
             if f"{path}/".startswith(root):
-                return errors
+                return shape
         return OPENAI_ERRORS
 
     def _authenticate(self, call: Call, route: Route) -> Tenant | None:
@@ -179,12 +162,12 @@ class App:
             return None
         given = _given_key(call)
         if not given:
-            raise AuthenticationError(
+            raise errors.AuthenticationError(
                 "An API key is needed: `Authorization: Bearer KEY` or `x-api-key: KEY`"
             )
         tenant = self._tenants.find(given)
         if tenant is None:
-            raise AuthenticationError("The API key is wrong")
+            raise errors.AuthenticationError("The API key is wrong")
         call.grant = tenant.grant
         return tenant
 
@@ -197,7 +180,7 @@ class App:
         finally:
             call.headers = (*call.headers, *tenant.headers(now))
 
-    async def _count(self, call: Call, route: Route, endpoint: str) -> TandemError | None:
+    async def _count(self, call: Call, route: Route, endpoint: str) -> errors.TandemError | None:
         """Serve a request and count it by how it ended."""
         if self._spans is not None:
             call.span = self._spans.begin(
@@ -207,7 +190,7 @@ class App:
                 method=route.method,
                 route=call.path,
             )
-        error: TandemError | None = InternalError("a fault of ours")
+        error: errors.TandemError | None = errors.InternalError("a fault of ours")
         full = call.connection.full_seconds
         try:
             tenant = self._authenticate(call, route)
@@ -216,7 +199,7 @@ class App:
             with self._capacity.request() as call.allotment:
                 error = await route.handler(call)
             return error
-        except TandemError as failure:
+        except errors.TandemError as failure:
             error = failure
             raise
         finally:
@@ -228,7 +211,7 @@ class App:
             call.times.blocked = call.connection.full_seconds - full
             self._tell(call, endpoint, error)
 
-    def _tell(self, call: Call, endpoint: str, error: TandemError | None) -> None:
+    def _tell(self, call: Call, endpoint: str, error: errors.TandemError | None) -> None:
         """Keep and log the story of a request, without error messages: they may quote clients."""
         told = story(
             call.times,
@@ -242,10 +225,10 @@ class App:
             named = {"client_request_id": call.client_request_id or None}
             log.log(self._ends_at, "request ended", extra={**log_line(told), **named})
 
-    def _complain(self, call: Call, error: TandemError) -> None:
+    def _complain(self, call: Call, error: errors.TandemError) -> None:
         """Log what an operator should see: faults of ours, and strangers at the door."""
-        ours = error.http_status >= 500 and not isinstance(error, RequestError)
-        if ours or isinstance(error, AuthenticationError | HostNotAllowedError):
+        ours = error.http_status >= 500 and not isinstance(error, errors.RequestError)
+        if ours or isinstance(error, errors.AuthenticationError | HostNotAllowedError):
             self._complaints.warn(
                 "request failed",
                 error.code,
@@ -303,23 +286,23 @@ def _not_found(path: str) -> str:
     )
 
 
-async def _answer_error(call: Call, error: TandemError, shape: ErrorShape) -> None:
+async def _answer_error(call: Call, error: errors.TandemError, shape: ErrorShape) -> None:
     """Tell the client, unless it has gone. What it may still be sending is not read."""
-    if isinstance(error, CancelledError | SlowClientError):
+    if isinstance(error, errors.CancelledError | errors.SlowClientError):
         call.connection.abort()
         return
     headers: list[tuple[bytes, bytes]] = []
-    if isinstance(error, AuthenticationError):
+    if isinstance(error, errors.AuthenticationError):
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowedError):
         headers.append((b"allow", error.allowed.encode()))
-    if isinstance(error, RefusedError):
+    if isinstance(error, errors.RefusedError):
         headers.append((b"retry-after", b"1"))
-    if isinstance(error, RateLimitError):
+    if isinstance(error, errors.RateLimitError):
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_seconds)))
-    if isinstance(error, HookError | DeadlineError | NotConfiguredError):
+    if isinstance(error, errors.HookError | errors.DeadlineError | errors.NotConfiguredError):
         headers.append((b"x-should-retry", b"false"))  # as OpenAI's own client libraries read it
-    if isinstance(error, TooLargeError | DrainingError):
+    if isinstance(error, errors.TooLargeError | errors.DrainingError):
         headers.append((b"connection", b"close"))
     body = shape.body(error, call.trace_id)
     await call.respond(shape.status(error), body, headers=headers)

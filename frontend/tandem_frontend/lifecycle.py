@@ -26,11 +26,7 @@ async def serve(
     tracer: Tracer | None = None,
     on_started: Callable[[int, int], object] = lambda port, metrics_port: None,
 ) -> None:
-    """Serve until `stop` is set, then drain. `tracer`: where spans go. `on_started` is told both
-    ports.
-
-    Raises ConfigError where the model's files or the address cannot be used.
-    """
+    """Serve until `stop` is set, then drain. `on_started`: told both ports. Raises ConfigError."""
     parts = Parts(config, tracer)
     server = parts.server()
     parts.metrics.watch_connections(lambda: len(server.connections))

@@ -56,10 +56,7 @@ class Parts:
         *,
         readers: Readers | None = None,
     ) -> None:
-        """`tracer`: where spans go. `readers`: who reads large bodies; None: processes for that.
-
-        Raises ConfigError for settings that no machine could serve with.
-        """
+        """`readers`: of large bodies; None: processes. Raises ConfigError for useless settings."""
         self.config = config
         self.metrics = Metrics(
             slo=Slo(config.slo_ttft_seconds, config.slo_itl_seconds),

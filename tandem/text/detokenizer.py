@@ -15,9 +15,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Detokenizer(Protocol):
-    """One sequence's. Special tokens are not shown, but for those that it was told to show; ids
-    that the tokenizer does not have are skipped.
-    """
+    """One sequence's. Shows the special tokens it was told to; skips ids that do not exist."""
 
     incomplete: bool
     """Whether the tokens so far end inside a character."""

@@ -193,9 +193,7 @@ class Demultiplexer:
             route.dispatcher.opened(stream)
 
     def receive(self, stream: RouterStream, message: Part | router_pb2.RouterMessage) -> None:
-        """Raises ValueError where the router says no part's worker, or other nonsense, and
-        DecodeError where a payload is none and nobody knows whose: it is the router's fault.
-        """
+        """Raises ValueError or DecodeError where the router itself breaks the protocol."""
         if isinstance(message, tuple):
             self._output.receive_part(stream, *message)
             self._settle()

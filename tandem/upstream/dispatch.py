@@ -36,9 +36,7 @@ FIRST_BATCH = 128
 LEAST_BATCH = 8
 """However many are refused."""
 BATCH_SECONDS = 0.05
-"""From one batch to the next. It is twice as large, or where the router has refused some of the
-last one for want of room, half as large.
-"""
+"""From one batch to the next, which is twice as large, or half where room was wanting."""
 _TURN = attrgetter("dispatch.turn")
 
 

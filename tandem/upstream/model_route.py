@@ -29,9 +29,7 @@ class ModelRoute:
         self.open_requests = 0
         self._tokenizer_sha256 = tokenizer_sha256
         self.served: router_pb2.ServedModel | None = None
-        """The model as the routers that are used, or were last, see it together; None: unknown to
-        them, or with another tokenizer.
-        """
+        """The model as all routers in use see it; None: unknown, or with another tokenizer."""
 
     @property
     def ready(self) -> bool:

@@ -94,9 +94,7 @@ class Output:
         self._running.end(sequence)
 
     def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
-        """Raises ValueError where the router says no part's worker, or other nonsense, and
-        DecodeError where a payload is none and nobody knows whose: it is the router's fault.
-        """
+        """Raises ValueError or DecodeError where the router itself breaks the protocol."""
         if message.run_sequence or message.run_worker:
             self._begin_all(stream, message)
         if payload := message.payload:

@@ -171,9 +171,7 @@ class RequestState:
         return sequence - (sequence - self.base) % self.n
 
     def refused(self, first_sequence: int) -> bool:
-        """A router has said of one more sequence of a prompt that it is not admitted. Returns
-        whether it has said so of all of them: then the prompt may be submitted again.
-        """
+        """Note a refused sequence; returns whether all sequences of its prompt are refused now."""
         refusals = self.dispatch.refusals.pop(first_sequence, 0) + 1
         if refusals < self.n:
             self.dispatch.refusals[first_sequence] = refusals

@@ -106,9 +106,7 @@ class RouterLink:
         group: asyncio.TaskGroup,
         stays: Callable[[str, RouterStream], bool],
     ) -> None:
-        """Hold streams, one after the other. `stays` is asked after each, with the address, whether
-        there is to be another. `group` gets their tasks.
-        """
+        """Hold streams, one after the other, while `stays` says so. `group` gets their tasks."""
         loop = asyncio.get_running_loop()
         backoff = _FIRST_BACKOFF_SECONDS
         while True:

@@ -107,9 +107,7 @@ class RouterStream:
         return first_sequence in self._submits
 
     def drain(self) -> list[int]:
-        """The router takes nothing new. What has left goes on; returns the first sequences of what
-        has not, which is open here no longer.
-        """
+        """The router takes nothing new; returns first sequences of submits that have not left."""
         self.draining = True
         self.over.set()
         unsent = list(self._submits)

@@ -154,9 +154,7 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()  # else the end of the stream is not seen
 
     def start_chunks(self, send_head: Coroutine[Any, Any, None], body: bytes) -> None:
-        """Send the head of an answer by ASGI, and the first part of it in the same write. Never
-        waits: the caller asks `writable` before.
-        """
+        """Send an answer's head and first part in one write. Never waits: ask `writable` first."""
         held: list[bytes] = []
         self.transport.write = held.append  # type: ignore[method-assign, assignment]
         try:

@@ -136,9 +136,7 @@ class Call:
         content_type: bytes = JSON,
         headers: Headers = (),
     ) -> None:
-        """The body is all pieces, of which there is one at least. Waits while the client's socket
-        is full, and lets others have their turn between two pieces.
-        """
+        """Waits while the client's socket is full; others have their turn between pieces."""
         headers = (*headers, (b"content-length", b"%d" % sum(map(len, pieces))))
         await self._send(self._head(status, content_type, headers))
         for piece in pieces[:-1]:
@@ -153,9 +151,7 @@ class Call:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def begin_stream(self, events: bytes) -> None:
-        """The first part of a stream of server-sent events, which leaves together with the head;
-        `connection.write_chunk` writes the next ones. Neither waits: ask `connection.writable`.
-        """
+        """Send the head and the first events at once. Never waits: ask `connection.writable`."""
         head = self._send(self._stream_head())
         self.connection.start_chunks(head, events)
 

@@ -109,10 +109,7 @@ def _rendering(template: jinja2.Template) -> Render:
 
 
 def load(model_path: Path) -> ChatTemplate | None:
-    """From chat_template.jinja, else tokenizer_config.json; None where the model has none.
-
-    Raises ConfigError for files that cannot be read.
-    """
+    """From chat_template.jinja, else tokenizer_config.json; None: none. Raises ConfigError."""
     config = _tokenizer_config(model_path / "tokenizer_config.json")
     configured = config.get("chat_template")
     source = _source(model_path / "chat_template.jinja", configured)

@@ -245,9 +245,7 @@ BUILT_IN_TOOLS = frozenset(
 date behind `web_search_20250305`, are left out of the names.
 """
 TOOL_TYPES = frozenset(("function", "custom", "namespace"))
-"""Types of clients' own tools, in some dialect: one that a dialect does not have is refused there,
-or left out as `custom` is of chats.
-"""
+"""Types of clients' own tools in some dialect: others refuse them, or leave them out."""
 BUILT_IN_CALLS = frozenset(
     (
         *("web_search_call", "file_search_call", "image_generation_call", "tool_search_call"),

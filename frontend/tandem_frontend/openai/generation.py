@@ -41,10 +41,7 @@ class Generation:
     """How long a stream may be silent; 0: as long as it will."""
 
     async def serve(self, dialect: Dialect, call: Call) -> TandemError | None:
-        """Answer the client. A failure after the first byte is told to it here and returned.
-
-        Raises the failure where nothing has been sent yet.
-        """
+        """Answer the client; returns the failure after a first byte, and raises one before it."""
         arrived = call.times.arrived
         call.connection.check_opened_in_time()
         model, submission = await self.reading.submission(dialect, call)
@@ -159,9 +156,7 @@ class _Live:
         """More had come than was taken last."""
 
     def pump(self) -> bool:
-        """Send what there is: at most a slice, the next follows in a later turn of the loop. False:
-        the client's socket is full, and nothing was taken.
-        """
+        """Send a slice of what there is. False: the client's socket is full, nothing was taken."""
         if not self._connection.writable:
             return False
         if body := self.take():

@@ -30,9 +30,7 @@ def processors_of(
     *,
     thought: Thought | None,
 ) -> Processors:
-    """The form first, as grammars must be. `thought`: the answer's; None: the model has
-    none. Raises InvalidRequestError and UnsupportedError.
-    """
+    """The form comes first, as grammars must. Raises InvalidRequestError and UnsupportedError."""
     own: list[LogitsProcessorEntry] = []
     if choices := request.logits_processors:
         _check_offered(choices, limits, config)

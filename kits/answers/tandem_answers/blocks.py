@@ -69,9 +69,7 @@ class Blocks:
     def __init__(
         self, asked: Asked, hold: Callable[[int], object] | None, *, whole: bool = False
     ) -> None:
-        """`hold` is told how much more of the text is kept, some of it at once; None: none is.
-        `whole`: nobody sees the answer before its end.
-        """
+        """`hold`: told how much more text is kept; None: none is. `whole`: seen at its end only."""
         self._hold = hold
         self._loose = 0
         self._answer = None if asked.parsing is None else Answer(asked.parsing, whole=whole)

@@ -84,9 +84,7 @@ class Chosen(NamedTuple):
     """What the request called it."""
 
     def check(self, served: router_pb2.ServedModel) -> None:
-        """Raises UnknownModelError where no pair has the adapter, and NoPairError where the name
-        was given to it here: it was promised.
-        """
+        """Raises UnknownModelError for an unknown adapter, NoPairError for a name given here."""
         if not self.lora_adapter or self.lora_adapter in served.lora_adapters:
             return
         if self.name == f"{self.model.name}:{self.lora_adapter}":

@@ -32,9 +32,7 @@ _MOST_BY_THE_CLOCK: Final = 10
 
 
 class Readers:
-    """Processes for what is middling and as many for what is large, so that a prompt of some pages
-    does not wait for a book. Each is started for a body that finds no idle one.
-    """
+    """Processes for middling bodies and for large ones, so that a page waits for no book."""
 
     def __init__(self, config: FrontendConfig) -> None:
         self._seconds, self._memory_mb = config.read_seconds, config.read_memory_mb

@@ -55,9 +55,7 @@ def keyword_arguments(text: str) -> str:
 
 
 def typed(text: str, types: frozenset[str]) -> str:
-    """A value that was written without its type, as JSON: as the JSON or the literal of Python that
-    it says, if it may be that, and otherwise as a string. `types` are those of JSON Schema; none:
-    it may be any."""
+    """An untyped value as JSON, of one of JSON Schema's `types` (none: any), else as a string."""
     if types == {"string"}:
         return to_json(text)
     said = _said_json(text.strip(), types) or _said_literal(text.strip(), types)
