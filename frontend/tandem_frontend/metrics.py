@@ -147,8 +147,6 @@ class Metrics:
 
 
 class PrefixMetrics:
-    """What the store of earlier prompts holds, and saves."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         self.held_bytes = _gauge(
             "prefix_store_bytes", "Memory of the store of earlier prompts.", registry
@@ -169,8 +167,6 @@ class PrefixMetrics:
 
 
 class ReadingMetrics:
-    """What reading the bodies of requests takes, by step."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
         seconds = _counter(
             "reading_cpu_seconds",

@@ -47,8 +47,6 @@ _OTHER_FILES = 512
 
 
 class Parts:
-    """The parts of one frontend, each made once."""
-
     def __init__(
         self,
         config: FrontendConfig,

@@ -81,7 +81,6 @@ class Output:
         self._running = Runs()
 
     def expect(self, state: RequestState) -> None:
-        """All of a request's sequences are open."""
         self._routes.update(dict.fromkeys(state.sequences, state))
 
     def of(self, sequence: int) -> RequestState | None:
@@ -105,7 +104,6 @@ class Output:
                 self._lost(stream, worker, LOST)
 
     def _begin_all(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
-        """What the router says of where sequences run."""
         for sequence, worker in zip(message.run_sequence[:], message.run_worker[:], strict=True):
             self._begin(stream, sequence, worker)
 

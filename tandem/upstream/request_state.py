@@ -360,7 +360,6 @@ class RequestState:
             self.fail(WorkerError("The router ended the request with a voucher for another"))
 
     def _end(self, ending: Finish) -> None:
-        """Note the end of a choice, after its last row."""
         self._ended.append(ending)
         self.finish_reasons.append(ending.reason)
         self.open_choices -= 1

@@ -70,7 +70,6 @@ class RouterStream:
         return self.silence is not None and self.silence.seconds > 0
 
     def view_of(self, model: str) -> RouterView:
-        """What its router said last of a model."""
         return self.views.get(model, _UNSEEN)
 
     def submit(self, submits: Sequence[router_pb2.Submit], chunks: Sequence[bytes] = ()) -> None:

@@ -144,7 +144,6 @@ def _source(file: Path, configured: object) -> str | None:
 
 
 def _named(configured: object, name: str) -> str | None:
-    """One of several named templates."""
     if not isinstance(configured, list):
         return None
     named = {item.get("name"): item.get("template") for item in configured}

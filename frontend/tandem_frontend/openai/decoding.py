@@ -46,8 +46,6 @@ class Decoded(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True)
 class Body(Generic[T]):
-    """How the bodies of one endpoint are read."""
-
     decoder: msgspec.json.Decoder[T]
     """Refuses fields that it does not know: Strangers takes them out where they are passed over."""
     kind: Kind

@@ -47,7 +47,6 @@ class Answer:
 
     @property
     def parsed(self) -> Parsed:
-        """What the parsers have found so far."""
         tells = self._parsing.reasoning
         return Parsed(
             self.reasoning_tokens if tells else None, self.calls, broken_calls=self._parser.broken
@@ -67,7 +66,6 @@ class Answer:
         return self._shown(parts)
 
     def flush(self) -> list[Part]:
-        """The rest, at its end."""
         parts = self._parser.flush()
         self._count(parts, 0, 0)
         return self._shown(parts)
@@ -248,8 +246,6 @@ class ParsedEvents(EventWriter):
 
 
 class ParsedBody(BodyWriter):
-    """Takes each row apart as it is collected."""
-
     def __init__(self, shape: Shape, tokenizer: Tokenizer, asked: Asked) -> None:
         super().__init__(shape, tokenizer, asked)
         self._answers = _Answers(asked, whole=True)

@@ -70,7 +70,6 @@ class PrefixStore:
         return known
 
     def keep(self, tenant: str, names: Sequence[bytes], segments: Sequence[Segment]) -> None:
-        """Remember a prompt by the names of its segments."""
         kept = self._tenants.setdefault(tenant, _Kept())
         self._tenants.move_to_end(tenant)
         self._held += kept.keep(names, segments)
@@ -170,7 +169,6 @@ class _Kept:
         return found
 
     def keep(self, names: Sequence[bytes], segments: Sequence[Segment]) -> int:
-        """Returns how many bytes more the tenant has now."""
         before = self.bytes
         for name, segment in zip(reversed(names), reversed(segments), strict=True):
             if name not in self._segments:

@@ -58,7 +58,6 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(segments: Sequence[Segment]) -> Known:
-        """The beginning of a prompt, from the prompt's first segments."""
         tokens = sum(segment.tokens for segment in segments)
         left, tail = max(_behind_whole(tokens)), b""
         for segment in reversed(segments):

@@ -144,8 +144,6 @@ def shows_token_ids(request: GenerationFields) -> bool:
 
 
 class TemplateFields(Protocol):
-    """What a request says of how its messages become a prompt."""
-
     chat_template_kwargs: TemplateOptions | None
     add_generation_prompt: bool | None
     continue_final_message: bool | None

@@ -28,7 +28,6 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def opened(self) -> bool:
-        """The prompt ended within the thought."""
         return self.state == "opened"
 
     @property

@@ -92,7 +92,6 @@ class EventWriter:
 
     @property
     def parsed(self) -> Parsed:
-        """What was found in the text so far."""
         return Parsed()
 
     def opening(self) -> Iterator[bytes]:
@@ -236,7 +235,6 @@ class BodyWriter:
 
     @property
     def parsed(self) -> Parsed:
-        """What was found in the text so far."""
         return Parsed()
 
     def row(self, row: Row) -> None:

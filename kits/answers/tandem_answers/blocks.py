@@ -86,7 +86,6 @@ class Blocks:
 
     @property
     def parsed(self) -> Parsed:
-        """The calls and the reasoning that were found in the answer so far."""
         return Parsed() if self._answer is None else self._answer.parsed
 
     def row(self, row: Row) -> Iterator[Change]:
@@ -160,8 +159,6 @@ class BlockAnswer(Protocol):
 
 
 class BlockBody:
-    """Collects rows and writes them as one body."""
-
     def __init__(self, answer: BlockAnswer) -> None:
         self._answer = answer
 

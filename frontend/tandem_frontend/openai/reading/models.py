@@ -146,7 +146,6 @@ class Models:
         return Chosen(loaded, adapter, name)
 
     def cards(self, grant: Grant | None) -> list[ModelCard]:
-        """The cards of all names that a key may ask for and that stand for a loaded model."""
         return [card for name in self._listed_names() if (card := self._card(name, grant))]
 
     def card(self, name: str, grant: Grant | None) -> ModelCard:

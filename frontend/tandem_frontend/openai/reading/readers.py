@@ -94,13 +94,11 @@ class Readers:
         return (self._large if size == "large" else self._middling).turns.waiting
 
     async def close(self) -> None:
-        """End the processes, with what they read."""
         await self._middling.close()
         await self._large.close()
 
 
 def boot_of(config: FrontendConfig) -> wire.ReaderBoot:
-    """For the one model that the settings are of."""
     return wire.ReaderBoot(
         name=config.model_name,
         settings=_settings(config),

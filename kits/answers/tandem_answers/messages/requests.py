@@ -222,7 +222,6 @@ def _messages(request: CountRequest) -> Iterator[ChatMessage]:
 
 
 def _said(blocks: Sequence[ContentBlock], path: str) -> ChatMessage:
-    """What the assistant thought, said and called, as one message."""
     texts, thoughts, calls = [], [], []
     for place, block in enumerate(blocks):
         at = f"{path}[{place}]"

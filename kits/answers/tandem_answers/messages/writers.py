@@ -93,8 +93,6 @@ class MessageAnswer:
 
 
 class MessageEvents:
-    """Writes events, each with its type."""
-
     def __init__(self, asked: Asked) -> None:
         self._answer = MessageAnswer(asked, None)  # nothing is said again of what was said
         self._trace_id = asked.task.trace_id
@@ -115,7 +113,6 @@ class MessageEvents:
         return events if blocks.open is None else events + _change(BlockEnded(blocks.open))
 
     def closing(self, usage: Usage, report: Report | None) -> bytes:
-        """Why it ended, and the usage."""
         answer = self._answer
         delta = {
             "stop_reason": answer.stop_reason,

@@ -81,7 +81,6 @@ class CallReader:
         self.stage = Stage.TEXT
 
     def arguments(self, text: str) -> None:
-        """Gives out more of the arguments of the last call."""
         if text:
             self._emit(CallArguments(self.calls - 1, text))
 

@@ -140,7 +140,6 @@ class Parser:
                     return
 
     def _next(self) -> Reader[None]:
-        """Reads on to the next marker, and what belongs to it."""
         if self._fresh and (self._section or not self.in_reasoning):
             format_ = yield from self._unmarked()
             if format_ is not None:

@@ -131,8 +131,6 @@ class ResponseAnswer:
 
 
 class ResponseEvents:
-    """Writes events, each with its type and its number."""
-
     def __init__(self, asked: Asked, hold: Callable[[int], object]) -> None:
         """`hold` is told how many bytes more are kept until the end."""
         self._answer = ResponseAnswer(asked, hold)
@@ -157,7 +155,6 @@ class ResponseEvents:
         return events
 
     def closing(self, usage: Usage, report: Report | None) -> bytes:
-        """The whole answer, once more."""
         response = self._answer.whole(usage)
         return self._event(f"response.{response.status}", response=response)
 
