@@ -18,10 +18,9 @@ from tandem.sampling import TOP_K_OFF
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
 from tandem_frontend.config import FrontendConfig
-from tandem_frontend.openai import model_family
 from tandem_frontend.openai.asked import Asked, Origin, Parsing
 from tandem_frontend.openai.chat_template import ChatTemplate
-from tandem_frontend.openai.chats import Chats
+from tandem_frontend.openai.chats import Chats, family_of
 from tandem_frontend.openai.forced import behind_thought, form_with_calls
 from tandem_frontend.openai.formats import form_of
 from tandem_frontend.openai.limits import Limits
@@ -53,7 +52,7 @@ class Preprocessor:
         """Raises ConfigError for a `model_family` that nobody knows."""
         self._config = config
         self._tokenizer = tokenizer
-        family = model_family.of(config, tokenizer, template)
+        family = family_of(config, tokenizer, template)
         self._ends = [tokenizer.decode([token]) for token in tokenizer.eos_token_ids]
         self._markers = tokenizer.special_ids_of(family.markers if family else ())
         self.chats = Chats(config, template, family)
