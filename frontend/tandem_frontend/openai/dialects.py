@@ -14,13 +14,14 @@ import msgspec
 
 from tandem.errors import LoadError, RequestError, TandemError
 from tandem.upstream.answer import Finish, Row
+from tandem.upstream.request_state import RequestState
 from tandem.usercode.loader import entry_points, load_entry_point
 from tandem_frontend.http import errors as http_errors
 from tandem_frontend.openai import answers, shapes
 from tandem_frontend.openai.answers import Report, Usage
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.decoding import Body
-from tandem_frontend.openai.parsed import ParsedBody, ParsedEvents
+from tandem_frontend.openai.parsed import Parsed
 from tandem_frontend.openai.requests import (
     CHAT_BODY,
     COMPLETION_BODY,
@@ -29,20 +30,10 @@ from tandem_frontend.openai.requests import (
 )
 from tandem_frontend.openai.shapes import Shape
 from tandem_frontend.openai.tokenizer import Tokenizer
-from tandem_frontend.openai.writers import BodyWriter, CountingWriter, EventWriter, Parsed
+from tandem_frontend.openai.writers import BodyWriter, CountingWriter, EventWriter
 
 GROUP = "tandem.dialects"
 Generating: TypeAlias = ChatRequest | CompletionRequest
-
-
-class Running(Protocol):
-    """The request whose answer is written, as far as who writes it must know it."""
-
-    def tokens_of(self, choice: int) -> int:
-        """How many tokens a choice has so far."""
-
-    def hold(self, size: int) -> object:
-        """Keep `size` more bytes of the output that came, until the end of the answer."""
 
 
 class Events(Protocol):
@@ -124,7 +115,7 @@ class Dialect:
     """What an answer says again of its request: members of an object as JSON, or nothing."""
     names: Mapping[str, str]
     """What its clients call a field of chats, where that is something else."""
-    events: Callable[[Tokenizer, Asked, Running], Events]
+    events: Callable[[Tokenizer, Asked, RequestState], Events]
     body: Callable[[Tokenizer, Asked], Collector]
     answer: type[msgspec.Struct]
     """The body of an answer, as the API's description has it."""
@@ -154,23 +145,14 @@ def nothing(request: object) -> bytes:
     return b""
 
 
-def _events(shape: Shape) -> Callable[[Tokenizer, Asked, Running], Events]:
-    def events(tokenizer: Tokenizer, asked: Asked, running: Running) -> Events:
-        made = EventWriter if asked.parsing is None else ParsedEvents
-        written = made(shape, tokenizer, asked)
+def _events(shape: Shape) -> Callable[[Tokenizer, Asked, RequestState], Events]:
+    def events(tokenizer: Tokenizer, asked: Asked, running: RequestState) -> Events:
+        written = EventWriter(shape, tokenizer, asked)
         if asked.want_running_usage:
             return CountingWriter(written, asked, running.tokens_of)
         return written
 
     return events
-
-
-def _body(shape: Shape) -> Callable[[Tokenizer, Asked], Collector]:
-    def body(tokenizer: Tokenizer, asked: Asked) -> Collector:
-        made = BodyWriter if asked.parsing is None else ParsedBody
-        return made(shape, tokenizer, asked)
-
-    return body
 
 
 OPENAI_ERRORS = ErrorShape(
@@ -188,7 +170,7 @@ CHAT = Dialect(
     repeated=nothing,
     names={},
     events=_events(shapes.CHAT),
-    body=_body(shapes.CHAT),
+    body=functools.partial(BodyWriter, shapes.CHAT),
     answer=answers.ChatCompletion,
     errors=OPENAI_ERRORS,
 )
@@ -202,7 +184,7 @@ COMPLETION = Dialect(
     repeated=nothing,
     names={},
     events=_events(shapes.COMPLETION),
-    body=_body(shapes.COMPLETION),
+    body=functools.partial(BodyWriter, shapes.COMPLETION),
     answer=answers.Completion,
     errors=OPENAI_ERRORS,
 )

@@ -22,9 +22,9 @@ from tandem_frontend.openai.answers import CompletionTokensDetails, PromptTokens
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.dialects import Collector, Dialect, Events
 from tandem_frontend.openai.keep_alive import COMMENT, KeepAlive
+from tandem_frontend.openai.parsed import Parsed
 from tandem_frontend.openai.reading.bodies import Reading
 from tandem_frontend.openai.reports import report
-from tandem_frontend.openai.writers import Parsed
 
 PROVIDER = "tandem"
 

@@ -6,15 +6,12 @@ OpenAI's older `functions` and `function_call` say the same of one call at most.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from tandem.errors import InvalidRequestError
-
-if TYPE_CHECKING:
-    from tandem_frontend.openai.requests import ChatRequest  # which has tools
 
 LONGEST_NAME = 128
 FunctionName = Annotated[str, Meta(pattern=rf"^[A-Za-z0-9_.:/-]{{1,{LONGEST_NAME}}}$")]
@@ -79,6 +76,14 @@ class MadeCall(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 OlderChoice: TypeAlias = Literal["none", "auto"] | FunctionChoice
 
 
+class ToolFields(Protocol):
+    tools: list[Tool] | None
+    tool_choice: Choice | ToolChoice | None
+    parallel_tool_calls: bool | None
+    functions: list[FunctionDefinition] | None
+    function_call: OlderChoice | None
+
+
 class AskedTools(msgspec.Struct, frozen=True, kw_only=True):
     """Which tools an answer may or must call."""
 
@@ -112,7 +117,7 @@ class AskedTools(msgspec.Struct, frozen=True, kw_only=True):
         return [self.functions[name] for name in self.allowed or self.functions]
 
 
-def asked_tools(request: ChatRequest) -> AskedTools | None:
+def asked_tools(request: ToolFields) -> AskedTools | None:
     """None: the model is shown none. Raises InvalidRequestError."""
     older = bool(request.functions) or request.function_call is not None
     newer = bool(request.tools) or request.tool_choice is not None

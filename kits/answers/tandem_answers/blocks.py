@@ -16,8 +16,7 @@ from tandem.upstream.answer import Finish, Row
 from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Part, Reasoning
 from tandem_frontend.openai.answers import ChatFinishReason, Report, Usage
 from tandem_frontend.openai.asked import Asked
-from tandem_frontend.openai.parsed import Answer, call_id
-from tandem_frontend.openai.writers import Parsed
+from tandem_frontend.openai.parsed import Answer, Parsed, call_id
 
 _encode = msgspec.json.Encoder().encode
 _HELD_AT_ONCE = 4096

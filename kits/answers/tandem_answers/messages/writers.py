@@ -21,7 +21,7 @@ from tandem_answers.messages import answers, errors
 from tandem_answers.messages.requests import INVALID_JSON
 from tandem_frontend.openai.answers import Report, Usage
 from tandem_frontend.openai.asked import Asked
-from tandem_frontend.openai.writers import Parsed
+from tandem_frontend.openai.parsed import Parsed
 
 _encode = msgspec.json.Encoder().encode
 _objects = msgspec.json.Decoder(dict[str, msgspec.Raw])

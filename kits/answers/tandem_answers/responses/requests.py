@@ -283,10 +283,10 @@ def _only_thought(message: ChatMessage) -> bool:
 
 
 def _parts(content: Text | None, path: str) -> str | list[TextPart]:
-    content = needed(content, path)
-    if isinstance(content, str):
-        return content
-    return [TextPart(type="text", text=part.text) for part in content]
+    given = needed(content, path)
+    if isinstance(given, str):
+        return given
+    return [TextPart(type="text", text=part.text) for part in given]
 
 
 def _text(content: Text | None) -> str:

@@ -15,7 +15,7 @@ from tandem_answers.responses import answers
 from tandem_answers.responses.requests import CUSTOM_INPUT, ResponseTool, joined_name
 from tandem_frontend.openai.answers import Report, Usage
 from tandem_frontend.openai.asked import Asked
-from tandem_frontend.openai.writers import Parsed
+from tandem_frontend.openai.parsed import Parsed
 
 _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 _DELTAS = {
