@@ -40,7 +40,8 @@ class Browsers:
         if self._local_names is None:
             return
         host = call.header(b"host")
-        if host is not None and not self._is_local(_name(host.decode("latin-1"))):
+        name = None if host is None else _name(host.decode("latin-1"))
+        if name is not None and not (is_loopback(name) or name in self._local_names):
             raise HostNotAllowedError(
                 "This server answers to host names of the local machine alone; `allowed_hosts` adds"
                 " others"
@@ -50,7 +51,8 @@ class Browsers:
         """Raises MediaTypeError where a body is not said to be JSON."""
         if self._local_names is None or call.method != "POST":
             return
-        if _media_type(call.header(b"content-type")) != JSON:
+        media_type = (call.header(b"content-type") or b"").partition(b";")[0]
+        if media_type.strip().lower() != JSON:
             raise MediaTypeError("The body must be sent as `content-type: application/json`")
 
     def headers(self, call: Call) -> Headers:
@@ -81,17 +83,9 @@ class Browsers:
             (b"access-control-max-age", _REMEMBERED_SECONDS),
         )
 
-    def _is_local(self, name: str) -> bool:
-        assert self._local_names is not None
-        return is_loopback(name) or name in self._local_names
-
 
 def _name(host: str) -> str:
     """A Host header without its port, in lower case; an IPv6 address without its brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
-
-
-def _media_type(content_type: bytes | None) -> bytes:
-    return (content_type or b"").partition(b";")[0].strip().lower()

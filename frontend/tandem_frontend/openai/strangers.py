@@ -165,14 +165,11 @@ class Strangers:
             self._ignored[f"{label}[{type}]"] = None
             return None
         if type and kind.types and type not in kind.types:
-            self._leave_out(type, kind, f"{path}.type", label)
+            param = f"{path}.type"  # an offer of a type that nobody knows is as an unknown field is
+            self._check_meant("type", type, kind.types, param)
+            self._count_unknown(f"{label}[{_cleaned(type)}]", param)
             return None
         return self._check_object(item, kind, f"{path}.", f"{label}[].")
-
-    def _leave_out(self, type: str, kind: Kind, param: str, label: str) -> None:
-        """An offer of a type that nobody knows: it is as an unknown field is."""
-        self._check_meant("type", type, kind.types, param)
-        self._count_unknown(f"{label}[{_UNCLEAN.sub('?', type[:LONGEST_NAME])}]", param)
 
     def _drop_strangers(self, members: Members, kind: Kind, path: str, label: str) -> bool:
         """Take fields out that the kind does not have; returns whether there were any."""
@@ -185,7 +182,8 @@ class Strangers:
             foreign = kind.foreign.get(name)
             param = path + name[:LONGEST_NAME]
             if foreign is None:
-                self._ignore(name, kind, param, label)
+                self._check_meant("field", name, kind.names, param)
+                self._count_unknown(label + _cleaned(name), param)
             elif foreign.is_harmless(value):
                 continue
             elif not foreign.is_dropped(value):
@@ -193,10 +191,6 @@ class Strangers:
             else:
                 self._ignored[label + name] = None
         return bool(strange)
-
-    def _ignore(self, name: str, kind: Kind, param: str, label: str) -> None:
-        self._check_meant("field", name, kind.names, param)
-        self._count_unknown(label + _UNCLEAN.sub("?", name[:LONGEST_NAME]), param)
 
     def _check_meant(self, what: str, name: str, known: frozenset[str], param: str) -> None:
         """Raises InvalidRequestError for what is refused or was meant to be something else."""
@@ -213,6 +207,10 @@ class Strangers:
                 f"`{param}` is one unknown name too many: at most {MOST_IGNORED} are passed over",
                 param=param,
             )
+
+
+def _cleaned(name: str) -> str:
+    return _UNCLEAN.sub("?", name[:LONGEST_NAME])
 
 
 def meant_by(name: str, known: frozenset[str]) -> str | None:

@@ -226,12 +226,9 @@ class Models:
         allowed = None if grant is None else grant.models
         if allowed is None or name in allowed:
             return True
-        own = {each for each in allowed if self._stands_for_one(each)}
+        own = {each for each in allowed if len(self._targets(each)) == 1}
         models = {self._targets(each)[0].model for each in own}
         return all(target.model in models for target in targets)
-
-    def _stands_for_one(self, name: str) -> bool:
-        return len(self._targets(name)) == 1
 
     def _listed_names(self) -> Iterator[str]:
         own = [

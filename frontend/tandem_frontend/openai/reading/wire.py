@@ -90,15 +90,9 @@ Said: TypeAlias = Reply | SegmentNames
 Told: TypeAlias = ReaderBoot | Order | Beginnings
 
 
-def _to_plain(value: Any) -> bytes:
-    content: bytes = value.SerializeToString()
-    return content
-
-
-def _from_plain(kind: Any, content: Any) -> Any:
-    return kind.FromString(content)
-
-
-encoder = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+# The messages of protobuf in a request travel in their own encoding.
+encoder = msgspec.msgpack.Encoder(enc_hook=lambda message: message.SerializeToString())
 told: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
-said: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said, dec_hook=_from_plain)
+said: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(
+    Said, dec_hook=lambda kind, content: kind.FromString(content)
+)

@@ -248,7 +248,8 @@ def _add(messages: list[ChatMessage], item: InputItem, path: str) -> None:
         case "message" | None:
             role: ItemRole = needed(item.role, f"{path}.role")
             content = _parts(item.content, f"{path}.content")
-            if role == "assistant" and last is not None and _only_thought(last):
+            only_thought = last is not None and last.content is None and not last.tool_calls
+            if role == "assistant" and last is not None and only_thought:
                 last.content = content
             else:
                 messages.append(ChatMessage(role=role, content=content))
@@ -276,10 +277,6 @@ def _add_call(
         messages.append(ChatMessage(role="assistant"))
     last = messages[-1]
     last.tool_calls = [*(last.tool_calls or ()), call]
-
-
-def _only_thought(message: ChatMessage) -> bool:
-    return message.content is None and not message.tool_calls
 
 
 def _parts(content: Text | None, path: str) -> str | list[TextPart]:
