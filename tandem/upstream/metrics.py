@@ -16,7 +16,6 @@ from tandem.tracing.exemplars import Exemplars
 from tandem.upstream.router_stream import RouterStream
 
 Missing = Literal["router", "pair", "room"]
-"""What requests wait for."""
 
 
 class InterTokenSeconds(Collector):

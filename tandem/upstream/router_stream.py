@@ -30,7 +30,6 @@ class _Unsent(NamedTuple):
     chunks: bytes
     """The joined names of its prompt's chunks; empty: they are not known."""
     since: float
-    """Since when it waits."""
 
 
 class RouterStream:
@@ -47,7 +46,6 @@ class RouterStream:
         """The router has greeted."""
         self.draining = False
         self.fleet = router_pb2.Fleet()
-        """The router's last message about its fleet."""
         self.views: dict[str, RouterView] = {}
         """The fleet of each model that requests may be for."""
         self.silence: Silence | None = None

@@ -25,7 +25,6 @@ _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 
 class Prompt(Struct, kw_only=True):
     tokens: int
-    """The number of the prompt's tokens."""
     max_tokens: int
     task: bytes
     """Fields that its task has beside those in common: joined, the bytes are one message. Nothing,

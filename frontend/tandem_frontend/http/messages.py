@@ -54,7 +54,6 @@ class Call:
         self.started = False
         """The status line has been sent."""
         self.headers: Headers = ()
-        """Headers of every answer to the call."""
         self.id = ids.new_trace_id()
         """What the answer is called; it is never a client's."""
         traceparent = self.header(b"traceparent")

@@ -20,12 +20,10 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a request beside its body."""
 
     id: str = ""
-    """The name that the answer will have."""
     trace_id: str = ""
     grant: Grant | None = None
     """Belongs to the key that the request came with; None: no key was asked."""
     salt: str = ""
-    """The salt of that key's prefix cache."""
     lora_adapter: str = ""
     """The adapter of the model that the request asks for; empty: none."""
 
@@ -93,7 +91,6 @@ class Asked(Submission, frozen=True, kw_only=True):
     """What was tokenised of each prompt, with which a PrefixStore completes the prompt; None, or
     empty: the prompt is complete."""
     steps: tuple[ReadStep, ...] = ()
-    """What reading its body took."""
     known_tokens: int = 0
     """Tokens of the prompts that were not read again."""
     says_tier: bool = False

@@ -86,10 +86,8 @@ class Counting:
     """How clients of a dialect ask how many tokens a prompt has."""
 
     endpoint: str
-    """As metrics call its path."""
     path: str
     summary: str
-    """The path's purpose, for the API's description."""
     requests: Body[Any]
     prompt: Callable[[Any], ChatRequest]
     """The chat that has this prompt. Raises RequestError, as `Dialect.generating` does."""

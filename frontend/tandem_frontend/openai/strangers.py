@@ -63,7 +63,6 @@ class Kind(NamedTuple):
     """Names that the type reads: the object is read without all others."""
     foreign: Mapping[str, Foreign]
     names: frozenset[str]
-    """Names of `fields` and of `foreign` together."""
     inner: Mapping[str, Kind]
     """What its fields hold in which there may be such fields too: an object, or a list of them."""
     left_out: frozenset[str] = frozenset()

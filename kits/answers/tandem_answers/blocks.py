@@ -28,9 +28,7 @@ BlockKind: TypeAlias = Literal["reasoning", "text", "call"]
 class Block:
     kind: BlockKind
     index: int
-    """The block's place in the answer."""
     name: str = ""
-    """What the tool is called."""
     call_id: str = ""
     written: StringIO = field(default_factory=StringIO)
     ended: bool = False

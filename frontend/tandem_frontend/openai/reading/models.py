@@ -81,7 +81,6 @@ class Chosen(NamedTuple):
     lora_adapter: str
     """Which of the model's it is; empty: the model alone."""
     name: str
-    """What the request called it."""
 
     def check(self, served: router_pb2.ServedModel) -> None:
         """Raises UnknownModelError for an unknown adapter, NoPairError for a name given here."""

@@ -37,7 +37,6 @@ class Request(NamedTuple):
     ignored: tuple[str, ...]
     """Names of the body's fields, and of tools, that were passed over."""
     steps: ReadSteps
-    """The steps of reading the body so far."""
     extra_fields: str
     """The extra fields that classifiers are given, as a JSON object."""
 

@@ -115,7 +115,6 @@ class ResponseTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omi
     format: dict[str, Any] | None = None
     """What the text of a custom tool is like: the model is told, and not forced."""
     tools: list[ResponseTool] | None = None
-    """Tools of a namespace."""
 
 
 class NamedTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
