@@ -124,18 +124,14 @@ class Dialect:
 
     def name_of(self, field: str) -> str:
         """What its clients call a field of chats, or one inside of it."""
-        return self.names.get(_root(field), field)
+        root = field.partition(".")[0].partition("[")[0]
+        return self.names.get(root, field)
 
     def name(self, error: RequestError) -> None:
         """Have an error name its field as clients of this dialect do."""
         error.param = self.name_of(error.param)
         for field, name in self.names.items():
             error.message = error.message.replace(f"`{field}`", f"`{name}`")
-
-
-def _root(param: str) -> str:
-    """The field of a request itself, of the path to one inside of it."""
-    return param.partition(".")[0].partition("[")[0]
 
 
 def nothing(request: object) -> bytes:

@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -47,11 +47,6 @@ class AskedModel(msgspec.Struct):
 _ASKED_MODEL = Body.of(AskedModel, {})
 
 
-class Submissible(NamedTuple):
-    model: LoadedModel
-    asked: Asked
-
-
 @dataclass(eq=False)
 class Reading:
     models: Models
@@ -61,20 +56,20 @@ class Reading:
     sessions: Sessions
     prefixes: PrefixStore
 
-    async def submission(self, dialect: Dialect, call: Call) -> Submissible:
-        """The request of a call. Raises RequestError and RefusedError."""
+    async def submission(self, dialect: Dialect, call: Call) -> tuple[LoadedModel, Asked]:
+        """The request of a call, and its model. Raises RequestError and RefusedError."""
         body = await call.body()
         began = time.monotonic()
-        found = await self._read(dialect, call, body)
-        self.metrics.reading.count(found.asked.steps)
+        model, asked = await self._read(dialect, call, body)
+        self.metrics.reading.count(asked.steps)
         call.times.read = time.monotonic()
-        call.times.steps = {step.name: round(step.seconds, 6) for step in found.asked.steps}
+        call.times.steps = {step.name: round(step.seconds, 6) for step in asked.steps}
         if call.span is not None:
-            _trace(call.span, found.asked, size=len(body), began=began)
-        tell_ignored(call, found.asked.passed_over, self.metrics)
-        return Submissible(found.model, self.sessions.of(call, found.asked))
+            _trace(call.span, asked, size=len(body), began=began)
+        tell_ignored(call, asked.passed_over, self.metrics)
+        return model, self.sessions.of(call, asked)
 
-    async def _read(self, dialect: Dialect, call: Call, body: bytes) -> Submissible:
+    async def _read(self, dialect: Dialect, call: Call, body: bytes) -> tuple[LoadedModel, Asked]:
         request = decode(dialect, body, self.rules) if len(body) <= SMALL_BYTES else None
         if request is not None:
             asked = request.generating
@@ -109,7 +104,7 @@ class Reading:
             submission = read.submission
         if prefixes is not None:
             submission = prefixes.completed(submission)
-        return Submissible(model, submission)
+        return model, submission
 
     async def answer(self, kind: str, call: Call) -> bytes:
         """Answer a body that is only to be read. Raises RequestError and RefusedError."""
