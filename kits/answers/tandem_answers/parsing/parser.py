@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Parser:
-    """Takes one answer apart, in the pieces its text comes in.
+    """An AnswerParser of the contract, which says what its methods and counts are.
 
     The parts are the same whatever the pieces are, once neighbours of a kind are joined. No text
     raises. What is no marker of the family, and no syntax of a call that is well-formed and names
@@ -68,11 +68,8 @@ class Parser:
         whole: bool = False,
     ) -> None:
         self.in_reasoning = reasoning and opened and family.thinking is not None
-        """Whether what comes next is reasoning, unless it ends."""
         self.broken = 0
-        """Calls that failed after text had proved to be a call."""
         self.cut: frozenset[int] = frozenset()
-        """Calls whose arguments have begun and are not whole: nobody can make them."""
         self._parts: list[Part] = []
         self._most_held = most_held
         self._source = Source(most_held)
@@ -103,11 +100,9 @@ class Parser:
 
     @property
     def undecided(self) -> bool:
-        """Whether what has come may be reasoning, or may not: it is held."""
         return self._draft is not None
 
     def push(self, text: str) -> list[Part]:
-        """What `text` adds to the answer."""
         if self._quick is not None:
             kind, marks = self._quick
             if not marks.first.search(text):
@@ -116,7 +111,6 @@ class Parser:
         return self._resume()
 
     def flush(self) -> list[Part]:
-        """What was held back, at the end of the answer: nothing can be pushed after it."""
         self._source.ended = True
         return self._resume()
 

@@ -279,7 +279,7 @@ def _add_call(
 
 
 def _parts(content: Text | None, path: str) -> str | list[TextPart]:
-    given = needed(content, path)
+    given: Text = needed(content, path)
     if isinstance(given, str):
         return given
     return [TextPart(type="text", text=part.text) for part in given]
