@@ -279,10 +279,9 @@ def _add_call(
 
 
 def _parts(content: Text | None, path: str) -> str | list[TextPart]:
-    given: Text = needed(content, path)
-    if isinstance(given, str):
-        return given
-    return [TextPart(type="text", text=part.text) for part in given]
+    if isinstance(content, str):
+        return content
+    return [TextPart(type="text", text=part.text) for part in needed(content, path)]
 
 
 def _text(content: Text | None) -> str:
