@@ -7,8 +7,17 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
-from tandem_answers.parsing import formats
 from tandem_answers.parsing.attributed import attributed_arguments, attributed_name
+from tandem_answers.parsing.formats import (
+    Attributed,
+    Format,
+    Named,
+    Nested,
+    Objects,
+    Pythonic,
+    Unquoted,
+    Xml,
+)
 from tandem_answers.parsing.json_reader import JsonReader
 from tandem_answers.parsing.nested import another_call, name_in_tag, nested_arguments
 from tandem_answers.parsing.schemas import types_of_property
@@ -57,25 +66,25 @@ class CallReader:
         self._tools = tools
         self._emit = emit
 
-    def read(self, format_: formats.Format) -> Reader[None]:
+    def read(self, format_: Format) -> Reader[None]:
         """Reads what follows the first line of `begin`. Raises Fault or Ended: see `stage`."""
         self.stage = Stage.HEAD
         for line in format_.begin.split("\n")[1:]:
             yield from self._source.literal(line)
         match format_:
-            case formats.Objects():
+            case Objects():
                 yield from self._objects(format_)
-            case formats.Named():
+            case Named():
                 yield from self._named(format_)
-            case formats.Xml():
+            case Xml():
                 yield from self._xml(format_)
-            case formats.Pythonic():
+            case Pythonic():
                 yield from self._pythonic()
-            case formats.Unquoted():
+            case Unquoted():
                 yield from self._unquoted(format_)
-            case formats.Nested():
+            case Nested():
                 yield from self._nested(format_)
-            case formats.Attributed():
+            case Attributed():
                 yield from self._attributed(format_)
         self._source.release()
         self.stage = Stage.TEXT
@@ -121,7 +130,7 @@ class CallReader:
                 yield from self._source.more()
         self._end()
 
-    def _objects(self, format_: formats.Objects) -> Reader[None]:
+    def _objects(self, format_: Objects) -> Reader[None]:
         listed = format_.begin == "[" or (yield from self._source.one_of("{", "[")) == "["
         if listed:
             yield from self._source.literal("{")
@@ -140,7 +149,7 @@ class CallReader:
         yield from self._source.one_of(",", end)
         return char == ","
 
-    def _object(self, format_: formats.Objects) -> Reader[None]:
+    def _object(self, format_: Objects) -> Reader[None]:
         """Reads a call from behind its first brace on."""
         source = self._source
         name = id_ = arguments = ""
@@ -177,7 +186,7 @@ class CallReader:
             raise Fault
         return str(json.loads((yield from self._source.value())))
 
-    def _named(self, format_: formats.Named) -> Reader[None]:
+    def _named(self, format_: Named) -> Reader[None]:
         source = self._source
         written = yield from source.word()
         named = re.fullmatch(format_.pattern, written)
@@ -190,7 +199,7 @@ class CallReader:
         yield from self._stream(name, id_)
         yield from source.literal(format_.end)
 
-    def _xml(self, format_: formats.Xml) -> Reader[None]:
+    def _xml(self, format_: Xml) -> Reader[None]:
         source = self._source
         name = self._declared((yield from source.word()))
         yield from source.literal(format_.name_end)
@@ -228,13 +237,13 @@ class CallReader:
             yield from source.peek()
             self.stage = Stage.HEAD
 
-    def _unquoted(self, format_: formats.Unquoted) -> Reader[None]:
+    def _unquoted(self, format_: Unquoted) -> Reader[None]:
         name = self._declared((yield from self._source.word()))
         read = unquoted_arguments(self._source, format_, self._tools[name])
         self._whole(name, "", (yield from read))
         yield from self._source.literal(format_.end)
 
-    def _nested(self, format_: formats.Nested) -> Reader[None]:
+    def _nested(self, format_: Nested) -> Reader[None]:
         called = False
         while (yield from another_call(self._source, format_)):
             self.stage = Stage.HEAD
@@ -245,7 +254,7 @@ class CallReader:
         if not called:
             raise Fault
 
-    def _attributed(self, format_: formats.Attributed) -> Reader[None]:
+    def _attributed(self, format_: Attributed) -> Reader[None]:
         name = self._declared((yield from attributed_name(self._source, format_)))
         self._whole(name, "", (yield from attributed_arguments(self._source, format_)))
 
@@ -284,9 +293,7 @@ def _object_in(value: str) -> str:
     return written + text[end:]
 
 
-def _pair(
-    format_: formats.Xml, schema: Mapping[str, object], key: str, value: str
-) -> dict[str, str]:
+def _pair(format_: Xml, schema: Mapping[str, object], key: str, value: str) -> dict[str, str]:
     string = ""
     if format_.typed:
         key, _, string = key.partition(format_.typed)
