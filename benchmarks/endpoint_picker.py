@@ -27,8 +27,10 @@ import uvloop
 from tandem.engine import model_files
 from tandem.v1 import router_pb2, worker_pb2
 from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai.asked import Origin
 from tandem_frontend.openai.dialects import CHAT
-from tandem_frontend.openai.reading.reader import Reader
+from tandem_frontend.openai.reading.reader import Reader, decode
+from tandem_frontend.openai.strangers import FieldRules
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "model" / "tandem-tiny"
@@ -76,8 +78,7 @@ def prompt_tokens() -> Callable[[bytes], int]:
     )
 
     def count(body: bytes) -> int:
-        request = reader.request(CHAT, body)
-        asked = reader.submission(request, served, id="x", trace_id="", grant=None, salt="")
+        asked = reader.submission(decode(CHAT, body, FieldRules()), served, Origin(id="x"))
         return asked.prompts[0].tokens
 
     return count

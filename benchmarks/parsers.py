@@ -25,7 +25,6 @@ from tandem_answers.parsing.families import FAMILIES
 from tandem_answers.parsing.parser import Parser
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.asked import Asked, Parsing
-from tandem_frontend.openai.parsed import ParsedEvents
 from tandem_frontend.openai.shapes import CHAT
 from tandem_frontend.openai.thought import thought_of
 from tandem_frontend.openai.tokenizer import Tokenizer
@@ -121,12 +120,11 @@ def _pieces(case: Case) -> list[str]:
 
 def _streamed(case: Case, how: Parsing | None) -> float:
     """CPU time of a token's event; the end of the call is left out."""
-    made = EventWriter if how is None else ParsedEvents
     asked = _asked(how)
     rows = [(0, piece, (), (), 1) for piece in _pieces(case)]
     taken = []
     for _ in range(10):
-        writer = made(CHAT, TOKENIZER, asked)
+        writer = EventWriter(CHAT, TOKENIZER, asked)
         writer.row((0, case.before, (), (), 1))
         began = time.process_time()
         for row in rows:

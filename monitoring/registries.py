@@ -30,7 +30,7 @@ from tandem.worker.hooks import WorkerHooks
 from tandem.worker.metrics import WorkerCollector
 from tandem.worker.start_metrics import StartCollector
 from tandem_frontend.metrics import Metrics as FrontendMetrics
-from tandem_frontend.slo import Slo
+from tandem_frontend.metrics import Slo
 from tandem_router import metrics as router_metrics
 from tandem_router.config import RouterConfig
 from tandem_router.core import events

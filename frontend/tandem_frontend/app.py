@@ -6,26 +6,16 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
+from tandem import errors
+from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
-from tandem.errors import (
-    AuthenticationError,
-    CancelledError,
-    DeadlineError,
-    DrainingError,
-    HookError,
-    InternalError,
-    NotConfiguredError,
-    RateLimitError,
-    RefusedError,
-    RequestError,
-    SlowClientError,
-    TandemError,
-    TooLargeError,
-)
 from tandem.story_book import StoryBook, log_line
+from tandem.tracing.spans import Tracer
+from tandem_frontend import playground
+from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.browsers import Browsers
 from tandem_frontend.http.call_story import CallStory, story
 from tandem_frontend.http.capacity import Capacity
@@ -37,7 +27,7 @@ from tandem_frontend.openai.dialects import COMPLETION, OPENAI_ERRORS, ErrorShap
 from tandem_frontend.openai.endpoints import DOCS, MODELS, Endpoints
 from tandem_frontend.openai.generation import Generation
 from tandem_frontend.openai.moderations.endpoint import Moderations
-from tandem_frontend.playground import PATH, File
+from tandem_frontend.playground import PATH
 from tandem_frontend.scrapes import Scrapes
 from tandem_frontend.tenants import Tenant, Tenants
 
@@ -49,7 +39,7 @@ _BESIDE = {
     "/ping": "The same as /ready",
 }
 """What the index says of paths that the operator may name, beside those of the API."""
-Handler = Callable[[Call], Awaitable[TandemError | None]]
+Handler = Callable[[Call], Awaitable[errors.TandemError | None]]
 
 
 class Route(NamedTuple):
@@ -71,35 +61,29 @@ class App:
 
     def __init__(
         self,
+        config: FrontendConfig,
         tenants: Tenants,
         endpoints: Endpoints,
         generation: Generation,
         moderations: Moderations,
         metrics: Metrics,
         *,
-        browsers: Browsers,
-        capacity: Capacity,
+        budget: ByteBudget,
         complaints: Complaints,
-        files: Mapping[str, File],
-        operator_paths: Collection[str] = (),
-        spans: CallSpans | None = None,
-        trust_traceparent: bool = False,
-        book: StoryBook[CallStory] | None = None,
-        log_requests: bool = False,
+        book: StoryBook[CallStory],
+        tracer: Tracer | None,
     ) -> None:
-        """`files`: static files by path. `operator_paths`: those of operators that are served too.
-        `spans`: spans of counted requests; None: no request is traced. `book`: keeps the stories of
-        requests that have ended; None: nobody can ask for them.
-        """
+        """`book`: keeps the stories of ended requests. `tracer`: None: no request is traced."""
         self._book = book
-        self._ends_at = logging.INFO if log_requests else logging.DEBUG
+        self._ends_at = logging.INFO if config.log_requests else logging.DEBUG
         """The level of the line that holds a request's story."""
         self._metrics = metrics
-        self._browsers = browsers
-        self._capacity = capacity
+        self._browsers = Browsers(config)
+        self._capacity = Capacity(max_requests=config.max_open_requests, budget=budget)
         self._complaints = complaints
-        self._spans = spans
-        self._trust_traceparent = trust_traceparent
+        ratio = config.trace_sample_ratio
+        self._spans = None if tracer is None else CallSpans(tracer, sample_ratio=ratio)
+        self._trust_traceparent = config.trust_traceparent
         self._tenants = tenants
         own = (each for each in spoken() if each.errors is not OPENAI_ERRORS)
         self._own_errors = [(f"{each.path}/", each.errors) for each in own]
@@ -119,34 +103,31 @@ class App:
             "/version": Route(get, endpoints.version),
             "/openapi.json": Route(get, endpoints.openapi),
             DOCS: Route(get, endpoints.docs),
-            **_beside(endpoints, metrics, files, operator_paths),
+            **_beside(endpoints, metrics, config),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = Call(scope, receive, send, trust_traceparent=self._trust_traceparent)
         call.headers = self._browsers.headers(call)
-        errors = self._errors(call.path)
-        if errors.request_id_header:
-            call.headers = (*call.headers, (errors.request_id_header, call.trace_id.encode()))
-        error: TandemError | None
+        shape = self._error_shape(call.path)
+        if shape.request_id_header:
+            call.headers = (*call.headers, (shape.request_id_header, call.trace_id.encode()))
+        error: errors.TandemError | None
         try:
             error = await self._serve(call)
-        except TandemError as failure:
+        except errors.TandemError as failure:
             error = failure
-            await _answer_error(call, error, errors)
+            await _answer_error(call, error, shape)
         except Exception:
             if not call.started:
-                error = InternalError("The frontend failed; see its log")
-                await _answer_error(call, error, errors)
+                error = errors.InternalError("The frontend failed; see its log")
+                await _answer_error(call, error, shape)
             raise  # uvicorn logs it
         if error is not None:
             self._complain(call, error)
 
-    async def _serve(self, call: Call) -> TandemError | None:
-        """A failure after the first byte, of which the client knows already.
-
-        Raises the failure where nothing has been sent yet.
-        """
+    async def _serve(self, call: Call) -> errors.TandemError | None:
+        """The failure after a first byte; raises one where nothing has been sent yet."""
         self._browsers.check_host(call)
         route = self._route(call.path)
         if preflight := self._browsers.preflight(call, route.method):
@@ -169,11 +150,10 @@ class App:
             route = self._model
         return route
 
-    def _errors(self, path: str) -> ErrorShape:
-        """How clients of a path are told of errors."""
-        for root, errors in self._own_errors:
+    def _error_shape(self, path: str) -> ErrorShape:
+        for root, shape in self._own_errors:
             if f"{path}/".startswith(root):
-                return errors
+                return shape
         return OPENAI_ERRORS
 
     def _authenticate(self, call: Call, route: Route) -> Tenant | None:
@@ -182,12 +162,12 @@ class App:
             return None
         given = _given_key(call)
         if not given:
-            raise AuthenticationError(
+            raise errors.AuthenticationError(
                 "An API key is needed: `Authorization: Bearer KEY` or `x-api-key: KEY`"
             )
         tenant = self._tenants.find(given)
         if tenant is None:
-            raise AuthenticationError("The API key is wrong")
+            raise errors.AuthenticationError("The API key is wrong")
         call.grant = tenant.grant
         return tenant
 
@@ -200,7 +180,7 @@ class App:
         finally:
             call.headers = (*call.headers, *tenant.headers(now))
 
-    async def _count(self, call: Call, route: Route, endpoint: str) -> TandemError | None:
+    async def _count(self, call: Call, route: Route, endpoint: str) -> errors.TandemError | None:
         """Serve a request and count it by how it ended."""
         if self._spans is not None:
             call.span = self._spans.begin(
@@ -210,7 +190,7 @@ class App:
                 method=route.method,
                 route=call.path,
             )
-        error: TandemError | None = InternalError("a fault of ours")
+        error: errors.TandemError | None = errors.InternalError("a fault of ours")
         full = call.connection.full_seconds
         try:
             tenant = self._authenticate(call, route)
@@ -219,7 +199,7 @@ class App:
             with self._capacity.request() as call.allotment:
                 error = await route.handler(call)
             return error
-        except TandemError as failure:
+        except errors.TandemError as failure:
             error = failure
             raise
         finally:
@@ -231,13 +211,8 @@ class App:
             call.times.blocked = call.connection.full_seconds - full
             self._tell(call, endpoint, error)
 
-    def _tell(self, call: Call, endpoint: str, error: TandemError | None) -> None:
-        """Keep and log the story of a request. An error's message may quote the client's own words,
-        and is left out.
-        """
-        logged = log.isEnabledFor(self._ends_at)
-        if self._book is None and not logged:
-            return
+    def _tell(self, call: Call, endpoint: str, error: errors.TandemError | None) -> None:
+        """Keep and log the story of a request, without error messages: they may quote clients."""
         told = story(
             call.times,
             trace_id=call.trace_id,
@@ -245,16 +220,15 @@ class App:
             tenant="" if call.grant is None else call.grant.name,
             outcome="finished" if error is None else error.code,
         )
-        if self._book is not None:
-            self._book.add(told, refused=not call.times.submitted)
-        if logged:
+        self._book.add(told, refused=not call.times.submitted)
+        if log.isEnabledFor(self._ends_at):
             named = {"client_request_id": call.client_request_id or None}
             log.log(self._ends_at, "request ended", extra={**log_line(told), **named})
 
-    def _complain(self, call: Call, error: TandemError) -> None:
+    def _complain(self, call: Call, error: errors.TandemError) -> None:
         """Log what an operator should see: faults of ours, and strangers at the door."""
-        ours = error.http_status >= 500 and not isinstance(error, RequestError)
-        if ours or isinstance(error, AuthenticationError | HostNotAllowedError):
+        ours = error.http_status >= 500 and not isinstance(error, errors.RequestError)
+        if ours or isinstance(error, errors.AuthenticationError | HostNotAllowedError):
             self._complaints.warn(
                 "request failed",
                 error.code,
@@ -265,18 +239,14 @@ class App:
             )
 
 
-def _beside(
-    endpoints: Endpoints,
-    metrics: Metrics,
-    files: Mapping[str, File],
-    operator_paths: Collection[str],
-) -> dict[str, Route]:
+def _beside(endpoints: Endpoints, metrics: Metrics, config: FrontendConfig) -> dict[str, Route]:
     """The index, and what it lists beside the API."""
+    files = playground.files() if config.playground else {}
     operators: dict[str, Handler] = {
         "/metrics": Scrapes(metrics.registry).answer,
         "/ping": endpoints.ready,
     }
-    handlers = {path: operators[path] for path in operator_paths}
+    handlers = {path: operators[path] for path in config.operator_paths}
     handlers |= {path: file.serve for path, file in files.items()}
     pages = {path: says for path, says in _BESIDE.items() if path in handlers}
     home = PATH if PATH in files else DOCS
@@ -316,23 +286,23 @@ def _not_found(path: str) -> str:
     )
 
 
-async def _answer_error(call: Call, error: TandemError, shape: ErrorShape) -> None:
+async def _answer_error(call: Call, error: errors.TandemError, shape: ErrorShape) -> None:
     """Tell the client, unless it has gone. What it may still be sending is not read."""
-    if isinstance(error, CancelledError | SlowClientError):
+    if isinstance(error, errors.CancelledError | errors.SlowClientError):
         call.connection.abort()
         return
     headers: list[tuple[bytes, bytes]] = []
-    if isinstance(error, AuthenticationError):
+    if isinstance(error, errors.AuthenticationError):
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodNotAllowedError):
         headers.append((b"allow", error.allowed.encode()))
-    if isinstance(error, RefusedError):
+    if isinstance(error, errors.RefusedError):
         headers.append((b"retry-after", b"1"))
-    if isinstance(error, RateLimitError):
+    if isinstance(error, errors.RateLimitError):
         headers.append((b"retry-after", b"%d" % math.ceil(error.retry_after_seconds)))
-    if isinstance(error, HookError | DeadlineError | NotConfiguredError):
+    if isinstance(error, errors.HookError | errors.DeadlineError | errors.NotConfiguredError):
         headers.append((b"x-should-retry", b"false"))  # as OpenAI's own client libraries read it
-    if isinstance(error, TooLargeError | DrainingError):
+    if isinstance(error, errors.TooLargeError | errors.DrainingError):
         headers.append((b"connection", b"close"))
     body = shape.body(error, call.trace_id)
     await call.respond(shape.status(error), body, headers=headers)

@@ -491,9 +491,7 @@ class FrontendConfig:
 
     @functools.cached_property
     def model_name(self) -> str:
-        """What workers and routers call the model of `model_path`, and requests where they use no
-        other name; empty: there is none.
-        """
+        """Name of the model of `model_path`, for workers and routers too; empty: no such model."""
         if not self.model_path:
             return ""
         return self.served_model_name or Path(self.model_path).resolve().name

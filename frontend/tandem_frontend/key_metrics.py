@@ -49,7 +49,6 @@ class KeyMetrics:
         )
 
     def watch(self, *, good: Callable[[], float], stale: Callable[[], float]) -> None:
-        """Gauges that are read when they are asked for."""
         self._good.set_function(good)
         self._stale.set_function(stale)
 
@@ -67,8 +66,6 @@ class KeyMetrics:
 
 
 class KeySeries:
-    """The series of one key."""
-
     def __init__(self, metrics: KeyMetrics, key: str) -> None:
         self.served = metrics.requests.labels(key, "success")
         self.failed = metrics.requests.labels(key, "failed")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from asyncio import Task, TaskGroup
+from asyncio import TaskGroup
 from collections.abc import Callable
-from socket import socket
 
 from tandem import sockets
 from tandem.errors import DrainingError
@@ -26,26 +25,30 @@ async def serve(
     tracer: Tracer | None = None,
     on_started: Callable[[int, int], object] = lambda port, metrics_port: None,
 ) -> None:
-    """Serve until `stop` is set, then drain. `tracer`: where spans go. `on_started` is told both
-    ports.
-
-    Raises ConfigError where the model's files or the address cannot be used.
-    """
+    """Serve until `stop` is set, then drain. `on_started`: told both ports. Raises ConfigError."""
     parts = Parts(config, tracer)
     server = parts.server()
     parts.metrics.watch_connections(lambda: len(server.connections))
     with listen(config.listen) as listener:
         async with parts.admin.serving(config.metrics_listen) as metrics_port, TaskGroup() as group:
-            following = _start(parts, group)
+            following = (
+                parts.routers.run(parts.demultiplexer),
+                parts.tenants.follow(),
+                parts.models.follow(),
+                parts.moderations.follow(),
+            )
+            tasks = [group.create_task(each) for each in following]
             serving = group.create_task(server.serve(sockets=[listener]))
-            on_started(_announced(config, listener), metrics_port)
+            port: int = listener.getsockname()[1]
+            log.info("serving", extra={"address": sockets.bound(config.listen, port)})
+            on_started(port, metrics_port)
             await stop.wait()
             await _drain(parts, server)
             server.end()
             await serving
             await parts.readers.close()
             parts.complaints.close()
-            for each in following:
+            for each in tasks:
                 each.cancel()
 
 
@@ -54,23 +57,6 @@ async def check(config: FrontendConfig) -> None:
     parts = Parts(config)
     if parts.https:
         parts.https.server_context()
-
-
-def _start(parts: Parts, group: TaskGroup) -> list[Task[None]]:
-    """Begin what runs until the server has ended: streams to routers, and watched files."""
-    return [
-        group.create_task(parts.routers.run(parts.demultiplexer)),
-        group.create_task(parts.tenants.follow()),
-        group.create_task(parts.models.follow()),
-        group.create_task(parts.moderations.follow()),
-    ]
-
-
-def _announced(config: FrontendConfig, listener: socket) -> int:
-    """The port of the API, which the log names."""
-    port: int = listener.getsockname()[1]
-    log.info("serving", extra={"address": sockets.bound(config.listen, port)})
-    return port
 
 
 async def _drain(parts: Parts, server: HttpServer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -13,15 +13,16 @@ from tandem.upstream.metrics import UpstreamMetrics
 from tandem_frontend import read_steps
 from tandem_frontend.http import errors as http_errors
 from tandem_frontend.key_metrics import KeyMetrics
-from tandem_frontend.model_metrics import ModelMetrics, NamesMetrics
 from tandem_frontend.read_steps import ReadStep
-from tandem_frontend.slo import Slo, SloCounts
 
 _BESIDE = ("tokenize", "detokenize", "moderations")
 """Endpoints of no dialect."""
 Fault = Literal["none", "client", "server"]
 SUCCESS = "success"
-OTHER_FIELD = "_other"
+OTHER = "_other"
+"""The series of models, fields and tools that have none of their own."""
+MOST_SERIES = 100
+"""Models with requests of their own, over the life of the process."""
 _BELOW_REQUESTS = (
     errors.InvalidRequestError,
     http_errors.HeadTooLargeError,
@@ -31,8 +32,6 @@ _BELOW_REQUESTS = (
 
 
 class Metrics:
-    """The Prometheus series of one frontend process."""
-
     def __init__(self, *, slo: Slo, endpoints: Iterable[str], key_series: int = 100) -> None:
         """`endpoints`: those of the dialects. `key_series`: keys with series of their own."""
         registry = self.registry = new_registry("frontend")
@@ -43,40 +42,44 @@ class Metrics:
         self.slo = SloCounts(slo, registry)
         self.upstream = UpstreamMetrics(registry)
         self.keys = KeyMetrics(registry, most=key_series)
-        requests = Counter(
-            "tandem_frontend_requests",
+        requests = _counter(
+            "requests",
             "Requests that ended, by how: success, or the code of their error; and by whose fault:"
             " nobody's, the client's, or the server's (status 5xx, and queue_full).",
-            ["endpoint", "outcome", "fault"],
-            registry=registry,
+            registry,
+            *("endpoint", "outcome", "fault"),
         )
         self._requests = {
             (endpoint, outcome): requests.labels(endpoint, outcome, fault)
             for endpoint in (*endpoints, *_BESIDE)
             for outcome, fault in _FAULTS.items()
         }
-        self._refused = _refused_connections(registry)
-        self.request_seconds = Histogram(
-            "tandem_frontend_request_seconds",
-            "Time from a generating request's arrival to its end.",
-            buckets=REQUEST_SECONDS,
-            registry=registry,
+        refused = _counter(
+            "refused_connections",
+            "Connections that were answered without a request, and closed: too many, not in time,"
+            " or no HTTP.",
+            registry,
+            "code",
         )
-        self.ttft_seconds = Histogram(
-            "tandem_frontend_ttft_seconds",
-            "Time from a generating request's arrival to its first output.",
-            buckets=REQUEST_SECONDS,
-            registry=registry,
+        self._refused = {each.code: refused.labels(each.code) for each in _BELOW_REQUESTS}
+        self.request_seconds, self.ttft_seconds = (
+            Histogram(
+                f"tandem_frontend_{name}_seconds",
+                f"Time from a generating request's arrival to its {end}.",
+                buckets=REQUEST_SECONDS,
+                registry=registry,
+            )
+            for name, end in (("request", "end"), ("ttft", "first output"))
         )
         self.prompt_tokens = _counter("prompt_tokens", "Prompt tokens submitted.", registry)
-        self._ignored_fields = Counter(
-            "tandem_frontend_ignored_fields",
+        self._ignored_fields = _counter(
+            "ignored_fields",
             "Fields and tools that requests had and answers do without, by name; `_other`: all that"
             " are in no table of dropped fields and tools.",
-            ["field"],
-            registry=registry,
+            registry,
+            "field",
         )
-        self._ignored_fields.labels(OTHER_FIELD)
+        self._ignored_fields.labels(OTHER)
         self._calls = _counter(
             "tool_calls", "Calls of tools that answers were found to hold.", registry
         )
@@ -85,11 +88,9 @@ class Metrics:
             "Texts that began like a call of a tool and were none: they were shown as text.",
             registry,
         )
-        self.slow_clients = _counter(
-            "slow_clients", "Requests cancelled because their client did not read.", registry
-        )
-        self.disconnects = _counter(
-            "disconnects", "Requests cancelled because their client went away.", registry
+        self.slow_clients, self.disconnects = (
+            _counter(name, f"Requests cancelled because their client {did}.", registry)
+            for name, did in (("slow_clients", "did not read"), ("disconnects", "went away"))
         )
 
     def count_request(self, endpoint: str, error: errors.TandemError | None) -> None:
@@ -100,7 +101,7 @@ class Metrics:
             self.disconnects.inc()
 
     def count_ignored(self, field: str) -> None:
-        """`field`: of a set that clients do not add to; or OTHER_FIELD."""
+        """`field`: of a set that clients do not add to; or OTHER."""
         self._ignored_fields.labels(field).inc()
 
     def count_calls(self, calls: int, *, broken: int) -> None:
@@ -115,9 +116,8 @@ class Metrics:
         self._refused[error.code].inc()
 
     def watch_connections(self, connections: Callable[[], float]) -> None:
-        """A gauge that is read when it is asked for."""
-        name, text = "tandem_frontend_connections", "Connections of clients that are open now."
-        Gauge(name, text, registry=self.registry).set_function(connections)
+        gauge = _gauge("connections", "Connections of clients that are open now.", self.registry)
+        gauge.set_function(connections)
 
     def watch(
         self,
@@ -129,11 +129,11 @@ class Metrics:
         waiting_bodies: Mapping[str, Callable[[], float]],
     ) -> None:
         """Gauges that are read when they are asked for. `waiting_bodies`: by their size."""
-        waiting = Gauge(
-            "tandem_frontend_waiting_bodies",
+        waiting = _gauge(
+            "waiting_bodies",
             "Bodies that wait for a process which reads them: middling ones have up to 256 KiB.",
-            ["size"],
-            registry=self.registry,
+            self.registry,
+            "size",
         )
         for size, count in waiting_bodies.items():
             waiting.labels(size).set_function(count)
@@ -143,44 +143,38 @@ class Metrics:
             ("ready", "1 while a request would be served.", ready),
             ("draining", "1 while this process shuts down.", draining),
         ):
-            Gauge(f"tandem_frontend_{name}", text, registry=self.registry).set_function(value)
+            _gauge(name, text, self.registry).set_function(value)
 
 
 class PrefixMetrics:
-    """What the store of earlier prompts holds, and saves."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.held_bytes = Gauge(
-            "tandem_frontend_prefix_store_bytes",
-            "Memory of the store of earlier prompts.",
-            registry=registry,
+        self.held_bytes = _gauge(
+            "prefix_store_bytes", "Memory of the store of earlier prompts.", registry
         )
         self.known_tokens = _counter(
             "known_prompt_tokens",
             "Prompt tokens that were not read again: an earlier prompt began with them.",
             registry,
         )
-        checks = Counter(
-            "tandem_frontend_prefix_checks",
+        checks = _counter(
+            "prefix_checks",
             "Prompts with a known beginning that were read as a whole and compared, by result:"
             " same, or different, after which prompts of that model are read as a whole.",
-            ["result"],
-            registry=registry,
+            registry,
+            "result",
         )
         self.checks = {result: checks.labels(result) for result in ("same", "different")}
 
 
 class ReadingMetrics:
-    """What reading the bodies of requests takes, by step."""
-
     def __init__(self, registry: CollectorRegistry) -> None:
-        seconds = Counter(
-            "tandem_frontend_reading_cpu_seconds",
+        seconds = _counter(
+            "reading_cpu_seconds",
             "CPU time of the steps in which requests were read, in this process and in those that"
             " read bodies for it: parse (JSON), render (chat template), find (what of the prompt is"
             " known), tokenize and hash (the numbers of the prompt's blocks).",
-            ["step"],
-            registry=registry,
+            registry,
+            "step",
         )
         self._seconds = {name: seconds.labels(name) for name in read_steps.NAMES}
 
@@ -190,20 +184,111 @@ class ReadingMetrics:
             self._seconds[step.name].inc(step.cpu_seconds)
 
 
-def _refused_connections(registry: CollectorRegistry) -> dict[str, Counter]:
-    """A counter for each code with which a connection is refused."""
-    refused = Counter(
-        "tandem_frontend_refused_connections",
-        "Connections that were answered without a request, and closed: too many, not in time,"
-        " or no HTTP.",
-        ["code"],
-        registry=registry,
-    )
-    return {each.code: refused.labels(each.code) for each in _BELOW_REQUESTS}
+class ModelMetrics:
+    """What is counted by model; of many that come and go, the last are counted together."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._info = _gauge(
+            "served_model_info", "Always 1: a model whose files are loaded.", registry, "model"
+        )
+        self._ready = _gauge(
+            "model_ready", "1 while a request for the model would be served.", registry, "model"
+        )
+        self._requests = _counter(
+            "model_requests",
+            "Requests that went to a router and ended, by the model they went to, whatever they"
+            " called it; and by how: success, or failed.",
+            registry,
+            *("model", "outcome"),
+        )
+        self._counted: set[str] = set()
+
+    def loaded(self, model: str, *, ready: Callable[[], float]) -> None:
+        """A model is there. `ready` is read when it is asked for."""
+        self._info.labels(model).set(1)
+        self._ready.labels(model).set_function(ready)
+        for failed in (False, True):
+            self._counter(model, failed)
+
+    def unloaded(self, model: str) -> None:
+        """Take a model out of the gauges; its counters stay."""
+        self._info.remove(model)
+        self._ready.remove(model)
+
+    def count(self, model: str, *, failed: bool) -> None:
+        """Count a request for a model that is or was there; the request is over."""
+        self._counter(model, failed).inc()
+
+    def _counter(self, model: str, failed: bool) -> Counter:
+        if model not in self._counted and len(self._counted) < MOST_SERIES:
+            self._counted.add(model)
+        series = model if model in self._counted else OTHER
+        return self._requests.labels(series, "failed" if failed else "success")
 
 
-def _counter(name: str, text: str, registry: CollectorRegistry) -> Counter:
-    return Counter(f"tandem_frontend_{name}", text, registry=registry)
+class NamesMetrics:
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.stale = _gauge(
+            "model_names_file_stale",
+            "1 while the names of models in use are not those of their file: the file cannot be"
+            " used, or has only just changed.",
+            registry,
+        )
+        self.failures = _counter(
+            "model_names_file_failures",
+            "Times that the file of names of models had changed and could not be used.",
+            registry,
+        )
+
+
+class Slo(NamedTuple):
+    """Latency objectives: seconds that a request may take."""
+
+    ttft: float
+    """To its first token."""
+    itl: float
+    """Between its tokens, in the mean."""
+
+
+class SloCounts:
+    """Whether each request met the objectives, counted exactly. A histogram can say that only where
+    the objective is one of its bounds, and never for two objectives of the same request together,
+    which is what goodput asks.
+    """
+
+    def __init__(self, slo: Slo, registry: CollectorRegistry) -> None:
+        self._slo = slo
+        seconds = _gauge(
+            "slo_seconds",
+            "The latency objectives: time to first token, mean time between tokens.",
+            registry,
+            "objective",
+        )
+        for name, value in slo._asdict().items():
+            seconds.labels(name).set(value)
+        requests = _counter(
+            "slo_requests",
+            "Requests that succeeded, by whether each latency objective was met or missed.",
+            registry,
+            *("ttft", "itl"),
+        )
+        words = {True: "met", False: "missed"}
+        self._requests = {
+            (ttft, itl): requests.labels(words[ttft], words[itl]) for ttft in words for itl in words
+        }
+
+    def count(self, *, ttft_seconds: float, itl_seconds: float) -> None:
+        """One request. `itl_seconds` is its mean time between tokens."""
+        met = ttft_seconds <= self._slo.ttft, itl_seconds <= self._slo.itl
+        self._requests[met].inc()
+
+
+def _counter(name: str, text: str, registry: CollectorRegistry, *labels: str) -> Counter:
+    return Counter(f"tandem_frontend_{name}", text, labels, registry=registry)
+
+
+def _gauge(name: str, text: str, registry: CollectorRegistry, *labels: str) -> Gauge:
+    return Gauge(f"tandem_frontend_{name}", text, labels, registry=registry)
 
 
 def _fault(error: type[errors.TandemError]) -> Fault:

@@ -25,8 +25,6 @@ MAX_LENGTH = 200
 
 
 class Target(NamedTuple):
-    """A model that a name may stand for."""
-
     model: str
     weight: float
     """The target's share of the name's requests, beside the other targets' weights; 0: none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from tandem import sockets, story_pages
 from tandem.admin import Admin, Document, from_loop
@@ -14,7 +15,6 @@ from tandem.complaints import Complaints
 from tandem.errors import TandemError
 from tandem.keys.file import KeyFile
 from tandem.metrics import DrainMetrics, HeldMetrics
-from tandem.sockets import is_loopback
 from tandem.story_book import StoryBook
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
@@ -22,17 +22,12 @@ from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.routers import Routers
 from tandem.wire import tls
 from tandem.wire.tls import PeerTls
-from tandem_frontend import playground
 from tandem_frontend.app import App
 from tandem_frontend.config import FrontendConfig
-from tandem_frontend.http.browsers import Browsers
 from tandem_frontend.http.call_story import CallStory
-from tandem_frontend.http.capacity import Capacity
-from tandem_frontend.http.connection import ConnectionBounds
 from tandem_frontend.http.draining import Draining
 from tandem_frontend.http.server import HttpServer
-from tandem_frontend.http.spans import CallSpans
-from tandem_frontend.metrics import Metrics
+from tandem_frontend.metrics import Metrics, Slo
 from tandem_frontend.openai.dialects import by_endpoint
 from tandem_frontend.openai.endpoints import Endpoints
 from tandem_frontend.openai.generation import Generation
@@ -43,7 +38,6 @@ from tandem_frontend.openai.reading.models import Models
 from tandem_frontend.openai.reading.reader import field_rules
 from tandem_frontend.openai.reading.readers import Readers
 from tandem_frontend.openai.sessions import Sessions
-from tandem_frontend.slo import Slo
 from tandem_frontend.tenants import Tenants
 
 log = logging.getLogger(__name__)
@@ -53,8 +47,6 @@ _OTHER_FILES = 512
 
 
 class Parts:
-    """The parts of one frontend, each made once."""
-
     def __init__(
         self,
         config: FrontendConfig,
@@ -62,10 +54,7 @@ class Parts:
         *,
         readers: Readers | None = None,
     ) -> None:
-        """`tracer`: where spans go. `readers`: who reads large bodies; None: processes for that.
-
-        Raises ConfigError for settings that no machine could serve with.
-        """
+        """`readers`: of large bodies; None: processes. Raises ConfigError for useless settings."""
         self.config = config
         self.metrics = Metrics(
             slo=Slo(config.slo_ttft_seconds, config.slo_itl_seconds),
@@ -100,17 +89,13 @@ class Parts:
         rules = field_rules(config)
         sessions = Sessions(config.session_headers, config.session_end_headers)
         prefixes = PrefixStore(config.prefix_store_mb * 2**20, self.metrics.prefixes)
-        reading = Reading(self.models, self.readers, self.metrics, rules, sessions, prefixes)
-        self.endpoints = Endpoints(self.models, reading, self.demultiplexer, self.draining, rules)
-        generation = Generation(
-            reading,
-            self.demultiplexer,
-            self.metrics,
-            keep_alive_seconds=config.sse_keep_alive_seconds,
+        self.reading = Reading(self.models, self.readers, self.metrics, rules, sessions, prefixes)
+        self.endpoints = Endpoints(
+            self.models, self.reading, self.demultiplexer, self.draining, rules
         )
         self.https = _https(config)
         self.book = StoryBook(CallStory, config.max_stories, config.max_story_bytes)
-        self.app = self._app(generation, tracer)
+        self.app = self._app(tracer)
         documents: dict[str, Callable[[str], Document]] = {
             "/debug/requests": lambda _: story_pages.requests(self.book),
             "/debug/requests/": lambda trace_id: story_pages.request(trace_id, (), self.book),
@@ -120,35 +105,31 @@ class Parts:
         )
         self._watch(tracer)
 
+    def _app(self, tracer: Tracer | None) -> App:
+        seconds = self.config.sse_keep_alive_seconds
+        return App(
+            self.config,
+            self.tenants,
+            self.endpoints,
+            Generation(self.reading, self.demultiplexer, self.metrics, keep_alive_seconds=seconds),
+            self.moderations,
+            self.metrics,
+            budget=self.budget,
+            complaints=self.complaints,
+            book=self.book,
+            tracer=tracer,
+        )
+
     def server(self) -> HttpServer:
         """The server of the API's port. Asks the system for as many open files as it needs."""
         return HttpServer(
             self.app,  # type: ignore[arg-type]  # its types are plain dicts
-            bounds=_bounds(self.config),
+            bounds=replace(self.config, max_connections=_max_connections(self.config)),
             budget=self.budget,
             draining=self.draining,
             on_refused=self._count_refused,
             keep_alive_seconds=self.config.keep_alive_seconds,
             https=self.https,
-        )
-
-    def _app(self, generation: Generation, tracer: Tracer | None) -> App:
-        config = self.config
-        return App(
-            self.tenants,
-            self.endpoints,
-            generation,
-            self.moderations,
-            self.metrics,
-            browsers=_browsers(config),
-            capacity=Capacity(max_requests=config.max_open_requests, budget=self.budget),
-            complaints=self.complaints,
-            files=playground.files() if config.playground else {},
-            operator_paths=config.operator_paths,
-            spans=_spans(config, tracer),
-            trust_traceparent=config.trust_traceparent,
-            book=self.book,
-            log_requests=config.log_requests,
         )
 
     def _watch(self, tracer: Tracer | None) -> None:
@@ -189,21 +170,6 @@ def _tenants(config: FrontendConfig, metrics: Metrics) -> Tenants:
     )
 
 
-def _spans(config: FrontendConfig, tracer: Tracer | None) -> CallSpans | None:
-    if tracer is None:
-        return None
-    return CallSpans(tracer, sample_ratio=config.trace_sample_ratio)
-
-
-def _browsers(config: FrontendConfig) -> Browsers:
-    host = config.listen.rpartition(":")[0].strip("[]")
-    asks = config.api_keys or config.api_keys_file
-    local = is_loopback(host.lower()) and not asks and "*" not in config.allowed_hosts
-    return Browsers(
-        origins=config.cors_origins, local_names=config.allowed_hosts if local else None
-    )
-
-
 def _max_connections(config: FrontendConfig) -> int:
     """As many as were asked for, or as files may be open."""
     wanted = config.max_connections + _OTHER_FILES
@@ -219,13 +185,3 @@ def _https(config: FrontendConfig) -> CertificateFiles | None:
     if not config.https_cert:
         return None
     return CertificateFiles(cert=config.https_cert, key=config.https_key)
-
-
-def _bounds(config: FrontendConfig) -> ConnectionBounds:
-    return ConnectionBounds(
-        max_header_bytes=config.max_header_bytes,
-        max_body_bytes=config.max_body_bytes,
-        receive_timeout_seconds=config.receive_timeout_seconds,
-        client_stall_seconds=config.client_stall_seconds,
-        max_connections=_max_connections(config),
-    )

@@ -48,7 +48,6 @@ class ReadSteps:
         step.cpu_seconds += self._cpu - cpu
 
     def done(self) -> tuple[ReadStep, ...]:
-        """The steps so far."""
         return tuple(self._done.values())
 
 

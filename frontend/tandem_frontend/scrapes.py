@@ -11,9 +11,7 @@ from tandem_frontend.http.messages import Call
 
 
 class Scrapes:
-    """Answers scrapes. Those that come while one is written share what it finds: however many ask,
-    metrics are written one after the other, in a thread.
-    """
+    """Answers scrapes in a thread, one after the other: those that come meanwhile share one."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

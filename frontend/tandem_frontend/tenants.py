@@ -47,7 +47,6 @@ class Tenant:
         self.series.open.inc()
 
     def leave(self, error: TandemError | None) -> None:
-        """A request that entered is over."""
         self.open -= 1
         self.series.open.dec()
         (self.series.served if error is None else self.series.failed).inc()
@@ -134,12 +133,10 @@ class Tenants:
         self._open += 1
 
     def leave(self, tenant: Tenant, error: TandemError | None) -> None:
-        """A request that entered is over."""
         self._open -= 1
         tenant.leave(error)
 
     async def follow(self) -> None:
-        """Take the keys of the file as it changes, until cancelled."""
         while self._file is not None:
             await asyncio.sleep(LOOK_SECONDS)
             await self.look()
@@ -155,7 +152,7 @@ class Tenants:
         self._metrics.failures.inc(file.failures - failures)
 
     def _grants(self) -> tuple[Grant, ...]:
-        return self._plain if self._file is None else (*self._plain, *self._file.grants)
+        return self._plain if self._file is None else (*self._plain, *self._file.content)
 
     def _new_ring(self) -> KeyRing:
         """Made of the keys that the file holds now; thousands take too long for the loop."""
@@ -180,9 +177,7 @@ class Tenants:
 
 
 def _salt(grant: Grant) -> str:
-    """The salt of a key, the same in every frontend. A plain key's name is its place in a list,
-    which may be another client's tomorrow.
-    """
+    """The same in every frontend. A plain key's name may be another client's tomorrow."""
     if grant.name.startswith(PLAIN_PREFIX):
         return digest_of(f"prefix cache of {grant.sha256}".encode())
     return grant.name

@@ -30,10 +30,6 @@ class KeyFile(WatchedFile[tuple[Grant, ...]]):
         if not self.content:
             raise ConfigError(f"{path} holds no key: `tandem keys new NAME` makes one")
 
-    @property
-    def grants(self) -> tuple[Grant, ...]:
-        return self.content
-
 
 _FORMS = {
     "name": f"letters, digits, `.`, `_` and `-`, at most {MAX_NAME}, a letter or digit first",

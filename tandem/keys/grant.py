@@ -35,7 +35,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     open_requests: Annotated[int, _COUNT] | None = None
     """At once."""
     max_n: Annotated[int, _COUNT] | None = None
-    """Largest `n` of a request."""
     max_priority: Annotated[int, Meta(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
     """Highest `priority` of a request, of which a higher one is admitted first; where lower ones
     are, its negative is the lowest.

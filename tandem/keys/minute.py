@@ -33,9 +33,7 @@ class Minute:
         return self._total
 
     def seconds_until_below(self, limit: int, now: float) -> float:
-        """How long until less than `limit`, at least 1, is counted where nothing more comes; 0: it
-        is so now.
-        """
+        """Seconds until less than `limit`, at least 1, is counted; 0: it is so now."""
         left, until = self.total(now), now
         for second, amount in self._counts:
             if left < limit:

@@ -42,7 +42,6 @@ def is_byte_level(tokenizer_json: dict[str, Any]) -> bool:
 
 
 def special_tokens(tokenizer: tokenizers.Tokenizer) -> dict[str, int]:
-    """The ids of special tokens by their texts."""
     added = tokenizer.get_added_tokens_decoder()
     return {token.content: token_id for token_id, token in added.items() if token.special}
 

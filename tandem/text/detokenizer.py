@@ -15,20 +15,16 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Detokenizer(Protocol):
-    """One sequence's. Special tokens are not shown, but for those that it was told to show; ids
-    that the tokenizer does not have are skipped.
-    """
+    """One sequence's. Shows the special tokens it was told to; skips ids that do not exist."""
 
     incomplete: bool
     """Whether the tokens so far end inside a character."""
 
     def push(self, token_ids: Sequence[int]) -> str:
         """The text that is certain now. The bytes of an unfinished character wait for the rest."""
-        ...
 
     def flush(self) -> str:
         """The rest at the end of the sequence: U+FFFD for a character that was never finished."""
-        ...
 
 
 class ByteDetokenizer:

@@ -31,19 +31,6 @@ class StopStrings:
     so the cut does not depend on the pieces in which the text came.
     """
 
-    __slots__ = (
-        "_firsts",
-        "_held",
-        "_ignored",
-        "_longest",
-        "_passed",
-        "_released",
-        "_strings",
-        "_thoughts",
-        "_tokens",
-        "matched",
-    )
-
     def __init__(
         self, strings: Sequence[str], *, least: int = 0, thoughts: Marks | None = None
     ) -> None:
@@ -94,9 +81,7 @@ class StopStrings:
         return self._released + len(self._held) + untold + len(text) + incomplete
 
     def released_tokens(self, *, final: bool) -> list[Token]:
-        """The tokens whose text was shown to its end. `final` lets the others go too, unless a stop
-        string cut them off.
-        """
+        """Tokens whose text was shown; `final`: all others too, unless a stop string matched."""
         tokens = self._tokens
         keep_all = final and self.matched is None
         released = []
@@ -105,7 +90,6 @@ class StopStrings:
         return released
 
     def _content(self, text: str) -> str:
-        """What may be shown with this text."""
         window = self._held + text
         if text and (found := self._first_complete(window)) is not None:
             cut, self.matched = found

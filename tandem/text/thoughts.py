@@ -14,8 +14,6 @@ _MOST_SPACE = 64
 
 
 class Marks(NamedTuple):
-    """The texts that mark a thought."""
-
     begin: str
     end: str
     opened: bool = False

@@ -48,14 +48,12 @@ class Tokenizer:
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest token: a text has no fewer tokens than its length divided by
-        that."""
+        """Characters of the longest token: they bound how few tokens a text can have."""
         return max(map(len, self._tokenizer.get_vocab()))
 
     @cached_property
     def added_tokens(self) -> frozenset[str]:
-        """Texts of the tokens that are no part of the vocabulary that was learned: special ones,
-        and a family's markers."""
+        """Texts of special tokens and of a family's markers."""
         return frozenset(
             token.content for token in self._tokenizer.get_added_tokens_decoder().values()
         )
@@ -89,9 +87,7 @@ class Tokenizer:
         return [self._special[text] for text in texts if text in self._special]
 
     def encode(self, text: str, *, special_tokens: bool) -> list[int]:
-        """`special_tokens`: with those that the tokenizer puts around a text, such as a beginning
-        of sequence.
-        """
+        """`special_tokens`: with the tokens that the tokenizer puts around a text."""
         # encode_batch_fast lets go of the interpreter lock, which encode does not.
         (encoding,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=special_tokens)
         token_ids: list[int] = encoding.ids

@@ -22,20 +22,16 @@ class Client(Protocol):
         """Until the answer is complete: call `on_lost` once the client has gone, and `on_stall`
         once it has left its answer unread for too long. A new call replaces the last one's.
         """
-        ...
 
     def abort(self) -> None:
         """Send the client nothing more, not even what is buffered for it."""
-        ...
 
 
 class Finish(NamedTuple):
     choice: int
     reason: FinishReason
     stop_reason: str | None
-    """The matched stop string, a hook's reason or a classifier's name; None for the end of a
-    sequence.
-    """
+    """The matched stop string, a hook's reason or a classifier's name; None: end of sequence."""
     external_scores: str = ""
     """A JSON object, where it was asked for."""
     stop_tokens: tuple[int, ...] = ()

@@ -193,9 +193,7 @@ class Demultiplexer:
             route.dispatcher.opened(stream)
 
     def receive(self, stream: RouterStream, message: Part | router_pb2.RouterMessage) -> None:
-        """Raises ValueError where the router says no part's worker, or other nonsense, and
-        DecodeError where a payload is none and nobody knows whose: it is the router's fault.
-        """
+        """Raises ValueError or DecodeError where the router itself breaks the protocol."""
         if isinstance(message, tuple):
             self._output.receive_part(stream, *message)
             self._settle()
@@ -224,9 +222,7 @@ class Demultiplexer:
                 self._open[state].dispatcher.submit_again(state, (first,))
 
     def ended(self, stream: RouterStream, *, drained: bool) -> None:
-        """Submit again what its router had not begun: it says so before it begins. The rest fails:
-        hooks may have seen it.
-        """
+        """Submit prompts again that the router had not begun; hooks may have seen the others."""
         self._streams.remove(stream)
         for route in self._routes.values():
             route.dispatcher.ended(stream)
@@ -251,7 +247,6 @@ class Demultiplexer:
         return route
 
     def _settle(self) -> None:
-        """Let each request take the output that the last message brought it."""
         if not self._touched:
             return
         if self._settled is not None:
@@ -275,9 +270,7 @@ class Demultiplexer:
         return base
 
     def _release(self, state: RequestState) -> None:
-        """Forget a request, and cancel it at the router unless all of it has ended. May be called
-        twice.
-        """
+        """Forget a request, and cancel what has not ended. May be called twice."""
         if state not in self._open:
             return
         route = self._open.pop(state)

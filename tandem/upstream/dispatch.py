@@ -36,16 +36,12 @@ FIRST_BATCH = 128
 LEAST_BATCH = 8
 """However many are refused."""
 BATCH_SECONDS = 0.05
-"""From one batch to the next. It is twice as large, or where the router has refused some of the
-last one for want of room, half as large.
-"""
+"""From one batch to the next, which is twice as large, or half where room was wanting."""
 _TURN = attrgetter("dispatch.turn")
 
 
 class Dispatcher:
-    """Knows every stream by which a request of one model may be open, and every request that waits
-    for one.
-    """
+    """Knows the streams by which one model's requests go, and the requests that wait."""
 
     def __init__(
         self,
@@ -94,9 +90,7 @@ class Dispatcher:
 
     @property
     def _patience(self) -> float:
-        """Seconds that a request may wait for a router that takes it: longer where one is there,
-        and lets requests wait for its first pair.
-        """
+        """Seconds that a request may wait for a router, or for a router's first pair."""
         views = [each.view_of(self._model) for each in self._open_streams]
         waits = [each.pair_wait_seconds for each in views]
         return max(self._wait_seconds, *waits, 0.0)
@@ -160,9 +154,7 @@ class Dispatcher:
         self._submit_or_fail(state, firsts, but)
 
     def takes_back(self, state: RequestState, error: TandemError, refusing: RouterStream) -> bool:
-        """Whether what a router has refused may run yet: it has no pair and another has one, or it
-        has no room for what waits on.
-        """
+        """Whether a refused prompt may run yet: elsewhere for want of a pair, later for room."""
         if isinstance(error, NoPairError):
             return self._choice.has_pair(self._others(refusing), state.submission)
         return self._may_wait(state, error)
@@ -194,9 +186,7 @@ class Dispatcher:
         self._streams.append(stream)
 
     def use(self, stream: RouterStream) -> None:
-        """Use a stream whose router has a pair: send new requests, and waiting ones while there is
-        room.
-        """
+        """Use a stream whose router has a pair, for new requests and waiting ones."""
         if stream not in self._used:
             self._used.append(stream)
             self._batch, self._has_room = FIRST_BATCH, True
@@ -229,7 +219,6 @@ class Dispatcher:
         self._send_soon()
 
     def _send_soon(self) -> None:
-        """The next batch, if anything waits."""
         if self._waiting and self._next_batch is None and self.in_use:
             later = asyncio.get_running_loop().call_later
             self._next_batch = later(BATCH_SECONDS, self._send_next)
@@ -240,9 +229,7 @@ class Dispatcher:
         self._send_waiting()
 
     def _may_wait(self, state: RequestState, error: TandemError) -> bool:
-        """Whether what has no room goes on waiting: it waited for a router, as many others may
-        have, and its time for that is not over.
-        """
+        """Whether a prompt without room goes on waiting: its wait for a router is not over."""
         return isinstance(error, QueueFullError) and self._clock() < state.dispatch.waits_until
 
     def _others(self, but: RouterStream | None) -> list[RouterStream]:
@@ -297,7 +284,6 @@ class Dispatcher:
         state.fail(error if overdue else self._unavailable())
 
     def _end_wait(self, state: RequestState) -> list[int]:
-        """What waited of a request."""
         waiting, state.dispatch.waiting = state.dispatch.waiting, []
         if waiting:
             del self._waiting[bisect.bisect_left(self._waiting, state.dispatch.turn, key=_TURN)]

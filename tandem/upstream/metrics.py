@@ -16,7 +16,6 @@ from tandem.tracing.exemplars import Exemplars
 from tandem.upstream.router_stream import RouterStream
 
 Missing = Literal["router", "pair", "room"]
-"""What requests wait for."""
 
 
 class InterTokenSeconds(Collector):
@@ -98,9 +97,7 @@ class UpstreamMetrics:
             self.inter_token_seconds = InterTokenSeconds(registry)
 
     def inter_token(self, trace_id: str) -> Callable[[float, int], object] | None:
-        """Counts the times between the tokens of one request. `trace_id`: it is traced; empty: it
-        is not. None: nobody counts them.
-        """
+        """Counts times between tokens; `trace_id` leaves exemplars. None: nobody counts them."""
         counts = self.inter_token_seconds
         if counts is None:
             return None

@@ -5,6 +5,7 @@ requests go.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from math import inf
 
 from tandem import errors
@@ -18,20 +19,16 @@ from tandem.v1 import router_pb2
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class ModelRoute:
-    def __init__(self, model: str, tokenizer_sha256: str, dispatcher: Dispatcher) -> None:
-        """`model`: the one that requests are for; empty: the only one that routers serve.
-        `tokenizer_sha256`: of the tokenizer that made their prompts; empty: whoever wrote them
-        answers for that. `dispatcher`: of its requests alone.
-        """
-        self.model = model
-        self.dispatcher = dispatcher
-        self.open_requests = 0
-        self._tokenizer_sha256 = tokenizer_sha256
-        self.served: router_pb2.ServedModel | None = None
-        """The model as the routers that are used, or were last, see it together; None: unknown to
-        them, or with another tokenizer.
-        """
+    model: str
+    """The name that requests give; empty: the only model that routers serve."""
+    tokenizer_sha256: str
+    """The tokenizer that made the prompts; empty: whoever wrote prompts answers for that."""
+    dispatcher: Dispatcher
+    open_requests: int = field(default=0, init=False)
+    served: router_pb2.ServedModel | None = field(default=None, init=False)
+    """The model as all routers in use see it; None: unknown, or with another tokenizer."""
 
     @property
     def ready(self) -> bool:
@@ -98,7 +95,7 @@ class ModelRoute:
     def _view(self, fleet: router_pb2.Fleet) -> RouterView:
         """What requests are for, of all that a router serves or is to serve."""
         named = [model for model in fleet.models if self.model in ("", model.name)]
-        tokenizer = self._tokenizer_sha256
+        tokenizer = self.tokenizer_sha256
         mine = [model for model in named if tokenizer in ("", model.tokenizer_sha256)]
         foreign = not mine and any(map(takes, named))
         expects = any(self.model in ("", name) for name in fleet.expected)

@@ -26,9 +26,7 @@ def check(routers: Sequence[str]) -> None:
 
 
 class Names:
-    """What names stand for. One that is not resolved stands for what it stood for before: it may be
-    a fault of the resolver.
-    """
+    """Addresses of names. A name that fails to resolve keeps the addresses known before."""
 
     def __init__(self, names: Sequence[str], resolve: addresses.Resolve) -> None:
         self._resolve = resolve

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from google.protobuf.message import DecodeError
 
@@ -17,7 +18,6 @@ from tandem.upstream import rows
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
-from tandem.upstream.runs import Runs
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import frames
 
@@ -31,6 +31,41 @@ log = logging.getLogger(__name__)
 UNREADABLE = "a payload that is no tandem.v1.TokenColumns"
 FOREIGN = "rows of sequences that run elsewhere"
 LOST = "the router could not pass it on"
+_NONE: Mapping[int, RequestState] = MappingProxyType({})
+
+
+class Runs:
+    """Which worker each open sequence runs on, as routers say: whose output it may be, and what
+    ends where that worker's output is lost. A router numbers its workers for itself, so a worker is
+    known by stream and number.
+    """
+
+    def __init__(self) -> None:
+        self._of: dict[tuple[RouterStream, int], dict[int, RequestState]] = {}
+        self._at: dict[int, tuple[RouterStream, int]] = {}
+
+    def begin(self, stream: RouterStream, worker: int, sequence: int, state: RequestState) -> None:
+        """The sequence runs on that worker from now on, and nowhere else."""
+        self.end(sequence)
+        self._at[sequence] = stream, worker
+        self._of.setdefault((stream, worker), {})[sequence] = state
+
+    def knows(self, sequence: int) -> bool:
+        """Whether a router has said on which worker the sequence runs."""
+        return sequence in self._at
+
+    def end(self, sequence: int) -> None:
+        """Nothing more is expected of the sequence, which need not be known."""
+        place = self._at.pop(sequence, None)
+        if place is not None:
+            here = self._of[place]
+            del here[sequence]
+            if not here:
+                del self._of[place]
+
+    def of(self, stream: RouterStream, worker: int) -> Mapping[int, RequestState]:
+        """The requests of the sequences that run on a worker, by sequence."""
+        return self._of.get((stream, worker), _NONE)
 
 
 class Output:
@@ -46,7 +81,6 @@ class Output:
         self._running = Runs()
 
     def expect(self, state: RequestState) -> None:
-        """All of a request's sequences are open."""
         self._routes.update(dict.fromkeys(state.sequences, state))
 
     def of(self, sequence: int) -> RequestState | None:
@@ -59,9 +93,7 @@ class Output:
         self._running.end(sequence)
 
     def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
-        """Raises ValueError where the router says no part's worker, or other nonsense, and
-        DecodeError where a payload is none and nobody knows whose: it is the router's fault.
-        """
+        """Raises ValueError or DecodeError where the router itself breaks the protocol."""
         if message.run_sequence or message.run_worker:
             self._begin_all(stream, message)
         if payload := message.payload:
@@ -72,7 +104,6 @@ class Output:
                 self._lost(stream, worker, LOST)
 
     def _begin_all(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
-        """What the router says of where sequences run."""
         for sequence, worker in zip(message.run_sequence[:], message.run_worker[:], strict=True):
             self._begin(stream, sequence, worker)
 
@@ -179,7 +210,6 @@ class Output:
         self._complain(stream, worker, fault)
 
     def _complain(self, stream: RouterStream, worker: int, fault: str) -> None:
-        """Count it, and let the router know, which knows whose fault it is."""
         self._metrics.unreadable.inc()
         if worker and fault != LOST:
             stream.complain(worker, fault)

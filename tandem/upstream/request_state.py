@@ -11,16 +11,16 @@ import asyncio
 import copy
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from math import inf, isfinite
 
 from msgspec import Struct
 
-from tandem.byte_budget import ByteBudget
+from tandem.byte_budget import Allotment, ByteBudget
 from tandem.endings import FINISH_FROM_WIRE, FinishReason
 from tandem.errors import InternalError, QueueFullError, SlowClientError, TandemError, WorkerError
 from tandem.sampling import MOST_STOP_WORD_TOKENS
 from tandem.upstream.answer import Client, Finish, Row, joined
-from tandem.upstream.dispatch_state import Dispatch
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2, router_pb2
 
@@ -38,6 +38,25 @@ _COLLECTED_AT_ONCE = 16
 """Rows of a collected answer are counted when there are so many more of them."""
 
 
+class Dispatch(Struct):
+    """How far a request's dispatch has come. The dispatcher writes most of it."""
+
+    waiting: list[int] = []
+    """The first sequences of the prompts that wait for a stream to a router."""
+    patience: asyncio.TimerHandle | None = None
+    """Ends the wait of those prompts."""
+    turn: int = 0
+    """The lowest turn of waiting requests is sent first. 0: the request has never waited."""
+    waits_until: float = 0.0
+    """By the demultiplexer's clock: when the last wait for a router that takes requests is over."""
+    submitted_at: float = 0.0
+    """By the same clock: when a prompt was given to a router last."""
+    lost_routers: int = 0
+    """Routers that were lost while the request waited there."""
+    refusals: dict[int, int] = {}
+    """Sequences that the router refused last, by the first sequence of their prompt."""
+
+
 class _Choice(Struct, gc=False):
     """How far one output has come. A token reads and writes it: its fields lie side by side."""
 
@@ -49,6 +68,7 @@ class _Choice(Struct, gc=False):
     """Tokens of the prompt whose log-probabilities have come."""
 
 
+@dataclass(slots=True, eq=False)
 class RequestState:
     """Filled by the demultiplexer, emptied by one handler, both on the event loop.
 
@@ -61,101 +81,62 @@ class RequestState:
     request, where no other row waits, and answers False for what is to wait for the pump.
     """
 
-    __slots__ = (
-        "_backlog_limit",
-        "_choices",
-        "_client",
-        "_common_task",
-        "_counted",
-        "_ended",
-        "_held",
-        "_inter_token",
-        "_kept",
-        "_kept_prompts",
-        "_release",
-        "_rows",
-        "_touched",
-        "_touched_list",
-        "_waiter",
-        "base",
-        "cached_tokens",
-        "deadline",
-        "dispatch",
-        "error",
-        "finish_reasons",
-        "first_at",
-        "firsts",
-        "let_go",
-        "n",
-        "open_choices",
-        "parent_span",
-        "pump",
-        "queue_waits",
-        "reports",
-        "show",
-        "submission",
-    )
+    submission: Submission
+    client: Client
+    _: KW_ONLY
+    base: int
+    """The number of its first sequence."""
+    common_task: bytes
+    """The submission's, until every prompt has output."""
+    deadline: float
+    parent_span: int
+    """The span of the request; 0: it is not traced."""
+    backlog_limit: int
+    budget: InitVar[ByteBudget]
+    inter_token: Callable[[float, int], object] | None
+    """Counts seconds between tokens, so and so many times; None: nobody does."""
+    touched: list[RequestState]
+    """The state enters itself when a message brought something."""
+    release: Callable[[RequestState], None]
+    """Called once, as soon as nothing more is wanted from the router: at the last end, or at the
+    first failure."""
+    dispatch: Dispatch = field(default_factory=Dispatch, init=False)
+    n: int = field(init=False)
+    """How many choices each prompt has."""
+    firsts: range = field(init=False)
+    """The first sequence of each prompt."""
+    open_choices: int = field(init=False)
+    cached_tokens: list[int] = field(init=False)
+    reports: list[common_pb2.PhaseReport] = field(default_factory=list, init=False)
+    queue_waits: list[router_pb2.QueueWait] = field(default_factory=list, init=False)
+    error: TandemError | None = field(default=None, init=False)
+    finish_reasons: list[FinishReason] = field(default_factory=list, init=False)
+    """Why choices ended, in the order in which they did."""
+    first_at: float = field(default=0.0, init=False)
+    pump: Callable[[], bool] | None = field(default=None, init=False)
+    show: Callable[[Row, float], bool] | None = field(default=None, init=False)
+    let_go: Callable[[int], object] | None = field(default=None, init=False)
+    """Told the bytes of a prompt that is no longer kept, because it has output."""
+    _choices: list[_Choice] = field(init=False)
+    _rows: list[Row] = field(default_factory=list, init=False)
+    _ended: list[Finish] = field(default_factory=list, init=False)
+    _kept_prompts: int = field(init=False)
+    _counted: int = field(default=0, init=False)
+    _kept: Allotment = field(init=False)
+    """Bytes of counted rows, and of taken rows that `hold` counts."""
+    _held: int = field(default=0, init=False)
+    _waiter: asyncio.Future[None] | None = field(default=None, init=False)
+    _is_touched: bool = field(default=False, init=False)
 
-    def __init__(
-        self,
-        submission: Submission,
-        client: Client,
-        *,
-        base: int,
-        common_task: bytes,
-        deadline: float,
-        parent_span: int,
-        backlog_limit: int,
-        budget: ByteBudget,
-        inter_token: Callable[[float, int], object] | None,
-        touched: list[RequestState],
-        release: Callable[[RequestState], None],
-    ) -> None:
-        """`base` is the number of its first sequence. `common_task` is the submission's.
-        `inter_token` counts seconds between tokens, so and so many times; None: nobody does. In
-        `touched` it enters itself when a message brought something. `release` is called once, as
-        soon as nothing more is wanted from the router: at the last end, or at the first failure.
-        """
-        self.submission = submission
-        self.base = base
-        self.deadline = deadline
-        self.parent_span = parent_span
-        """The span of the request; 0: it is not traced."""
+    def __post_init__(self, budget: ByteBudget) -> None:
+        submission = self.submission
         self.n = submission.submit.n
-        """How many choices each prompt has."""
-        self.firsts = range(base, base + submission.choices, self.n)
-        """The first sequence of each prompt."""
-        self.dispatch = Dispatch()
+        self.firsts = range(self.base, self.base + submission.choices, self.n)
         self.open_choices = submission.choices
         self.cached_tokens = [0] * len(submission.prompts)
-        self.reports: list[common_pb2.PhaseReport] = []
-        self.queue_waits: list[router_pb2.QueueWait] = []
-        self.error: TandemError | None = None
-        self.finish_reasons: list[FinishReason] = []
-        """Why choices ended, in the order in which they did."""
-        self.first_at = 0.0
-        self.pump: Callable[[], bool] | None = None
-        self.show: Callable[[Row, float], bool] | None = None
-        self.let_go: Callable[[int], object] | None = None
-        """Told how many bytes of a prompt are no longer kept: it has output, and so is not
-        submitted again.
-        """
         self._choices = [_Choice() for _ in range(submission.choices)]
-        self._rows: list[Row] = []
-        self._ended: list[Finish] = []
         self._kept_prompts = len(submission.prompts)
-        self._counted = 0
-        self._backlog_limit = backlog_limit
         self._kept = budget.allotment(self._end_for_room)
-        """Bytes of counted rows, and of taken rows that `hold` counts."""
-        self._held = 0
-        self._waiter: asyncio.Future[None] | None = None
-        self._inter_token = inter_token
-        self._touched = False
-        self._touched_list = touched
-        self._release = release
-        self._client = client
-        self._common_task = common_task
 
     @property
     def sequences(self) -> range:
@@ -163,7 +144,6 @@ class RequestState:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has had its last end, or a failure."""
         return self.error is not None or not self.open_choices
 
     @property
@@ -184,7 +164,6 @@ class RequestState:
         return sum(choice.tokens for choice in self._choices)
 
     def tokens_of(self, choice: int) -> int:
-        """Generated tokens of one choice."""
         return self._choices[choice].tokens
 
     def first_of(self, sequence: int) -> int:
@@ -192,9 +171,7 @@ class RequestState:
         return sequence - (sequence - self.base) % self.n
 
     def refused(self, first_sequence: int) -> bool:
-        """A router has said of one more sequence of a prompt that it is not admitted. Returns
-        whether it has said so of all of them: then the prompt may be submitted again.
-        """
+        """Note a refused sequence; returns whether all sequences of its prompt are refused now."""
         refusals = self.dispatch.refusals.pop(first_sequence, 0) + 1
         if refusals < self.n:
             self.dispatch.refusals[first_sequence] = refusals
@@ -210,7 +187,7 @@ class RequestState:
         return self.submission.to_submit(
             self.firsts.index(first_sequence),
             first_sequence,
-            common=self._common_task,
+            common=self.common_task,
             seconds=seconds,
             parent_span=self.parent_span,
         )
@@ -242,9 +219,7 @@ class RequestState:
         token_ids: Sequence[int] = (),
         logprobs: Sequence[common_pb2.TokenLogprobs] = (),
     ) -> bool:
-        """False: it is not the sequence's next one, and is not taken. `alone`: its message has no
-        more of the sequence.
-        """
+        """False: the row is not the sequence's next one. `alone`: its message has no more."""
         number = sequence - self.base
         choice = self._choices[number]
         if offset != choice.rows:
@@ -254,8 +229,8 @@ class RequestState:
             choice.tokens += count
             if not choice.last_at:
                 self._begin(number, now)
-            elif self._inter_token is not None:
-                self._inter_token((now - choice.last_at) / count, count)
+            elif self.inter_token is not None:
+                self.inter_token((now - choice.last_at) / count, count)
             choice.last_at = now
         row = (number, text, token_ids, logprobs, count)
         if alone and self.show is not None and not self._rows:
@@ -267,9 +242,9 @@ class RequestState:
                 self.fail(InternalError("The frontend failed; see its log"))
                 return True
         self._rows.append(row)
-        if not self._touched:
-            self._touched = True
-            self._touched_list.append(self)
+        if not self._is_touched:
+            self._is_touched = True
+            self.touched.append(self)
         return True
 
     def begin(self, sequence: int) -> None:
@@ -292,9 +267,9 @@ class RequestState:
         return part.place == place or end <= place
 
     def _touch(self) -> None:
-        if not self._touched:
-            self._touched = True
-            self._touched_list.append(self)
+        if not self._is_touched:
+            self._is_touched = True
+            self.touched.append(self)
 
     def _has_prompt(self, choice: int) -> bool:
         """Whether the wanted log-probabilities of the choice's prompt have all come."""
@@ -310,7 +285,7 @@ class RequestState:
             prompt.task = b""
             self._kept_prompts -= 1
             if not self._kept_prompts:
-                self._common_task = b""
+                self.common_task = b""
             if self.let_go is not None:
                 self.let_go(size)
 
@@ -385,13 +360,12 @@ class RequestState:
             self.fail(WorkerError("The router ended the request with a voucher for another"))
 
     def _end(self, ending: Finish) -> None:
-        """Note the end of a choice, after its last row."""
         self._ended.append(ending)
         self.finish_reasons.append(ending.reason)
         self.open_choices -= 1
         self._touch()
         if self.open_choices == 0:
-            self._release(self)
+            self.release(self)
 
     def guarded(self, take: Callable[..., object], *arguments: object) -> None:
         """Do what came for this request; whatever that raises ends this request alone."""
@@ -403,7 +377,7 @@ class RequestState:
 
     def settle(self) -> None:
         """The router's message has been handed out: pass on what it brought."""
-        self._touched = False
+        self._is_touched = False
         if self.error is not None or not self.open_choices:
             self._wake()
             return
@@ -413,7 +387,7 @@ class RequestState:
                     self.count()
             elif not self.pump():
                 self.count()
-                if self.backlog > self._backlog_limit:
+                if self.backlog > self.backlog_limit:
                     self._give_up_client()
         except Exception:
             log.exception("the output of a request cannot be written")
@@ -423,7 +397,7 @@ class RequestState:
         """End the whole request; what it still runs is cancelled. The first failure counts."""
         if not self.is_over:
             self.error = error
-            self._release(self)
+            self.release(self)
             self._wake()
 
     # --- the handler's side ---
@@ -436,7 +410,7 @@ class RequestState:
 
     def take(self) -> tuple[list[Row], list[Finish]]:
         """All that came since the last call. A choice's rows come before its end."""
-        self._touched = False
+        self._is_touched = False
         rows, self._rows = self._rows, []
         ended = self._ended
         if ended:
@@ -487,7 +461,7 @@ class RequestState:
 
     def _give_up_client(self) -> None:
         self.fail(SlowClientError("The client reads more slowly than tokens come"))
-        self._client.abort()
+        self.client.abort()
 
     def _end_for_room(self) -> None:
         """There is no memory for more output: end the request, which holds the most of all."""

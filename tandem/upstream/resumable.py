@@ -55,7 +55,6 @@ class ResumableState(RequestState):
     __slots__ = ("_again", "_shown")
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        """The arguments are those of a RequestState."""
         super().__init__(*args, **settings)
         self._shown = [_Passed() for _ in self._choices]
         self._again: dict[int, _Passed] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from math import inf
 from typing import Any, Protocol
 
@@ -17,7 +18,6 @@ from google.protobuf.message import DecodeError
 
 from tandem.byte_budget import ByteBudget
 from tandem.upstream.metrics import UpstreamMetrics
-from tandem.upstream.old_streams import OldStreams
 from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import router_pb2
 from tandem.wire import frames
@@ -37,6 +37,8 @@ _FIRST_BACKOFF_SECONDS = 0.1
 _LAST_BACKOFF_SECONDS = 2.0
 _STEADY_SECONDS = 1.0
 """A stream that lasted so long ends a row of failures."""
+MAX_OLD_STREAMS = 8
+"""At once; the oldest beyond them is closed, whatever is open by it."""
 _ENDED = "the router ended it"
 _CONNECT = f"/{router_pb2.DESCRIPTOR.services_by_name['Router'].full_name}/Connect"
 
@@ -46,47 +48,57 @@ class Receiver(Protocol):
 
     def opened(self, stream: RouterStream) -> None:
         """A router takes what is new by this stream, until it drains or ends."""
-        ...
 
     def receive(self, stream: RouterStream, message: Part | router_pb2.RouterMessage) -> None:
         """Raises ValueError or DecodeError where it breaks the protocol: the stream ends."""
-        ...
 
     def unsent(self, firsts: Sequence[int]) -> None:
         """First sequences of what had not left when its router began to drain."""
-        ...
 
     def ended(self, stream: RouterStream, *, drained: bool) -> None:
         """An opened stream is down, and its router has dropped all that was open by it. `drained`:
         in good order, so that what has not ended had never been admitted.
         """
-        ...
 
 
+class OldStreams:
+    """Streams to routers that drain: each is kept until what is open by it has ended."""
+
+    def __init__(self, metrics: UpstreamMetrics) -> None:
+        self._metrics = metrics
+        self._holding: dict[RouterStream, asyncio.Task[None]] = {}
+
+    def add(self, stream: RouterStream, holding: asyncio.Task[None]) -> None:
+        """`holding` holds the stream, and ends it when it is cancelled."""
+        log.info("the router drains: new requests go by another stream")
+        self._holding[stream] = holding
+        self._metrics.old.set(len(self._holding))
+        holding.add_done_callback(lambda _: self._forget(stream))
+        stream.when_empty(holding.cancel)
+        if len(self._holding) > MAX_OLD_STREAMS:
+            log.warning("too many routers drain at once: the oldest stream is closed")
+            next(iter(self._holding.values())).cancel()
+
+    def _forget(self, stream: RouterStream) -> None:
+        del self._holding[stream]
+        self._metrics.old.set(len(self._holding))
+
+
+@dataclass(eq=False)
 class RouterLink:
     """Keeps a stream to the router at `address`, "host:port"."""
 
-    def __init__(
-        self,
-        address: str,
-        metrics: UpstreamMetrics,
-        budget: ByteBudget,
-        old: OldStreams,
-        *,
-        silence_seconds: float,
-        tls: PeerTls | None,
-    ) -> None:
-        """`budget`: what waits to be sent takes of it. `old` keeps the streams of a router that
-        drains. One that says nothing for `silence_seconds`, though it said that it would, is given
-        up.
-        """
-        self._address = address
-        self._budget = budget
-        self._silence_seconds = silence_seconds
-        self._metrics = metrics
-        self._tls = tls
-        self._old = old
-        self._complaint = ""
+    address: str
+    metrics: UpstreamMetrics
+    budget: ByteBudget
+    """Holds what waits to be sent."""
+    old: OldStreams
+    """Keeps the streams of a router that drains."""
+    _: KW_ONLY
+    silence_seconds: float
+    """A router that promised heartbeats and is silent for so long is given up."""
+    tls: PeerTls | None
+    _complaint: str = field(default="", init=False)
 
     async def run(
         self,
@@ -94,31 +106,29 @@ class RouterLink:
         group: asyncio.TaskGroup,
         stays: Callable[[str, RouterStream], bool],
     ) -> None:
-        """Hold streams, one after the other. `stays` is asked after each, with the address, whether
-        there is to be another. `group` gets their tasks.
-        """
+        """Hold streams, one after the other, while `stays` says so. `group` gets their tasks."""
         loop = asyncio.get_running_loop()
         backoff = _FIRST_BACKOFF_SECONDS
         while True:
             began = loop.time()
-            stream = RouterStream(self._budget, loop.time)
+            stream = RouterStream(self.budget, loop.time)
             holding = group.create_task(self._hold(stream, receiver))
             await stream.over.wait()
-            self._metrics.left(stream)
+            self.metrics.left(stream)
             if stream.draining:
-                self._old.add(stream, holding)
+                self.old.add(stream, holding)
             steady = loop.time() - began >= _STEADY_SECONDS
             if steady:
                 backoff = _FIRST_BACKOFF_SECONDS
             if not (steady and stream.draining):  # else its place is to be taken at once
                 await asyncio.sleep(backoff)
                 backoff = min(2 * backoff, _LAST_BACKOFF_SECONDS)
-            if not stays(self._address, stream):
+            if not stays(self.address, stream):
                 return
 
     async def _hold(self, stream: RouterStream, receiver: Receiver) -> None:
         """One stream, on a channel of its own, from its dial to its end."""
-        async with open_channel(self._address, self._tls, role="router") as channel:
+        async with open_channel(self.address, self.tls, role="router") as channel:
             connect = channel.stream_stream(
                 _CONNECT,
                 request_serializer=router_pb2.FrontendMessage.SerializeToString,
@@ -129,7 +139,7 @@ class RouterLink:
             try:
                 reason = await self._listen(call, stream, receiver)
             except TimeoutError:
-                silent = f"the router said nothing for {self._silence_seconds:g} seconds"
+                silent = f"the router said nothing for {self.silence_seconds:g} seconds"
                 reason = silent if stream.opened else "the router did not greet"
             except (ValueError, DecodeError) as error:
                 reason = f"the router broke the protocol: {error}"
@@ -156,10 +166,10 @@ class RouterLink:
         greeting = _readable(first)
         if greeting.draining:
             return "the router drains"
-        log.info("connected to the router", extra={"address": self._address})
+        log.info("connected to the router", extra={"address": self.address})
         stream.opened = True
         stream.chunks = SentChunks(greeting.prompt_chunks)
-        self._metrics.current.inc()
+        self.metrics.current.inc()
         receiver.opened(stream)
         receiver.receive(stream, greeting)
         async with Silence(self._patience(greeting.beat_ms)) as listening:
@@ -180,14 +190,14 @@ class RouterLink:
 
     def _patience(self, beat_ms: int) -> float:
         """For how many seconds a router may say nothing that says something so often."""
-        return max(self._silence_seconds, _MISSED_HEARTBEATS * beat_ms / 1000) if beat_ms else inf
+        return max(self.silence_seconds, _MISSED_HEARTBEATS * beat_ms / 1000) if beat_ms else inf
 
     def _complain(self, stream: RouterStream, reason: str) -> None:
         """Once for each reason, and not of what was to be expected."""
         if stream.draining and reason == _ENDED:
             return
         if stream.opened or reason != self._complaint:
-            extra = {"address": self._address, "reason": reason}
+            extra = {"address": self.address, "reason": reason}
             log.warning("no stream to the router", extra=extra)
         self._complaint = reason
 
@@ -198,9 +208,7 @@ def _read(message: bytes) -> Part | router_pb2.RouterMessage:
 
 
 def _readable(message: Part | router_pb2.RouterMessage | None) -> router_pb2.RouterMessage:
-    """Raises ValueError for None, which stands for a message that cannot be read, and for a part,
-    which is no greeting.
-    """
+    """Raises ValueError for None, an unreadable message, and for a part, which is no greeting."""
     if message is None:
         raise ValueError("a message is no tandem.v1.RouterMessage")
     if isinstance(message, tuple):

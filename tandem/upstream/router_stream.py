@@ -26,13 +26,10 @@ _UNSEEN = RouterView()
 
 
 class _Unsent(NamedTuple):
-    """A submit that has not left."""
-
     submit: router_pb2.Submit
     chunks: bytes
     """The joined names of its prompt's chunks; empty: they are not known."""
     since: float
-    """Since when it waits."""
 
 
 class RouterStream:
@@ -49,7 +46,6 @@ class RouterStream:
         """The router has greeted."""
         self.draining = False
         self.fleet = router_pb2.Fleet()
-        """The router's last message about its fleet."""
         self.views: dict[str, RouterView] = {}
         """The fleet of each model that requests may be for."""
         self.silence: Silence | None = None
@@ -72,7 +68,6 @@ class RouterStream:
         return self.silence is not None and self.silence.seconds > 0
 
     def view_of(self, model: str) -> RouterView:
-        """What its router said last of a model."""
         return self.views.get(model, _UNSEEN)
 
     def submit(self, submits: Sequence[router_pb2.Submit], chunks: Sequence[bytes] = ()) -> None:
@@ -87,9 +82,7 @@ class RouterStream:
         self.outbox.notify()
 
     def release(self, first_sequences: Sequence[int], *, cancel: bool) -> None:
-        """Forget those that are open here. `cancel` tells the router, unless a submit has not left
-        yet: then neither does.
-        """
+        """Forget open requests. `cancel` tells the router, unless their submit has not left."""
         for first in first_sequences:
             if first not in self.open:
                 continue
@@ -111,9 +104,7 @@ class RouterStream:
         return first_sequence in self._submits
 
     def drain(self) -> list[int]:
-        """The router takes nothing new. What has left goes on; returns the first sequences of what
-        has not, which is open here no longer.
-        """
+        """The router takes nothing new; returns first sequences of submits that have not left."""
         self.draining = True
         self.over.set()
         unsent = list(self._submits)
@@ -138,9 +129,7 @@ class RouterStream:
             on_empty()
 
     def _leave(self, first_sequence: int) -> router_pb2.Submit:
-        """Take a submit off what waits, its wait off the submit's time, and off its prompt what the
-        router keeps.
-        """
+        """Take a submit off the waiting ones, with its wait and known chunks taken off."""
         submit, chunks, since = self._submits.pop(first_sequence)
         waited_ms = round((self._clock() - since) * 1000)
         submit.timeout_ms = max(1, submit.timeout_ms - waited_ms)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from math import inf
 
 from tandem.upstream.served_model import longest_context, takes
@@ -12,16 +13,6 @@ from tandem.v1 import router_pb2
 
 class EditionView:
     """The model with one tokenizer, at one router."""
-
-    __slots__ = (
-        "adapters",
-        "free_slots",
-        "longest_context",
-        "paired",
-        "processors",
-        "sent",
-        "takes",
-    )
 
     def __init__(self, model: router_pb2.ServedModel) -> None:
         self.takes = takes(model)
@@ -52,23 +43,19 @@ class EditionView:
         return inf if self.free_slots is None else self.free_slots - self.sent
 
 
+@dataclass(eq=False)
 class RouterView:
-    def __init__(
-        self,
-        models: Iterable[router_pb2.ServedModel] = (),
-        *,
-        foreign: bool = False,
-        expects: bool = False,
-        pair_wait_seconds: float = 0.0,
-    ) -> None:
-        """`models`: those that requests may be for, as the router said them last. `foreign`: it
-        serves the model with other tokenizers alone. `expects`: it is set to expect workers of the
-        model. `pair_wait_seconds`: so long requests may wait for its first pair there.
-        """
-        self.foreign = foreign
-        self.expects = expects
-        self.pair_wait_seconds = pair_wait_seconds
-        self.models = list(models)
+    models: Sequence[router_pb2.ServedModel] = ()
+    """Models that requests may be for, as the router said them last."""
+    _: KW_ONLY
+    foreign: bool = False
+    """The router serves the model with other tokenizers alone."""
+    expects: bool = False
+    """The router is set to expect workers of the model."""
+    pair_wait_seconds: float = 0.0
+    """How long requests may wait there for the model's first pair."""
+
+    def __post_init__(self) -> None:
         self._editions = {each.tokenizer_sha256: EditionView(each) for each in self.models}
 
     def edition(self, tokenizer_sha256: str) -> EditionView | None:

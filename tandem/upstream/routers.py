@@ -14,8 +14,7 @@ from tandem.byte_budget import ByteBudget
 from tandem.upstream.choice import Draw
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.names import DNS, MAX_ROUTERS, Names
-from tandem.upstream.old_streams import OldStreams
-from tandem.upstream.router_link import Receiver, RouterLink
+from tandem.upstream.router_link import OldStreams, Receiver, RouterLink
 from tandem.upstream.router_stream import RouterStream
 from tandem.wire import addresses
 from tandem.wire.silence import SILENCE_SECONDS
@@ -108,9 +107,7 @@ class Routers:
         del self._linked[address]
 
     def _stays(self, address: str, stream: RouterStream) -> bool:
-        """Whether a router whose stream is over keeps its place: not where it is gone, or cannot be
-        reached and another can take the place.
-        """
+        """Whether a router keeps its place: it is listed, and was reached or has no substitute."""
         self._look_up_now.set()
         listed = self._listed
         return address in listed and (stream.opened or len(listed) <= self._most)

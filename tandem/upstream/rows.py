@@ -27,8 +27,6 @@ _NONE: Set[int] = frozenset()
 
 
 class HandedOut(Struct):
-    """The rows that one frame brought."""
-
     tokens: int = 0
     faults: dict[int, str] = field(default_factory=dict)
     """What was wrong, by sequence; their requests have failed."""

@@ -54,9 +54,7 @@ def _joined(models: Sequence[router_pb2.ServedModel]) -> router_pb2.ServedModel:
 
 
 def _widest(models: Sequence[router_pb2.ServedModel]) -> router_pb2.KvCache | None:
-    """What the router says that sees most. Several may serve the same workers, so nothing is added
-    up.
-    """
+    """The largest said. Routers may share workers, so nothing is added up."""
     said = [each.kv_cache for each in models if each.HasField("kv_cache")]
     return max(said, key=lambda cache: cache.pages, default=None)
 

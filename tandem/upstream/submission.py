@@ -25,7 +25,6 @@ _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 
 class Prompt(Struct, kw_only=True):
     tokens: int
-    """The number of the prompt's tokens."""
     max_tokens: int
     task: bytes
     """Fields that its task has beside those in common: joined, the bytes are one message. Nothing,
@@ -72,9 +71,7 @@ class Prompt(Struct, kw_only=True):
         echo: str | None = None,
         shown_ids: bytes = b"",
     ) -> Prompt:
-        """A prompt whose token ids, four bytes each and in parts, numbers of blocks and names of
-        chunks are packed already.
-        """
+        """A prompt whose token ids, blocks and names of chunks are packed already."""
         sampling = common_pb2.Task(sampling=common_pb2.SamplingParams(max_tokens=max_tokens))
         size = sum(map(len, token_ids))
         head = _TOKEN_IDS + frames.write_varint(size)
@@ -164,7 +161,6 @@ class Submission(Struct, frozen=True, kw_only=True):
 
     @property
     def processor_names(self) -> set[str]:
-        """The logits processors that it asks for."""
         return {each.name for each in self.task.logits.processors}
 
     def client_param(self, param: str) -> str:
@@ -189,7 +185,6 @@ class Submission(Struct, frozen=True, kw_only=True):
             )
 
     def common_task(self) -> bytes:
-        """What the tasks of all prompts have in common, serialised."""
         return self.task.SerializeToString()
 
     def to_submit(

@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def names(file: KeyFile) -> list[str]:
-    return [grant.name for grant in file.grants]
+    return [grant.name for grant in file.content]
 
 
 def settle(file: KeyFile) -> bool:
@@ -168,7 +168,7 @@ def test_an_emptied_file_revokes_all_keys(path: Path) -> None:
     file = KeyFile(str(path))
     write(path, "# nobody any more\n")
     assert settle(file)
-    assert file.grants == ()
+    assert file.content == ()
     assert (file.failures, file.stale) == (0, False)
 
 

@@ -10,9 +10,9 @@ name that it was called by, and that a page cannot send JSON to another origin u
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from tandem.sockets import is_loopback
+from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.errors import HostNotAllowedError, MediaTypeError
 from tandem_frontend.http.messages import JSON, Call, Headers
 
@@ -25,22 +25,23 @@ _REMEMBERED_SECONDS = b"600"
 
 
 class Browsers:
-    """The rules of one server."""
-
-    def __init__(self, *, origins: Sequence[str], local_names: Sequence[str] | None) -> None:
-        """`origins`: whose pages may call, such as "https://app.example". `local_names`: host names
-        beside loopback's own, of a server without keys on a loopback address; None: it is another
-        server, which answers to any name.
-        """
-        self._origins = frozenset(origin.encode() for origin in origins)
-        self._local_names = None if local_names is None else frozenset(local_names)
+    def __init__(self, config: FrontendConfig) -> None:
+        self._origins = frozenset(origin.encode() for origin in config.cors_origins)
+        """Whose pages may call, such as "https://app.example"."""
+        host = config.listen.rpartition(":")[0].strip("[]").lower()
+        open_to_any = config.api_keys or config.api_keys_file or "*" in config.allowed_hosts
+        local = is_loopback(host) and not open_to_any
+        self._local_names = frozenset(config.allowed_hosts) if local else None
+        """Host names beside loopback's own, of a server without keys on a loopback address; None:
+        another server, which answers to any name."""
 
     def check_host(self, call: Call) -> None:
         """Raises HostNotAllowedError."""
         if self._local_names is None:
             return
         host = call.header(b"host")
-        if host is not None and not self._is_local(_name(host.decode("latin-1"))):
+        name = None if host is None else _name(host.decode("latin-1"))
+        if name is not None and not (is_loopback(name) or name in self._local_names):
             raise HostNotAllowedError(
                 "This server answers to host names of the local machine alone; `allowed_hosts` adds"
                 " others"
@@ -50,7 +51,8 @@ class Browsers:
         """Raises MediaTypeError where a body is not said to be JSON."""
         if self._local_names is None or call.method != "POST":
             return
-        if _media_type(call.header(b"content-type")) != JSON:
+        media_type = (call.header(b"content-type") or b"").partition(b";")[0]
+        if media_type.strip().lower() != JSON:
             raise MediaTypeError("The body must be sent as `content-type: application/json`")
 
     def headers(self, call: Call) -> Headers:
@@ -81,17 +83,9 @@ class Browsers:
             (b"access-control-max-age", _REMEMBERED_SECONDS),
         )
 
-    def _is_local(self, name: str) -> bool:
-        assert self._local_names is not None
-        return is_loopback(name) or name in self._local_names
-
 
 def _name(host: str) -> str:
     """A Host header without its port, in lower case; an IPv6 address without its brackets."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()
-
-
-def _media_type(content_type: bytes | None) -> bytes:
-    return (content_type or b"").partition(b";")[0].strip().lower()

@@ -27,7 +27,6 @@ class CallTimes(msgspec.Struct, gc=False, kw_only=True):
     submitted: float = 0.0
     """A router was given the request, for the last time."""
     lost_routers: int = 0
-    """Routers that were lost with the request."""
     first: float = 0.0
     """The first output had come."""
     over: float = 0.0

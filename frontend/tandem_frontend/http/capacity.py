@@ -25,11 +25,7 @@ class Capacity:
 
     @contextmanager
     def request(self) -> Iterator[Allotment]:
-        """Room for one more request, for as long as it is served, and what it holds of the budget:
-        first its body, then its prompts.
-
-        Raises QueueFullError where there is none.
-        """
+        """Room for a request, and its part of the budget. Raises QueueFullError."""
         if self.requests >= self._max_requests:
             raise QueueFullError("Too many open requests; try again later")
         self.requests += 1

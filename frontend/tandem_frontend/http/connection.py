@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tandem.byte_budget import Allotment, ByteBudget
 from tandem.errors import RefusedError, TandemError
+from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http import errors
 from tandem_frontend.http.closing import LingeringClose
 from tandem_frontend.http.draining import Draining
@@ -39,19 +39,6 @@ _REFUSED_AT_ONCE = 256
 """Connections beyond the most that are taken, which are told so; further ones are just closed."""
 EXTENSION = "tandem.connection"
 """The key of this object in an ASGI scope's `extensions`."""
-
-
-@dataclass(slots=True, frozen=True, kw_only=True)
-class ConnectionBounds:
-    max_header_bytes: int
-    """Request line and headers together."""
-    max_body_bytes: int
-    receive_timeout_seconds: float
-    """For a head, and again for a body."""
-    client_stall_seconds: float
-    """How long a client may leave its full socket unread."""
-    max_connections: int
-    """How many all clients together may have open."""
 
 
 _CHUNK = b"%x\r\n%b\r\n"
@@ -107,15 +94,15 @@ class Connection(HttpToolsProtocol):
     def __init__(
         self,
         *,
-        bounds: ConnectionBounds,
+        bounds: FrontendConfig,
         budget: ByteBudget,
         draining: Draining,
         on_refused: Callable[[TandemError, str], object] = lambda error, peer: None,
         **uvicorn_arguments: Any,
     ) -> None:
-        """`budget`: what was received and not used yet takes of it, and what waits for a full
-        socket. `on_refused` is told what was answered below HTTP's request level, and to which
-        host.
+        """`bounds`: the settings, which limit each client. `budget`: what was received and not used
+        yet takes of it, and what waits for a full socket. `on_refused` is told what was answered
+        below HTTP's request level, and to which host.
         """
         super().__init__(**uvicorn_arguments)
         self.bounds = bounds
@@ -167,9 +154,7 @@ class Connection(HttpToolsProtocol):
             self.flow.resume_reading()  # else the end of the stream is not seen
 
     def start_chunks(self, send_head: Coroutine[Any, Any, None], body: bytes) -> None:
-        """Send the head of an answer by ASGI, and the first part of it in the same write. Never
-        waits: the caller asks `writable` before.
-        """
+        """Send an answer's head and first part in one write. Never waits: ask `writable` first."""
         held: list[bytes] = []
         self.transport.write = held.append  # type: ignore[method-assign, assignment]
         try:
@@ -184,9 +169,7 @@ class Connection(HttpToolsProtocol):
                 self._socket.write(b"".join(held))
 
     def write_chunk(self, body: bytes) -> None:
-        """A part of a stream. ASGI's `send`, which awaits, costs half as much as all else that the
-        frontend does for a token.
-        """
+        """Write a part of a stream. ASGI's `send` costs half as much as all else for a token."""
         if not self._socket.is_closing():
             self._socket.write(_CHUNK % (len(body), body) if self._chunks else body)
 
@@ -211,11 +194,9 @@ class Connection(HttpToolsProtocol):
 
     @property
     def peer(self) -> str:
-        """The host that the client connects from."""
         return self.client[0] if self.client else "unknown"
 
     def abort(self) -> None:
-        """Close without sending what is still buffered."""
         if self.cycle is not None:
             self.cycle.disconnected = True
         if self._closing is None:  # else it was answered already, and is on its way out
@@ -223,7 +204,6 @@ class Connection(HttpToolsProtocol):
 
     @property
     def request_is_whole(self) -> bool:
-        """Whether all of the request has come that is being served."""
         return not self.cycle.more_body
 
     # --- while the process drains ---
@@ -330,9 +310,7 @@ class Connection(HttpToolsProtocol):
     # --- inside ---
 
     def _read(self) -> None:
-        """Read a request on, for a bounded part of a turn. What is behind it waits for its answer,
-        and is not even looked at before.
-        """
+        """Read a request on, for a bounded part of a turn; the next one waits for its answer."""
         self._reading_on = None
         if self.transport.is_closing():
             return

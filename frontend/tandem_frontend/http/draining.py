@@ -47,7 +47,6 @@ class Draining:
         self._refusing_since = asyncio.get_running_loop().time() + self._patience
 
     def refuses(self, connection: ClientConnection) -> bool:
-        """Whether its requests come too late."""
         return connection.opened_at > self._refusing_since
 
     @staticmethod

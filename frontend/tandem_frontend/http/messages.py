@@ -54,7 +54,6 @@ class Call:
         self.started = False
         """The status line has been sent."""
         self.headers: Headers = ()
-        """Headers of every answer to the call."""
         self.id = ids.new_trace_id()
         """What the answer is called; it is never a client's."""
         traceparent = self.header(b"traceparent")
@@ -86,7 +85,6 @@ class Call:
         return self._headers.get(name)
 
     def has_header(self, names: Set[bytes]) -> bool:
-        """Whether the request has one of these lower-case headers."""
         return not self._headers.keys().isdisjoint(names)
 
     async def body(self, most: int | None = None) -> bytes:
@@ -137,9 +135,7 @@ class Call:
         content_type: bytes = JSON,
         headers: Headers = (),
     ) -> None:
-        """The body is all pieces, of which there is one at least. Waits while the client's socket
-        is full, and lets others have their turn between two pieces.
-        """
+        """Waits while the client's socket is full; others have their turn between pieces."""
         headers = (*headers, (b"content-length", b"%d" % sum(map(len, pieces))))
         await self._send(self._head(status, content_type, headers))
         for piece in pieces[:-1]:
@@ -148,23 +144,18 @@ class Call:
         await self._send({"type": "http.response.body", "body": pieces[-1], "more_body": False})
 
     async def respond_empty(self, headers: Headers) -> None:
-        """Answer with status 204 and no body."""
         self.started = True
         headers = [*headers, *self.headers]
         await self._send({"type": "http.response.start", "status": 204, "headers": headers})
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def begin_stream(self, events: bytes) -> None:
-        """The first part of a stream of server-sent events, which leaves together with the head;
-        `connection.write_chunk` writes the next ones. Neither waits: ask `connection.writable`.
-        """
+        """Send the head and the first events at once. Never waits: ask `connection.writable`."""
         head = self._send(self._stream_head())
         self.connection.start_chunks(head, events)
 
     async def send_events(self, events: bytes) -> None:
-        """A part of a stream; waits while the client's socket is full, and lets others have their
-        turn.
-        """
+        """Send a part of a stream; waits for a full socket, and lets others have their turn."""
         if not self.started:
             await self._send(self._stream_head())
         self.connection.announce(len(events))

@@ -9,9 +9,10 @@ asked for; and that nothing is read for long without being understood.
 from __future__ import annotations
 
 import re
-from typing import Any, Protocol
+from typing import Any
 
 import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tandem.errors import InvalidRequestError, TandemError
 from tandem_frontend.http.errors import HeadTooLargeError
@@ -25,28 +26,12 @@ _UPGRADE = re.compile(rb"^upgrade:[^\r\n]*\r\n", re.IGNORECASE | re.MULTILINE)
 _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+;=%:\[\]-]*")
 
 
-class Requests(Protocol):
-    """Who is told what is read: uvicorn's protocol, by its own names."""
-
-    def on_message_begin(self) -> None: ...
-
-    def on_url(self, url: bytes) -> None: ...
-
-    def on_header(self, name: bytes, value: bytes) -> None: ...
-
-    def on_headers_complete(self) -> None: ...
-
-    def on_body(self, body: bytes) -> None: ...
-
-    def on_message_complete(self) -> None: ...
-
-
 class RequestParser:
     """Reads the requests of one connection. After a failure nothing more can be read of it."""
 
-    def __init__(self, requests: Requests, *, max_header_bytes: int) -> None:
-        """`max_header_bytes`: of a request line and its headers; also of trailers, and of whatever
-        else is read of a request without being a part of its body.
+    def __init__(self, requests: HttpToolsProtocol, *, max_header_bytes: int) -> None:
+        """`requests` is told what is read. `max_header_bytes`: of a request line and its headers;
+        also of trailers, and of whatever else is read of a request beside its body.
         """
         self._requests = requests
         self._limit = max_header_bytes
@@ -62,7 +47,6 @@ class RequestParser:
 
     @property
     def unread(self) -> int:
-        """Bytes that were received and not yet read."""
         return len(self._unread)
 
     @property
@@ -71,14 +55,10 @@ class RequestParser:
         return len(self._unread) + (0 if self._headers_read else len(self._head))
 
     def receive(self, data: bytes) -> None:
-        """Keep bytes to be read."""
         self._unread += data
 
     def read(self) -> int:
-        """Read on: to the end of a request, or less. Returns how many bytes that were.
-
-        Raises InvalidRequestError and HeadTooLargeError.
-        """
+        """Read up to a request's end, or less; returns the bytes. Raises RequestError."""
         if self._last:  # what follows a last request is no one's
             self._unread.clear()
         piece = self._next_piece()

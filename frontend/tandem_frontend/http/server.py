@@ -16,7 +16,8 @@ from tandem import sockets
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import CertificateFiles
 from tandem.errors import TandemError
-from tandem_frontend.http.connection import Connection, ConnectionBounds
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.http.connection import Connection
 from tandem_frontend.http.draining import Draining
 
 _BACKLOG = 2048
@@ -37,14 +38,14 @@ class HttpServer(uvicorn.Server):
         self,
         app: ASGI3Application,
         *,
-        bounds: ConnectionBounds,
+        bounds: FrontendConfig,
         budget: ByteBudget,
         draining: Draining,
         on_refused: Callable[[TandemError, str], object],
         keep_alive_seconds: int,
         https: CertificateFiles | None,
     ) -> None:
-        """`budget`, `on_refused`: see Connection. `https`: None serves plain HTTP."""
+        """`bounds`, `budget`, `on_refused`: see Connection. `https`: None serves plain HTTP."""
         self._ends = asyncio.Event()
         super().__init__(
             uvicorn.Config(
@@ -81,9 +82,7 @@ class HttpServer(uvicorn.Server):
         self._ends.set()
 
     async def main_loop(self) -> None:
-        """uvicorn's own looks ten times a second whether it is to end, and each wakes a process
-        that has nothing to do.
-        """
+        """uvicorn's own wakes an idle process ten times a second, to look whether it is to end."""
         while not await self.on_tick(0):  # which sets the date of answers
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DATE_SECONDS):

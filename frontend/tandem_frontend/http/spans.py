@@ -63,16 +63,13 @@ class CallSpan:
         self._attributes: dict[str, Value] = {"http.request.method": method, "http.route": route}
 
     def add(self, attributes: Mapping[str, Value], *events: Event) -> None:
-        """Add attributes and events to the request's span."""
         self._attributes |= attributes
         self._events += events
 
     def child(
         self, name: str, began: float, ended: float, *, attributes: Attributes, parent: int = 0
     ) -> int:
-        """Record a part of the request that is over, below the request's span or below `parent`.
-        Returns the part's own span.
-        """
+        """Record a part of the request that is over, below `parent`. Returns the part's span."""
         span_id = ids.new_span_id()
         self._tracer.record(
             Span(

@@ -84,25 +84,20 @@ class AnswerParser(Protocol):
     @property
     def calls(self) -> int:
         """How many calls have begun so far."""
-        ...
 
     @property
     def undecided(self) -> bool:
         """Whether what has come may be reasoning, or may not: it is held."""
-        ...
 
     def push(self, text: str) -> list[Part]:
         """What `text` adds to the answer."""
-        ...
 
     def flush(self) -> list[Part]:
         """What was held back, at the end of the answer: nothing can be pushed after it."""
-        ...
 
 
 class ModelFamily(Protocol):
-    """How models of one family write reasoning and calls. What is not known of it is None or
-    empty."""
+    """How models of one family write reasoning and calls; None or empty: not known."""
 
     @property
     def name(self) -> str: ...
@@ -113,31 +108,24 @@ class ModelFamily(Protocol):
     @property
     def calls(self) -> Sequence[object]:
         """The formats of calls that are read."""
-        ...
 
     @property
     def silent(self) -> tuple[str, ...]:
         """Markers around content, which are no part of it."""
-        ...
 
     @property
     def markers(self) -> tuple[str, ...]:
         """All that may be a special token of the tokenizer: the parser has to see them as text."""
-        ...
 
     def envelope(self, name: str) -> Envelope | None:
-        """What stands around calls of the tool `name`. None: the family's arguments are no JSON, or
-        nothing is known of its calls."""
-        ...
+        """What stands around calls of the tool `name`; None: unknown, or no JSON."""
 
     def forced(self) -> ModelFamily:
         """The family where a grammar makes the model write calls as plain JSON, after its reasoning
         if it has any: an array of objects with "name" and "parameters"."""
-        ...
 
     def with_thinking(self, thinking: Thinking | None) -> ModelFamily:
         """The family of a model that thinks between these markers; None: it does not think."""
-        ...
 
     def parser(
         self,
@@ -160,7 +148,6 @@ class ModelFamily(Protocol):
             unmarked: Whether the model may reason without a marker at the beginning.
             whole: Whether nobody sees the answer before its end.
         """
-        ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -171,8 +158,7 @@ class ModelFamilies:
     named: Callable[[str], ModelFamily]
     """The family of a name: one of `names`, or a variant of one. Raises KeyError."""
     detect: Callable[[str | None, Sequence[str], Collection[str]], ModelFamily | None]
-    """The family of a model: by its chat template, its architectures and its added tokens. None:
-    it cannot be told."""
+    """By chat template, architectures and added tokens: a model's family; None: unclear."""
 
 
 @functools.cache
@@ -205,8 +191,7 @@ def named(name: str) -> ModelFamily:
 
 @functools.lru_cache(maxsize=64)
 def written(name: str, thinking: Thinking | None) -> ModelFamily:
-    """How a model of the family of that name writes, which thinks between these markers; None: it
-    does not think."""
+    """How a model of the named family writes that thinks between these markers, or not at all."""
     return named(name).with_thinking(thinking)
 
 

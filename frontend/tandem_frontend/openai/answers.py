@@ -230,6 +230,24 @@ class Version(msgspec.Struct, kw_only=True):
     version: str
 
 
+class Moderation(msgspec.Struct, kw_only=True):
+    """The verdict of all classifiers on one input."""
+
+    flagged: bool
+    categories: dict[str, bool]
+    category_scores: dict[str, float]
+    category_applied_input_types: dict[str, list[Literal["text"]]]
+
+
+class ModerationAnswer(msgspec.Struct, kw_only=True):
+    """The verdicts on all inputs, in the order of the inputs."""
+
+    id: str
+    model: str
+    """Names of the classifiers, joined by `+`."""
+    results: list[Moderation]
+
+
 class ErrorDetail(msgspec.Struct, kw_only=True):
     message: str
     type: str

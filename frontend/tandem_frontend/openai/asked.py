@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from tandem.keys.grant import Grant
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
 from tandem_frontend.openai.answer_parsers import ModelFamily, written
@@ -13,6 +14,18 @@ from tandem_frontend.openai.answers import AnsweredTier
 from tandem_frontend.openai.prefixes import ReadText
 from tandem_frontend.openai.thought import Thought
 from tandem_frontend.read_steps import ReadStep
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a request beside its body."""
+
+    id: str = ""
+    trace_id: str = ""
+    grant: Grant | None = None
+    """Belongs to the key that the request came with; None: no key was asked."""
+    salt: str = ""
+    lora_adapter: str = ""
+    """The adapter of the model that the request asks for; empty: none."""
 
 
 class Parsing(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,8 +40,7 @@ class Parsing(msgspec.Struct, frozen=True, kw_only=True):
     """Where the model's reasoning begins and ends; None: it does not reason."""
     shows_reasoning: bool = True
     tools: dict[str, dict[str, Any]] | None = None
-    """The schemas of the parameters of those that may be called; None: what looks like a call is
-    text."""
+    """Schemas of the parameters of tools that may be called; None: all calls are text."""
     forced: bool = False
     """A grammar makes the model write its calls as plain JSON."""
     single: bool = False
@@ -79,7 +91,6 @@ class Asked(Submission, frozen=True, kw_only=True):
     """What was tokenised of each prompt, with which a PrefixStore completes the prompt; None, or
     empty: the prompt is complete."""
     steps: tuple[ReadStep, ...] = ()
-    """What reading its body took."""
     known_tokens: int = 0
     """Tokens of the prompts that were not read again."""
     says_tier: bool = False
@@ -87,7 +98,6 @@ class Asked(Submission, frozen=True, kw_only=True):
 
     @property
     def shown_model(self) -> str:
-        """The model as its answers name it."""
         return self.alias or self.task.model
 
     @property

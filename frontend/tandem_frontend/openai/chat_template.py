@@ -25,14 +25,10 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_toke
 
 
 class ChatTemplate:
-    """A compiled template with the model's special tokens."""
-
     def __init__(
         self, source: str, special_tokens: Mapping[str, str], *, tool_source: str | None = None
     ) -> None:
-        """`tool_source`: the template of chats with tools, where that is another one. Raises
-        ConfigError where one does not compile.
-        """
+        """`tool_source`: another template for chats with tools. Raises ConfigError."""
         self.source = source if tool_source is None else source + tool_source
         """All that is written of templates: a model's family shows in it."""
         try:
@@ -91,9 +87,7 @@ class ChatTemplate:
             ) from error
 
     def _takes_objects(self) -> bool:
-        """Whether a call's arguments are given to the template as an object, as most want them, or
-        as JSON: who joins texts fails with an object.
-        """
+        """Whether the template takes a call's arguments as an object; else as JSON."""
         function = CalledFunction(name="f", arguments={"a": 1})
         calls = [MadeCall(id="000000000", function=function)]
         chat = [{"role": "user", "content": "x"}]
@@ -115,10 +109,7 @@ def _rendering(template: jinja2.Template) -> Render:
 
 
 def load(model_path: Path) -> ChatTemplate | None:
-    """From chat_template.jinja, else tokenizer_config.json; None where the model has none.
-
-    Raises ConfigError for files that cannot be read.
-    """
+    """From chat_template.jinja, else tokenizer_config.json; None: none. Raises ConfigError."""
     config = _tokenizer_config(model_path / "tokenizer_config.json")
     configured = config.get("chat_template")
     source = _source(model_path / "chat_template.jinja", configured)
@@ -153,7 +144,6 @@ def _source(file: Path, configured: object) -> str | None:
 
 
 def _named(configured: object, name: str) -> str | None:
-    """One of several named templates."""
     if not isinstance(configured, list):
         return None
     named = {item.get("name"): item.get("template") for item in configured}

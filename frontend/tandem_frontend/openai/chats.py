@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from tandem.errors import InvalidRequestError, UnsupportedError
+from tandem.engine import model_files
+from tandem.errors import ConfigError, InvalidRequestError, UnsupportedError
 from tandem_frontend.config import FrontendConfig
+from tandem_frontend.openai import answer_parsers
 from tandem_frontend.openai.answer_parsers import ModelFamily
 from tandem_frontend.openai.asked import Parsing
 from tandem_frontend.openai.chat_template import ChatTemplate
@@ -15,6 +18,7 @@ from tandem_frontend.openai.conversation import ChatMessage
 from tandem_frontend.openai.forced import writes_json
 from tandem_frontend.openai.requests import NO_BUDGET, ChatRequest, TemplateFields
 from tandem_frontend.openai.thought import SWITCHES, Thought, thought_of
+from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.openai.tools import AskedTools
 
 log = logging.getLogger(__name__)
@@ -37,9 +41,7 @@ class Chats:
         fields: TemplateFields,
         tools: AskedTools | None,
     ) -> str:
-        """The prompt. The template writes all special tokens: the tokenizer must not. Raises
-        InvalidRequestError and UnsupportedError.
-        """
+        """The prompt, with all special tokens. Raises InvalidRequestError and UnsupportedError."""
         template = self._template
         if template is None:
             raise UnsupportedError("The model has no chat template", param="messages")
@@ -88,9 +90,7 @@ class Chats:
         )
 
     def thought(self, fields: TemplateFields, prompt: str) -> Thought | None:
-        """Where a thought begins and ends in the answer that follows the prompt; None: the model
-        does not think.
-        """
+        """The thought in the answer that follows the prompt; None: the model does not think."""
         thinking = self._family.thinking if self._family else None
         known = self._template.variables if self._template else frozenset()
         return thought_of(thinking, prompt, options=_options(fields), variables=known)
@@ -160,6 +160,28 @@ class Chats:
             *(("reasoning_effort",) if effort and not heeded else ()),
             *(("thinking_token_budget",) if budget else ()),
         )
+
+
+def family_of(
+    config: FrontendConfig, tokenizer: Tokenizer, template: ChatTemplate | None
+) -> ModelFamily | None:
+    """The family in whose formats the model answers, by the setting or the model's files; None:
+    nobody knows. Raises ConfigError.
+    """
+    name = config.model_family
+    if name == "none":
+        return None
+    if name == "auto":
+        source = template.source if template else None
+        architectures = model_files.architectures(Path(config.model_path))
+        return answer_parsers.detect(source, architectures, tokenizer.added_tokens)
+    try:
+        return answer_parsers.named(name)
+    except KeyError:
+        known = ", ".join(answer_parsers.names())
+        raise ConfigError(
+            f"model_family must be auto, none or one of {known}; not {name!r}"
+        ) from None
 
 
 def _options(fields: TemplateFields) -> dict[str, Any]:

@@ -84,9 +84,7 @@ class ChatMessage(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
             raise InvalidRequestError("`name` is required", param=f"{param}.name")
 
     def for_template(self, *, parsed_arguments: bool, short_ids: bool) -> dict[str, Any]:
-        """`parsed_arguments`: a call's arguments as an object instead of its JSON. `short_ids`: ids
-        of calls as Mistral's templates want them.
-        """
+        """`parsed_arguments`: as objects, not JSON. `short_ids`: as Mistral's templates want."""
         message: dict[str, Any] = {"role": self.role, "content": self.text}
         if self.role == "function":
             message |= {"role": "tool", "tool_call_id": f"call_{self.name}"}
@@ -114,8 +112,7 @@ def _call(call: MadeCall, parsed: bool) -> dict[str, Any]:
 
 
 def _parsed(arguments: str) -> str | dict[str, Any]:
-    """A call's arguments as an object; text that is no JSON object, as of a call that was cut off,
-    stays text."""
+    """A call's arguments as an object; text that is no JSON object stays text."""
     try:
         found = msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):

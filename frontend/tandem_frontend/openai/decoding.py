@@ -14,6 +14,7 @@ from tandem_frontend.openai.foreign import LEFT_OUT, VALUES, Foreign
 from tandem_frontend.openai.strangers import FieldRules, Kind, Strangers, without_version
 
 T = TypeVar("T", bound=msgspec.Struct)
+V = TypeVar("V")
 
 _UNKNOWN = "Object contains unknown field"
 _AT_PATH = re.compile(r"^(?P<what>.*?)(?: - at (?:`key` in )?`\$\.?(?P<path>.*)`)?$", re.DOTALL)
@@ -24,6 +25,13 @@ _OFFER = re.compile(
 )
 """A tool of a type that this dialect does not have."""
 _LONGEST_PARAM = 100
+
+
+def needed(value: V | None, param: str) -> V:
+    """The value of a field that a request must have. Raises InvalidRequestError."""
+    if value is None:
+        raise InvalidRequestError(f"`{param}` is required", param=param)
+    return value
 
 
 class Decoded(NamedTuple, Generic[T]):
@@ -38,22 +46,14 @@ class Decoded(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True)
 class Body(Generic[T]):
-    """How the bodies of one endpoint are read."""
-
-    strict: msgspec.json.Decoder[T]
-    lenient: msgspec.json.Decoder[T]
-    """Reads the same, and passes over fields that it does not know."""
+    decoder: msgspec.json.Decoder[T]
+    """Refuses fields that it does not know: Strangers takes them out where they are passed over."""
     kind: Kind
 
     @staticmethod
-    def of(
-        strict: type[T], lenient: type[T], foreign: Mapping[str, Foreign], **inner: Kind
-    ) -> Body[T]:
-        """`lenient`: the same type without `forbid_unknown_fields`, in itself and in what `inner`
-        says of what its fields hold.
-        """
-        decoders = msgspec.json.Decoder(strict), msgspec.json.Decoder(lenient)
-        return Body(*decoders, Kind.of(strict, foreign, **inner))
+    def of(struct: type[T], foreign: Mapping[str, Foreign], **inner: Kind) -> Body[T]:
+        """`inner`: what its fields hold that may have unknown fields too."""
+        return Body(msgspec.json.Decoder(struct), Kind.of(struct, foreign, **inner))
 
     def decode(self, body: bytes, rules: FieldRules) -> Decoded[T]:
         """Raises InvalidRequestError or UnsupportedError with `param`."""
@@ -70,7 +70,7 @@ class Body(Generic[T]):
 
     def _decode(self, body: bytes, rules: FieldRules) -> Decoded[T]:
         try:
-            return Decoded(self.strict.decode(body))
+            return Decoded(self.decoder.decode(body))
         except msgspec.ValidationError as error:
             value = _VALUE.match(str(error))
             left_out = value is not None and without_version(value["value"]) in LEFT_OUT
@@ -78,7 +78,7 @@ class Body(Generic[T]):
                 raise
         strangers = Strangers(rules)
         left = strangers.check(body, self.kind)
-        return Decoded(self.lenient.decode(left), strangers.ignored, strangers.extra_fields)
+        return Decoded(self.decoder.decode(left), strangers.ignored, strangers.extra_fields)
 
 
 def _explain(message: str) -> RequestError:

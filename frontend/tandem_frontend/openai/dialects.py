@@ -8,19 +8,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from tandem.errors import LoadError, RequestError, TandemError
 from tandem.upstream.answer import Finish, Row
+from tandem.upstream.request_state import RequestState
 from tandem.usercode.loader import entry_points, load_entry_point
 from tandem_frontend.http import errors as http_errors
 from tandem_frontend.openai import answers, shapes
 from tandem_frontend.openai.answers import Report, Usage
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.decoding import Body
-from tandem_frontend.openai.parsed import ParsedBody, ParsedEvents
+from tandem_frontend.openai.parsed import Parsed
 from tandem_frontend.openai.requests import (
     CHAT_BODY,
     COMPLETION_BODY,
@@ -29,23 +30,10 @@ from tandem_frontend.openai.requests import (
 )
 from tandem_frontend.openai.shapes import Shape
 from tandem_frontend.openai.tokenizer import Tokenizer
-from tandem_frontend.openai.writers import BodyWriter, CountingWriter, EventWriter, Parsed
+from tandem_frontend.openai.writers import BodyWriter, CountingWriter, EventWriter
 
 GROUP = "tandem.dialects"
 Generating: TypeAlias = ChatRequest | CompletionRequest
-R = TypeVar("R", bound=msgspec.Struct)
-
-
-class Running(Protocol):
-    """The request whose answer is written, as far as who writes it must know it."""
-
-    def tokens_of(self, choice: int) -> int:
-        """How many tokens a choice has so far."""
-        ...
-
-    def hold(self, size: int) -> object:
-        """Keep `size` more bytes of the output that came, until the end of the answer."""
-        ...
 
 
 class Events(Protocol):
@@ -64,7 +52,6 @@ class Events(Protocol):
 
     def failing(self, error: TandemError) -> bytes:
         """The last event of a stream that has begun and cannot go on."""
-        ...
 
 
 class Collector(Protocol):
@@ -99,10 +86,8 @@ class Counting:
     """How clients of a dialect ask how many tokens a prompt has."""
 
     endpoint: str
-    """As metrics call its path."""
     path: str
     summary: str
-    """The path's purpose, for the API's description."""
     requests: Body[Any]
     prompt: Callable[[Any], ChatRequest]
     """The chat that has this prompt. Raises RequestError, as `Dialect.generating` does."""
@@ -123,26 +108,24 @@ class Dialect:
     """OpenTelemetry's name for it."""
     requests: Body[Any]
     generating: Callable[[Any], Generating]
-    """What a request of its own stands for. Raises RequestError, with `param` as its client named
-    the field.
-    """
+    """The chat or completion that a request stands for. Raises RequestError with its `param`."""
     repeated: Callable[[Any], bytes]
     """What an answer says again of its request: members of an object as JSON, or nothing."""
     names: Mapping[str, str]
     """What its clients call a field of chats, where that is something else."""
-    events: Callable[[Tokenizer, Asked, Running], Events]
+    events: Callable[[Tokenizer, Asked, RequestState], Events]
     body: Callable[[Tokenizer, Asked], Collector]
     answer: type[msgspec.Struct]
     """The body of an answer, as the API's description has it."""
     errors: ErrorShape
     counting: Counting | None = None
     below: str = ""
-    """What is said to clients that ask for something below its path; empty: no more than of any
-    unknown path."""
+    """The answer to requests below its path; empty: that of any unknown path."""
 
     def name_of(self, field: str) -> str:
         """What its clients call a field of chats, or one inside of it."""
-        return self.names.get(_root(field), field)
+        root = field.partition(".")[0].partition("[")[0]
+        return self.names.get(root, field)
 
     def name(self, error: RequestError) -> None:
         """Have an error name its field as clients of this dialect do."""
@@ -151,61 +134,37 @@ class Dialect:
             error.message = error.message.replace(f"`{field}`", f"`{name}`")
 
 
-def _root(param: str) -> str:
-    """The field of a request itself, of the path to one inside of it."""
-    return param.partition(".")[0].partition("[")[0]
-
-
-def _itself(request: R) -> R:
-    return request
-
-
 def nothing(request: object) -> bytes:
     """Where an answer says nothing again of its request."""
     return b""
 
 
-def _events(shape: Shape) -> Callable[[Tokenizer, Asked, Running], Events]:
-    def events(tokenizer: Tokenizer, asked: Asked, running: Running) -> Events:
-        made = EventWriter if asked.parsing is None else ParsedEvents
-        written = made(shape, tokenizer, asked)
-        return (
-            CountingWriter(written, asked, running.tokens_of)
-            if asked.want_running_usage
-            else written
-        )
+def _events(shape: Shape) -> Callable[[Tokenizer, Asked, RequestState], Events]:
+    def events(tokenizer: Tokenizer, asked: Asked, running: RequestState) -> Events:
+        written = EventWriter(shape, tokenizer, asked)
+        if asked.want_running_usage:
+            return CountingWriter(written, asked, running.tokens_of)
+        return written
 
     return events
 
 
-def _body(shape: Shape) -> Callable[[Tokenizer, Asked], Collector]:
-    def body(tokenizer: Tokenizer, asked: Asked) -> Collector:
-        made = BodyWriter if asked.parsing is None else ParsedBody
-        return made(shape, tokenizer, asked)
-
-    return body
-
-
-def _http_status(error: TandemError) -> int:
-    return error.http_status
-
-
-def _error_body(error: TandemError, trace_id: str) -> bytes:
-    return http_errors.body(error)
-
-
-OPENAI_ERRORS = ErrorShape(schema=answers.ErrorBody, status=_http_status, body=_error_body)
+OPENAI_ERRORS = ErrorShape(
+    schema=answers.ErrorBody,
+    status=lambda error: error.http_status,
+    body=lambda error, _: http_errors.body(error),
+)
 CHAT = Dialect(
     endpoint="chat_completions",
     path="/v1/chat/completions",
     summary="Answer a chat, as one body or as server-sent events",
     operation="chat",
     requests=CHAT_BODY,
-    generating=_itself,
+    generating=lambda request: request,
     repeated=nothing,
     names={},
     events=_events(shapes.CHAT),
-    body=_body(shapes.CHAT),
+    body=functools.partial(BodyWriter, shapes.CHAT),
     answer=answers.ChatCompletion,
     errors=OPENAI_ERRORS,
 )
@@ -215,11 +174,11 @@ COMPLETION = Dialect(
     summary="Continue prompts, as one body or as server-sent events",
     operation="text_completion",
     requests=COMPLETION_BODY,
-    generating=_itself,
+    generating=lambda request: request,
     repeated=nothing,
     names={},
     events=_events(shapes.COMPLETION),
-    body=_body(shapes.COMPLETION),
+    body=functools.partial(BodyWriter, shapes.COMPLETION),
     answer=answers.Completion,
     errors=OPENAI_ERRORS,
 )
@@ -227,9 +186,7 @@ COMPLETION = Dialect(
 
 @functools.cache
 def spoken() -> tuple[Dialect, ...]:
-    """All dialects of this installation. Raises LoadError, also where two of them offer the same
-    path or endpoint.
-    """
+    """All dialects of this installation. Raises LoadError, also for a path offered twice."""
     names = sorted(entry_points(GROUP).names)
     offered = (each for name in names for each in load_entry_point(GROUP, name))
     dialects = (CHAT, COMPLETION, *offered)

@@ -52,7 +52,6 @@ def _type(name: str, schema: dict[str, Any]) -> str:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """A schema in a few words."""
     if reference := schema.get("$ref"):
         name = reference.rpartition("/")[2]
         return f"<a href=#{name}>{name}</a>"

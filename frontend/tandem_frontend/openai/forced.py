@@ -4,19 +4,28 @@ that are `strict`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tandem.errors import UnsupportedError
+from tandem.logits.forms.tagged import LENIENT
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem_frontend.openai.answer_parsers import Envelope, ModelFamily
 from tandem_frontend.openai.asked import Parsing
 from tandem_frontend.openai.formats import Form
-from tandem_frontend.openai.lenient import forcible
 from tandem_frontend.openai.thought import Thought
 from tandem_frontend.openai.tools import AskedTools, FunctionDefinition
 
 PROCESSOR = "tagged"
+DEEPEST = 64
+"""How many schemas in each other are looked at; a schema deeper inside is left unchanged."""
+
+_PARTS = re.compile(r"\\.|\(\?<?[=!>#]", re.DOTALL)
+_BEYOND = re.compile(r"\(.*|\\[1-9bBcGhHkKRXZ]")
+"""Look-around, references to earlier groups, and escapes of other dialects: no grammar has them."""
+_DATA = ("const", "default", "enum", "examples")
+"""Keywords that hold values, which may look like schemas."""
 
 
 def writes_json(family: ModelFamily) -> bool:
@@ -54,9 +63,7 @@ def form_with_calls(
 
 
 def behind_thought(form: Form | None, thought: Thought | None) -> Form | None:
-    """The form of what follows the thought that the prompt has opened. Raises UnsupportedError for
-    one that has to be the whole answer.
-    """
+    """The form of what follows an opened thought. Raises UnsupportedError for a grammar."""
     if form is None or thought is None or not thought.opened:
         return form
     args: dict[str, Any] = {"calls": [], **form.processor.args}
@@ -107,8 +114,7 @@ def _envelope(family: ModelFamily, name: str) -> Envelope:
 
 
 def _call(function: FunctionDefinition, begin: str, end: str) -> dict[str, Any]:
-    """The schema is kept of a tool that is not strict too, as far as a grammar can force it: its
-    arguments parse then."""
+    """A tool that is not strict keeps as much of its schema as a grammar can force."""
     schema = {"type": "object"} | (function.parameters or {})
     return {"begin": begin, "schema": schema if function.strict else forcible(schema), "end": end}
 
@@ -121,11 +127,41 @@ def _without(ends: Sequence[str], text: str) -> str:
 
 
 def _marker(family: ModelFamily, name: str) -> str:
-    """What all calls begin with, whatever space follows it; empty: nothing tells them from text, or
-    no grammar of JSON writes them.
-    """
+    """The marker that begins all calls; empty: none does, or their arguments are no JSON."""
     around = family.envelope(name)
     if around is None:
         return ""
     opening = around.section_begin + around.begin
     return max((mark for mark in family.markers if opening.startswith(mark)), key=len, default="")
+
+
+def forcible(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema without patterns that no grammar can force."""
+    return {**_without_patterns(schema, DEEPEST), **LENIENT}
+
+
+def _without_patterns(schema: Mapping[str, Any], depth: int) -> dict[str, Any]:
+    return {
+        key: value if key in _DATA else _walked(value, depth - 1)
+        for key, value in schema.items()
+        if not _is_beyond(key, value)
+    }
+
+
+def _walked(value: Any, depth: int) -> Any:
+    if depth == 0:
+        return value
+    if isinstance(value, Mapping):
+        return _without_patterns(value, depth)
+    if isinstance(value, list):
+        return [_walked(each, depth - 1) for each in value]
+    return value
+
+
+def _is_beyond(key: str, value: Any) -> bool:
+    """Whether a keyword holds a pattern that no grammar can force."""
+    if key == "pattern":
+        patterns = [value] if isinstance(value, str) else []
+    else:
+        patterns = [*value] if key == "patternProperties" and isinstance(value, Mapping) else []
+    return any(_BEYOND.fullmatch(part) for each in patterns for part in _PARTS.findall(each))

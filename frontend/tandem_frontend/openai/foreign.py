@@ -58,6 +58,11 @@ TRUE, FALSE, _EITHER = ("true",), ("false",), ("true", "false")
 EMPTY_OBJECT, EMPTY_LIST = ("{}",), ("[]",)
 
 
+def all_are(foreign: Foreign, names: str) -> dict[str, Foreign]:
+    """One rule for the fields of these names, which have spaces between them."""
+    return dict.fromkeys(names.split(), foreign)
+
+
 def hint(reason: str, harmless: tuple[str, ...] = ()) -> Foreign:
     """A declaration, a hint or an offer."""
     return Foreign(reason, harmless, dropped=True)
@@ -85,24 +90,24 @@ OF_GENERATION: dict[str, Foreign] = {
     "length_penalty": Foreign("beam search is not offered", ("1", "1.0")),
     "skip_special_tokens": Foreign("texts are without special tokens; see `detokenize`", TRUE),
     "spaces_between_special_tokens": Foreign("texts are without special tokens", TRUE),
-    "include_stop_str_in_output": Foreign("texts end before their stop string", FALSE),
-    "no_stop_trim": Foreign("texts end before their stop string", FALSE),
+    **all_are(
+        Foreign("texts end before their stop string", FALSE),
+        "include_stop_str_in_output no_stop_trim",
+    ),
     "stop_regex": Foreign("see `stop`"),
-    "truncate_prompt_tokens": Foreign("prompts are never cut"),
-    "truncation_side": Foreign("prompts are never cut"),
+    **all_are(Foreign("prompts are never cut"), "truncate_prompt_tokens truncation_side"),
     "logprob_token_ids": Foreign("log-probabilities are those of the likeliest tokens"),
     "allowed_token_ids": Foreign("see `logit_bias`"),
     "bad_words": Foreign("see `logits_processors`", EMPTY_LIST),
     "documents": Foreign(_NO_TEMPLATE_CHOICE, EMPTY_LIST),
     "chat_template": Foreign(_NO_TEMPLATE_CHOICE),
     "task": Foreign(_NO_TEMPLATE_CHOICE),
-    "media_io_kwargs": Foreign(ONLY_TEXT, EMPTY_OBJECT),
-    "mm_processor_kwargs": Foreign(ONLY_TEXT, EMPTY_OBJECT),
-    "max_dynamic_patch": Foreign(ONLY_TEXT),
-    "min_dynamic_patch": Foreign(ONLY_TEXT),
+    **all_are(
+        Foreign(ONLY_TEXT, EMPTY_OBJECT),
+        "media_io_kwargs mm_processor_kwargs images_config video_config",
+    ),
+    **all_are(Foreign(ONLY_TEXT), "max_dynamic_patch min_dynamic_patch image_data"),
     "use_audio_in_video": Foreign(ONLY_TEXT, FALSE),
-    "images_config": Foreign(ONLY_TEXT, EMPTY_OBJECT),
-    "video_config": Foreign(ONLY_TEXT, EMPTY_OBJECT),
     "structural_tag": Foreign("see `guided_json` and the other fields of forms"),
     "guided_decoding_backend": Foreign("forms are compiled by one backend"),
     "guided_whitespace_pattern": Foreign("JSON comes on one line"),
@@ -112,21 +117,21 @@ OF_GENERATION: dict[str, Foreign] = {
     "input_ids": Foreign("a chat is messages; see `/v1/completions`"),
     "prompt_embeds": Foreign("prompts are texts or token ids"),
     "stream_reasoning": Foreign("reasoning streams as the answer does", _EITHER),
-    "return_prompt_token_ids": Foreign("see `return_token_ids`", FALSE),
+    **all_are(
+        Foreign("see `return_token_ids`", FALSE),
+        "return_prompt_token_ids return_tokens_as_token_ids",
+    ),
     "return_prompt_text": Foreign("the prompt as it was written is not shown", FALSE),
-    "return_tokens_as_token_ids": Foreign("see `return_token_ids`", FALSE),
     "return_token_offsets": Foreign("answers have no offsets of tokens", FALSE),
     "return_mm_kwargs": Foreign(ONLY_TEXT, TRUE),
     "return_meta_info": Foreign("see `tandem.report`", FALSE),
     "return_cached_tokens_details": Foreign("see `usage`", FALSE),
-    "return_spec_tokens_details": Foreign(NO_INSIDES, FALSE),
-    "return_hidden_states": Foreign(NO_INSIDES, FALSE),
-    "return_routed_experts": Foreign(NO_INSIDES, FALSE),
-    "routed_experts_start_len": Foreign(NO_INSIDES, ("0",)),
-    "routed_experts_prompt_start": Foreign(NO_INSIDES, ("0",)),
-    "return_input_ids_in_sglext": Foreign(NO_INSIDES, FALSE),
-    "return_output_ids_in_sglext": Foreign(NO_INSIDES, FALSE),
-    "return_sampling_mask": Foreign(NO_INSIDES, FALSE),
+    **all_are(
+        Foreign(NO_INSIDES, FALSE),
+        "return_spec_tokens_details return_hidden_states return_routed_experts "
+        "return_input_ids_in_sglext return_output_ids_in_sglext return_sampling_mask",
+    ),
+    **all_are(Foreign(NO_INSIDES, ("0",)), "routed_experts_start_len routed_experts_prompt_start"),
     "sampling_logprobs_mode": Foreign(NO_INSIDES),
     "watermarking": Foreign("answers have no watermark", FALSE),
     "repetition_detection": Foreign("see output hooks"),
@@ -134,34 +139,25 @@ OF_GENERATION: dict[str, Foreign] = {
     "lora_path": Foreign(_ADAPTERS),
     "session_params": Foreign("every request stands for itself", EMPTY_OBJECT),
     "vllm_xargs": Foreign("see `logits_processors`", EMPTY_OBJECT),
-    "kv_transfer_params": Foreign(ROUTED_HERE),
-    "ec_transfer_params": Foreign(ROUTED_HERE),
-    "bootstrap_host": Foreign(ROUTED_HERE),
-    "bootstrap_port": Foreign(ROUTED_HERE),
-    "bootstrap_room": Foreign(ROUTED_HERE),
-    "routed_dp_rank": Foreign(ROUTED_HERE),
-    "disagg_prefill_dp_rank": Foreign(ROUTED_HERE),
-    "data_parallel_rank": Foreign(ROUTED_HERE),
+    **all_are(
+        Foreign(ROUTED_HERE),
+        "kv_transfer_params ec_transfer_params bootstrap_host bootstrap_port "
+        "bootstrap_room routed_dp_rank disagg_prefill_dp_rank data_parallel_rank",
+    ),
     # what still others call things
-    "system": Foreign("give it as a message of the role `system`"),
-    "instructions": Foreign("give it as a message of the role `system`"),
+    **all_are(Foreign("give it as a message of the role `system`"), "system instructions"),
     "input": Foreign("see `messages` and `prompt`"),
-    "image_data": Foreign(ONLY_TEXT),
     "images": Foreign(ONLY_TEXT, EMPTY_LIST),
     "return_logprob": Foreign("see `logprobs`", FALSE),
     "top_logprobs_num": Foreign("see `logprobs` and `top_logprobs`", ("0",)),
     "logprob_start_len": Foreign("see `echo` and `prompt_logprobs`", ("-1",)),
     "token_ids_logprob": Foreign("log-probabilities are those of the likeliest tokens"),
     "return_text_in_logprobs": Foreign("tokens are shown as text", _EITHER),
-    "max_new_tokens": Foreign("see `max_tokens`"),
-    "max_output_tokens": Foreign("see `max_tokens`"),
-    "n_predict": Foreign("see `max_tokens`"),
+    **all_are(Foreign("see `max_tokens`"), "max_new_tokens max_output_tokens n_predict"),
     "stop_sequences": Foreign("see `stop`", EMPTY_LIST),
     "grammar": Foreign("see `guided_grammar`"),
     "typical_p": Foreign("see `top_p`", ("1", "1.0")),
-    "thinking": Foreign(_THINKING),
-    "enable_thinking": Foreign(_THINKING),
-    "reasoning": Foreign(_THINKING),
+    **all_are(Foreign(_THINKING), "thinking enable_thinking reasoning"),
     "text": Foreign("see `response_format`", EMPTY_OBJECT),
     "output_config": Foreign("see `response_format` and `reasoning_effort`", EMPTY_OBJECT),
 }
@@ -201,8 +197,8 @@ OF_MESSAGES: Mapping[str, Foreign] = {
     "provider_specific_fields": MODEL_NOT_SHOWN,
 }
 OF_PARTS: Mapping[str, Foreign] = {
-    **dict.fromkeys(("cache_control", "prompt_cache_breakpoint"), MODEL_NOT_SHOWN),
-    **dict.fromkeys(("image_url", "input_audio", "file"), Foreign(ONLY_TEXT)),
+    **all_are(MODEL_NOT_SHOWN, "cache_control prompt_cache_breakpoint"),
+    **all_are(Foreign(ONLY_TEXT), "image_url input_audio file"),
 }
 OF_TOOLS: Mapping[str, Foreign] = {
     "cache_control": MODEL_NOT_SHOWN,
@@ -220,11 +216,10 @@ OF_NVEXT: Mapping[str, Foreign] = {
     "use_raw_prompt": Foreign(_NO_TEMPLATE_CHOICE, FALSE),
     "token_data": Foreign("see `/v1/completions`, whose prompts may be token ids"),
     "max_thinking_tokens": Foreign("see `thinking_token_budget`"),
-    **dict.fromkeys(
-        ("backend_instance_id", "prefill_worker_id", "decode_worker_id", "dp_rank"),
+    **all_are(
         hint(ROUTED_HERE),
+        "backend_instance_id prefill_worker_id decode_worker_id dp_rank prefill_dp_rank",
     ),
-    "prefill_dp_rank": hint(ROUTED_HERE),
     "cache_control": hint("caches keep the prefixes that any request used last"),
     "annotations": hint("streams have no events beside the API's own", EMPTY_LIST),
     "extra_fields": hint("see `tandem.report`", EMPTY_LIST),
@@ -250,9 +245,7 @@ BUILT_IN_TOOLS = frozenset(
 date behind `web_search_20250305`, are left out of the names.
 """
 TOOL_TYPES = frozenset(("function", "custom", "namespace"))
-"""Types of clients' own tools, in some dialect: one that a dialect does not have is refused there,
-or left out as `custom` is of chats.
-"""
+"""Types of clients' own tools in some dialect: others refuse them, or leave them out."""
 BUILT_IN_CALLS = frozenset(
     (
         *("web_search_call", "file_search_call", "image_generation_call", "tool_search_call"),

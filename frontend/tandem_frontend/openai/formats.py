@@ -88,8 +88,6 @@ class FormFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 @dataclass(slots=True, frozen=True)
 class Form:
-    """The form that a request asks for, and the field that names it."""
-
     field: str
     processor: LogitsProcessorEntry
 
@@ -107,9 +105,7 @@ def form_of(request: FormFields) -> Form | None:
 
 
 def check_arguments(entries: Sequence[LogitsProcessorEntry], limits: SpecLimits) -> None:
-    """Size and nesting of what a client wrote, in time that the limits bound. Raises ValueError
-    where a worker would not even look at it.
-    """
+    """Check size and nesting, in bounded time. Raises ValueError where a worker would refuse."""
     limits.check([entry.args for entry in entries])
     for entry in entries:
         quoted = _QUOTED.get(entry.name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import KW_ONLY, dataclass
 
 from tandem.errors import RequestError, TandemError
 from tandem.tracing import exemplars
@@ -21,38 +22,29 @@ from tandem_frontend.openai.answers import CompletionTokensDetails, PromptTokens
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.dialects import Collector, Dialect, Events
 from tandem_frontend.openai.keep_alive import COMMENT, KeepAlive
+from tandem_frontend.openai.parsed import Parsed
 from tandem_frontend.openai.reading.bodies import Reading
 from tandem_frontend.openai.reports import report
-from tandem_frontend.openai.writers import Parsed
 
 PROVIDER = "tandem"
 
 
+@dataclass(eq=False)
 class Generation:
     """What every request shares; one object for the process."""
 
-    def __init__(
-        self,
-        reading: Reading,
-        demultiplexer: Demultiplexer,
-        metrics: Metrics,
-        *,
-        keep_alive_seconds: float,
-    ) -> None:
-        """`keep_alive_seconds`: how long a stream may be silent; 0: as long as it will."""
-        self._reading = reading
-        self._demultiplexer = demultiplexer
-        self._metrics = metrics
-        self._keep_alive_seconds = keep_alive_seconds
+    reading: Reading
+    demultiplexer: Demultiplexer
+    metrics: Metrics
+    _: KW_ONLY
+    keep_alive_seconds: float
+    """How long a stream may be silent; 0: as long as it will."""
 
     async def serve(self, dialect: Dialect, call: Call) -> TandemError | None:
-        """Answer the client. A failure after the first byte is told to it here and returned.
-
-        Raises the failure where nothing has been sent yet.
-        """
+        """Answer the client; returns the failure after a first byte, and raises one before it."""
         arrived = call.times.arrived
         call.connection.check_opened_in_time()
-        model, submission = await self._reading.submission(dialect, call)
+        model, submission = await self.reading.submission(dialect, call)
         call.times.model, call.times.prompt_tokens = (
             submission.full_model,
             submission.prompt_tokens,
@@ -60,11 +52,11 @@ class Generation:
         _keep_prompts(call, submission)
         if call.span is not None:
             _trace_submission(call.span, dialect, submission)
-        with self._demultiplexer.submit(
+        with self.demultiplexer.submit(
             submission, call.connection, parent_span=0 if call.span is None else call.span.span_id
         ) as state:
             state.let_go = call.allotment.give_back
-            self._metrics.prompt_tokens.inc(submission.prompt_tokens)
+            self.metrics.prompt_tokens.inc(submission.prompt_tokens)
             if call.tenant is not None:
                 call.tenant.spend(time.monotonic(), prompt=submission.prompt_tokens)
             try:
@@ -76,10 +68,10 @@ class Generation:
                     writer = dialect.body(model.tokenizer, submission)
                     await _collect(call, state, writer, dialect)
                 parsed = writer.parsed
-                self._metrics.count_calls(parsed.calls, broken=parsed.broken_calls)
+                self.metrics.count_calls(parsed.calls, broken=parsed.broken_calls)
             finally:
                 self._measure(call, state, arrived)
-                self._metrics.models.count(submission.full_model, failed=state.error is not None)
+                self.metrics.models.count(submission.full_model, failed=state.error is not None)
             return state.error
 
     async def _stream(
@@ -90,7 +82,7 @@ class Generation:
         state.pump = call.connection.on_writable = live.pump
         if state.submission.choices == 1:  # else a step's events leave together
             state.show = live.show
-        seconds = self._keep_alive_seconds
+        seconds = self.keep_alive_seconds
         with KeepAlive(seconds, silent_since=live.silent_since, send=live.keep_alive):
             await _over(call, state, dialect)
         # They hold each other: else both are left to the garbage collector.
@@ -112,17 +104,16 @@ class Generation:
         await call.end_stream(last)
 
     def _measure(self, call: Call, state: RequestState, arrived: float) -> None:
-        """Count a request that is over."""
         exemplar = None if call.span is None else exemplars.labels(call.trace_id)
         if state.first_at:
-            self._metrics.ttft_seconds.observe(state.first_at - arrived, exemplar)
+            self.metrics.ttft_seconds.observe(state.first_at - arrived, exemplar)
         now = time.monotonic()
         call.times.tokens = state.completion_tokens
         if call.tenant is not None:
             call.tenant.spend(now, completion=state.completion_tokens)
-        self._metrics.request_seconds.observe(now - arrived, exemplar)
+        self.metrics.request_seconds.observe(now - arrived, exemplar)
         if state.error is None and not state.open_choices:
-            self._metrics.slo.count(
+            self.metrics.slo.count(
                 ttft_seconds=(state.first_at or now) - arrived,
                 itl_seconds=state.mean_itl_seconds,
             )
@@ -153,18 +144,6 @@ async def _over(call: Call, state: RequestState, dialect: Dialect) -> None:
 class _Live:
     """Writes a stream's events as they come; much of them in slices."""
 
-    __slots__ = (
-        "_begun",
-        "_call",
-        "_connection",
-        "_events",
-        "_now",
-        "_opening",
-        "_sent_at",
-        "_state",
-        "unfinished",
-    )
-
     def __init__(self, call: Call, state: RequestState, events: Events) -> None:
         self._call, self._state, self._events = call, state, events
         self._connection = call.connection
@@ -177,9 +156,7 @@ class _Live:
         """More had come than was taken last."""
 
     def pump(self) -> bool:
-        """Send what there is: at most a slice, the next follows in a later turn of the loop. False:
-        the client's socket is full, and nothing was taken.
-        """
+        """Send a slice of what there is. False: the client's socket is full, nothing was taken."""
         if not self._connection.writable:
             return False
         if body := self.take():
@@ -263,9 +240,7 @@ async def _collect(call: Call, state: RequestState, body: Collector, dialect: Di
 
 
 def _trace_submission(span: CallSpan, dialect: Dialect, submission: Asked) -> None:
-    """The request was understood and goes to the router. Attributes are named as OpenTelemetry's
-    conventions for generative AI name them.
-    """
+    """Attributes are named as OpenTelemetry's conventions for generative AI name them."""
     sampling = submission.task.sampling
     span.add(
         {

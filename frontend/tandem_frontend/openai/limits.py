@@ -11,9 +11,7 @@ from tandem_frontend.openai.tokenizer import Tokenizer
 
 
 class Limits:
-    """What some pair of the served model can take, and the router finds it; the model's own files
-    where workers do not say.
-    """
+    """What some pair of the served model can take; the model's files where workers do not say."""
 
     def __init__(self, tokenizer: Tokenizer, served: router_pb2.ServedModel) -> None:
         shortest = served.limits.context_length or tokenizer.context_length

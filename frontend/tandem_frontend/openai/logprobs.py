@@ -39,9 +39,7 @@ def for_chat(tokenizer: Tokenizer, entries: Iterable[common_pb2.TokenLogprobs]) 
 def for_completion(
     tokenizer: Tokenizer, entries: Sequence[common_pb2.TokenLogprobs], offset: int
 ) -> CompletionLogprobs:
-    """`offset` is where the first token's text begins; the chosen token is always among the top
-    ones. A prompt's first token has none.
-    """
+    """`offset`: where the first token's text begins. A prompt's first token has no probability."""
     answer = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
     for chosen, top in _tokens(entries):
         token = _text(tokenizer.token_bytes(chosen[0]))

@@ -12,7 +12,6 @@ from tandem.version import tandem_version
 from tandem_frontend.openai import answers, requests
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import OPENAI_ERRORS, ErrorShape, spoken
-from tandem_frontend.openai.moderations.answers import ModerationAnswer
 from tandem_frontend.openai.reading import moderations
 from tandem_frontend.openai.strangers import VERSION, FieldRules, Kind
 
@@ -42,7 +41,7 @@ _OWN = (
         "/v1/moderations",
         "Judge texts by the deployment's classifiers",
         moderations.BODY,
-        ModerationAnswer,
+        answers.ModerationAnswer,
     ),
     Post("/tokenize", "Text or a chat to token ids", requests.TOKENIZE_BODY, answers.Tokens),
     Post("/detokenize", "Token ids to text", requests.DETOKENIZE_BODY, answers.Text),
@@ -75,7 +74,6 @@ def document(rules: FieldRules) -> bytes:
 
 
 def posts() -> Iterator[Post]:
-    """The paths of all dialects, and those beside."""
     for each in spoken():
         yield Post(each.path, each.summary, each.requests, each.answer, each.errors)
         if (counts := each.counting) is not None:
@@ -84,14 +82,12 @@ def posts() -> Iterator[Post]:
 
 
 def index() -> dict[str, str]:
-    """What is at each path, in a sentence."""
     sent = {each.path: each.summary for each in posts()}
     return sent | {path: summary for path, summary, _ in _GETS}
 
 
 @functools.cache
 def describe(rules: FieldRules = _DEFAULT) -> dict[str, Any]:
-    """The API's description as an object."""
     all_posts = list(posts())
     types = [kind for each in all_posts for kind in (each.requests.kind.struct, each.answer)]
     types += [kind for _, _, kind in _GETS] + [each.errors.schema for each in all_posts]

@@ -1,24 +1,35 @@
-"""Chats whose answers are taken apart: content, reasoning and calls of tools, as the events of a
-stream, or collected into one body.
-"""
+"""Answers of chats, taken apart as they come: into content, reasoning and calls of tools."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-import msgspec
-
-from tandem.upstream.answer import Finish, Row
+from tandem.upstream.answer import Finish
 from tandem_frontend.openai import answers
 from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Part, Reasoning
 from tandem_frontend.openai.answers import ChatFinishReason
 from tandem_frontend.openai.asked import Asked, Parsing
-from tandem_frontend.openai.shapes import Shape
-from tandem_frontend.openai.tokenizer import Tokenizer
-from tandem_frontend.openai.writers import BodyWriter, EventWriter, Parsed
 
-_encode = msgspec.json.Encoder().encode
+
+class Parsed(NamedTuple):
+    """Counts of what parsers found in the texts of all choices."""
+
+    reasoning_tokens: int | None = None
+    """None: reasoning is not told from the answer."""
+    calls: int = 0
+    broken_calls: int = 0
+    """What began like a call and was none: it was shown as text."""
+
+    @staticmethod
+    def of(answers: Iterable[Answer]) -> Parsed:
+        found = [each.parsed for each in answers]
+        thought = [each.reasoning_tokens for each in found if each.reasoning_tokens is not None]
+        return Parsed(
+            sum(thought) if thought else None,
+            sum(each.calls for each in found),
+            sum(each.broken_calls for each in found),
+        )
 
 
 class Answer:
@@ -47,7 +58,6 @@ class Answer:
 
     @property
     def parsed(self) -> Parsed:
-        """What the parsers have found so far."""
         tells = self._parsing.reasoning
         return Parsed(
             self.reasoning_tokens if tells else None, self.calls, broken_calls=self._parser.broken
@@ -67,7 +77,6 @@ class Answer:
         return self._shown(parts)
 
     def flush(self) -> list[Part]:
-        """The rest, at its end."""
         parts = self._parser.flush()
         self._count(parts, 0, 0)
         return self._shown(parts)
@@ -111,13 +120,18 @@ class Answer:
         return True
 
 
+def answers_of(asked: Asked, *, whole: bool) -> list[Answer]:
+    """For each choice, where answers are taken apart; else none."""
+    parsing = asked.parsing
+    return [Answer(parsing, whole=whole) for _ in range(asked.choices)] if parsing else []
+
+
 class Message:
     """What parts come to, joined: a delta of a stream, or the message of a body."""
 
-    def __init__(self, id: str, choice: int, *, older: bool) -> None:
-        """`id`: what the answer is called."""
-        self._answer_id, self._choice = id, choice
-        self._older = older
+    def __init__(self, asked: Asked, choice: int) -> None:
+        self._answer_id, self._choice = asked.id, choice
+        self._older = asked.parsing is not None and asked.parsing.older
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, tuple[CallStart | None, list[str]]] = {}
@@ -176,105 +190,6 @@ class Message:
         function = {"name": start.name, "arguments": text}
         id = call_id(self._answer_id, self._choice, start)
         return {"index": call, "id": id, "type": "function", "function": function}
-
-
-class _Answers:
-    """The parsed answers of all choices of a request."""
-
-    def __init__(self, asked: Asked, *, whole: bool) -> None:
-        parsing = asked.parsing
-        assert parsing is not None
-        self.older = parsing.older
-        self._id = asked.id
-        self.all = [Answer(parsing, whole=whole) for _ in range(asked.choices)]
-
-    @property
-    def parsed(self) -> Parsed:
-        found = [each.parsed for each in self.all]
-        thought = [each.reasoning_tokens for each in found if each.reasoning_tokens is not None]
-        return Parsed(
-            sum(thought) if thought else None,
-            sum(each.calls for each in found),
-            sum(each.broken_calls for each in found),
-        )
-
-    def message(self, choice: int) -> Message:
-        return Message(self._id, choice, older=self.older)
-
-
-class ParsedEvents(EventWriter):
-    """Writes one event for each row that shows something, with all that it shows."""
-
-    def __init__(self, shape: Shape, tokenizer: Tokenizer, asked: Asked) -> None:
-        super().__init__(shape, tokenizer, asked)
-        self._answers = _Answers(asked, whole=False)
-
-    @property
-    def parsed(self) -> Parsed:
-        return self._answers.parsed
-
-    def row(self, row: Row) -> bytes:
-        choice, text, token_ids, logprobs, tokens = row
-        parts = self._answers.all[choice].push(text, tokens)
-        if not logprobs and not token_ids:
-            if not parts:
-                return b""
-            if len(parts) == 1 and (part := self._one(choice, parts[0])):
-                return part
-        return self._event_of(row, b'"delta":' + _encode(self._delta(choice, parts)))
-
-    def ending(self, ending: Finish) -> bytes:
-        answer = self._answers.all[ending.choice]
-        last = b'"delta":' + _encode(self._delta(ending.choice, answer.flush()))
-        return self._end(ending, last, answer.reason(ending))
-
-    def _one(self, choice: int, part: Part) -> bytes:
-        """The event of what most rows are, by the shortest way; empty: it is something else."""
-        if isinstance(part, CallStart):
-            return b""
-        text = _encode(part.text)
-        if isinstance(part, Content):
-            return self._before[choice] + text + self._after
-        if isinstance(part, Reasoning):
-            shown = b'{"reasoning_content":%b,"reasoning":%b' % (text, text)
-        elif self._answers.older:
-            shown = b'{"function_call":{"arguments":%b}' % text
-        else:
-            shown = b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]' % (part.call, text)
-        return self._starts[choice] + b'"delta":' + shown + self._after
-
-    def _delta(self, choice: int, parts: Sequence[Part]) -> dict[str, Any]:
-        message = self._answers.message(choice)
-        message.add(parts)
-        return message.delta()
-
-
-class ParsedBody(BodyWriter):
-    """Takes each row apart as it is collected."""
-
-    def __init__(self, shape: Shape, tokenizer: Tokenizer, asked: Asked) -> None:
-        super().__init__(shape, tokenizer, asked)
-        self._answers = _Answers(asked, whole=True)
-        self._messages = [self._answers.message(choice) for choice in range(asked.choices)]
-
-    @property
-    def parsed(self) -> Parsed:
-        return self._answers.parsed
-
-    def row(self, row: Row) -> None:
-        choice, text, token_ids, logprobs, tokens = row
-        self._messages[choice].add(self._answers.all[choice].push(text, tokens))
-        super().row((choice, "", token_ids, logprobs, tokens))
-
-    def ending(self, ending: Finish) -> None:
-        self._messages[ending.choice].add(self._answers.all[ending.choice].flush())
-        super().ending(ending)
-
-    def _shown(self, choice: int) -> Mapping[str, object]:
-        return {"message": self._messages[choice].whole()}
-
-    def _reason(self, ending: Finish) -> ChatFinishReason:
-        return self._answers.all[ending.choice].reason(ending)
 
 
 def call_id(id: str, choice: int, start: CallStart) -> str:

@@ -70,7 +70,6 @@ class PrefixStore:
         return known
 
     def keep(self, tenant: str, names: Sequence[bytes], segments: Sequence[Segment]) -> None:
-        """Remember a prompt by the names of its segments."""
         kept = self._tenants.setdefault(tenant, _Kept())
         self._tenants.move_to_end(tenant)
         self._held += kept.keep(names, segments)
@@ -102,8 +101,6 @@ class PrefixStore:
 
 
 class _Found(NamedTuple):
-    """What the store knows of one prompt."""
-
     names: Sequence[bytes]
     segments: Sequence[Segment]
     known: Known
@@ -157,8 +154,6 @@ class Lookup:
 
 
 class _Kept:
-    """One tenant's segments."""
-
     def __init__(self) -> None:
         self.bytes = 0
         self._segments: OrderedDict[bytes, Segment] = OrderedDict()
@@ -174,7 +169,6 @@ class _Kept:
         return found
 
     def keep(self, names: Sequence[bytes], segments: Sequence[Segment]) -> int:
-        """Returns how many bytes more the tenant has now."""
         before = self.bytes
         for name, segment in zip(reversed(names), reversed(segments), strict=True):
             if name not in self._segments:

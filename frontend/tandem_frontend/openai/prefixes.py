@@ -30,8 +30,6 @@ _NAME_BYTES: Final = 16
 
 
 class Segment(msgspec.Struct, frozen=True, array_like=True):
-    """A stretch of a prompt."""
-
     token_ids: bytes
     """Four bytes each, the lowest first."""
     blocks: bytes
@@ -60,7 +58,6 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def of(segments: Sequence[Segment]) -> Known:
-        """The beginning of a prompt, from the prompt's first segments."""
         tokens = sum(segment.tokens for segment in segments)
         left, tail = max(_behind_whole(tokens)), b""
         for segment in reversed(segments):
@@ -80,10 +77,7 @@ class Prefixes(Protocol):
     """Knows the beginnings of one request's prompts."""
 
     def known(self, prompts: Sequence[Sequence[bytes]]) -> Sequence[Known]:
-        """How many of each prompt's segments, which have these names, are known, from the first
-        on. Asked once.
-        """
-        ...
+        """The known beginning of each prompt, whose segments have these names. Asked once."""
 
 
 class ReadText(NamedTuple):
@@ -94,8 +88,7 @@ class ReadText(NamedTuple):
     segments: tuple[Segment, ...]
     """The last one ends with the prompt, and has no name."""
     differs: bool = False
-    """The segments' tokens were not the text's, and `segments` is the whole prompt, read at once.
-    """
+    """The segments' tokens were not the text's; `segments` is the whole prompt, read at once."""
 
 
 def read(
@@ -190,7 +183,5 @@ def _segments(
 
 
 def _behind_whole(tokens: int) -> tuple[int, int]:
-    """The bytes of token ids behind the last whole block, and behind the last whole chunk, of so
-    many tokens.
-    """
+    """Bytes of token ids behind the last whole block, and behind the last whole chunk."""
     return tokens % BLOCK_TOKENS * TOKEN_ID_BYTES, tokens * TOKEN_ID_BYTES % chunk_bytes()

@@ -18,16 +18,14 @@ from tandem.sampling import TOP_K_OFF
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
 from tandem_frontend.config import FrontendConfig
-from tandem_frontend.openai import model_family
-from tandem_frontend.openai.asked import Asked, Parsing
+from tandem_frontend.openai.asked import Asked, Origin, Parsing
 from tandem_frontend.openai.chat_template import ChatTemplate
-from tandem_frontend.openai.chats import Chats
-from tandem_frontend.openai.conversation import ChatMessage
+from tandem_frontend.openai.chats import Chats, family_of
 from tandem_frontend.openai.forced import behind_thought, form_with_calls
-from tandem_frontend.openai.formats import Form, form_of
+from tandem_frontend.openai.formats import form_of
 from tandem_frontend.openai.limits import Limits
 from tandem_frontend.openai.nvext import KvHints
-from tandem_frontend.openai.prefixes import Prefixes
+from tandem_frontend.openai.prefixes import Prefixes, ReadText
 from tandem_frontend.openai.processors import processors_of
 from tandem_frontend.openai.prompts import Cache, PromptMaker
 from tandem_frontend.openai.requests import (
@@ -37,13 +35,11 @@ from tandem_frontend.openai.requests import (
     ChatRequest,
     CompletionRequest,
     GenerationFields,
-    TemplateFields,
     metadata_texts,
     shows_token_ids,
 )
-from tandem_frontend.openai.thought import Thought
 from tandem_frontend.openai.tokenizer import Tokenizer
-from tandem_frontend.openai.tools import AskedTools, asked_tools
+from tandem_frontend.openai.tools import asked_tools
 from tandem_frontend.read_steps import ReadSteps
 
 
@@ -56,29 +52,16 @@ class Preprocessor:
         """Raises ConfigError for a `model_family` that nobody knows."""
         self._config = config
         self._tokenizer = tokenizer
-        family = model_family.of(config, tokenizer, template)
+        family = family_of(config, tokenizer, template)
         self._ends = [tokenizer.decode([token]) for token in tokenizer.eos_token_ids]
         self._markers = tokenizer.special_ids_of(family.markers if family else ())
-        self._chats = Chats(config, template, family)
+        self.chats = Chats(config, template, family)
         self._lower_first = config.priority_order == "lower-first"
         self._served: router_pb2.ServedModel | None = None
         self._limits: Limits
 
-    def chat_text(
-        self,
-        messages: Sequence[ChatMessage],
-        fields: TemplateFields,
-        tools: AskedTools | None = None,
-    ) -> str:
-        """The prompt of a chat."""
-        return self._chats.text(messages, fields, tools)
-
-    def passed_over(self, request: ChatRequest) -> tuple[str, ...]:
-        """Names of what a chat's prompt and answer are made without, as chats call it."""
-        return self._chats.passed_over(request)
-
     def _passed_over(self, request: GenerationFields) -> tuple[str, ...]:
-        names = self._chats.passed_over(request) if isinstance(request, ChatRequest) else ()
+        names = self.chats.passed_over(request) if isinstance(request, ChatRequest) else ()
         dropped = not self._config.allow_kv_hints and _hints(request.kv_hints)
         return (*names, kv_hints.PARAM) if dropped else names
 
@@ -86,27 +69,19 @@ class Preprocessor:
         self,
         request: ChatRequest | CompletionRequest,
         served: router_pb2.ServedModel,
+        origin: Origin,
         *,
-        id: str,
-        trace_id: str,
-        grant: Grant | None = None,
-        salt: str = "",
-        lora_adapter: str = "",
         prefixes: Prefixes | None = None,
         steps: ReadSteps | None = None,
     ) -> Asked:
-        """`id` is what the answer will be called. `grant` is of the key it came with, and `salt`
-        its prefix cache's; None: no key was asked. `lora_adapter`: of the model, that it asks for.
-        `prefixes`: what is known of the prompts; None: each is read in one go. `steps`: those that
-        reading its body has taken so far.
-        """
+        """`prefixes`: known beginnings of prompts; None: none. `steps`: of reading so far."""
         steps = steps or ReadSteps()
         limits = self._limits_of(served)
         self._check_common(request)
-        if grant is not None:
-            self._check_allowed(request, grant)
-        shared = "" if self._config.share_prefix_cache else salt
-        cache = Cache(_salt(request, shared), lora_adapter)
+        if origin.grant is not None:
+            self._check_allowed(request, origin.grant)
+        shared = "" if self._config.share_prefix_cache else origin.salt
+        cache = Cache(_salt(request, shared), origin.lora_adapter)
         maker = PromptMaker(
             self._tokenizer, limits, self._config.model_name, cache, prefixes, steps
         )
@@ -114,10 +89,10 @@ class Preprocessor:
         if isinstance(request, ChatRequest):
             tools = asked_tools(request)
             steps.skip()
-            text = self.chat_text(request.messages, request, tools)
+            text = self.chats.text(request.messages, request, tools)
             steps.end("render")
-            thought = self._chats.thought(request, text)
-            parsing = self._chats.parsing(request, tools, thought)
+            thought = self.chats.thought(request, text)
+            parsing = self.chats.parsing(request, tools, thought)
             prompts, read = maker.of_chat(request, text)
             logprobs = (request.top_logprobs or 0) if request.logprobs else None
             of_prompt = request.prompt_logprobs
@@ -126,45 +101,36 @@ class Preprocessor:
             logprobs = request.logprobs
             of_prompt = _of_prompt(request)
         form = form_with_calls(tools, parsing, form_of(request), ends=self._ends)
-        asked = self._submission(
-            request,
-            behind_thought(form, thought),
-            limits,
-            prompts,
-            self._sampling(request, limits, prompts, logprobs=logprobs, of_prompt=of_prompt),
-            parsing,
-            thought,
-            id=id,
-            trace_id=trace_id,
-            grant=grant,
-            cache=cache,
-            steps=steps,
-        )
-        return msgspec.structs.replace(asked, read=tuple(read)) if any(read) else asked
-
-    def _limits_of(self, served: router_pb2.ServedModel) -> Limits:
-        """The limits of `served`, which is one message for request after request until routers say
-        another.
-        """
-        if served is not self._served:
-            self._served, self._limits = served, Limits(self._tokenizer, served)
-        return self._limits
-
-    def _sampling(
-        self,
-        request: GenerationFields,
-        limits: Limits,
-        prompts: Sequence[Prompt],
-        *,
-        logprobs: int | None,
-        of_prompt: int | None,
-    ) -> common_pb2.SamplingParams:
-        """`of_prompt`: alternatives of the prompt's tokens; None: nothing is said of them."""
+        form = behind_thought(form, thought)
         sampling = _sampling(request, limits, logprobs)
         if of_prompt is not None:
             self._check_prompt_logprobs(request, prompts, of_prompt)
             sampling.prompt_logprobs = of_prompt
-        return sampling
+        limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
+        if sampling.stop and parsing and (marks := parsing.thought_marks()):
+            sampling.thought.CopyFrom(marks)
+        processors = processors_of(request, form, limits, self._config, thought=thought)
+        contradictions.check(
+            processors.spec,
+            max_tokens=min(prompt.max_tokens for prompt in prompts),
+            fields=processors.fields,
+        )
+        return self._asked(
+            request,
+            prompts,
+            parsing,
+            processors.fields,
+            task=self._task(request, sampling, processors.spec, parsing, origin, cache),
+            origin=origin,
+            read=tuple(read) if any(read) else (),
+            steps=steps,
+        )
+
+    def _limits_of(self, served: router_pb2.ServedModel) -> Limits:
+        """Limits of `served`, which is the same message until routers say another."""
+        if served is not self._served:
+            self._served, self._limits = served, Limits(self._tokenizer, served)
+        return self._limits
 
     def _check_prompt_logprobs(
         self, request: GenerationFields, prompts: Sequence[Prompt], alternatives: int
@@ -223,46 +189,33 @@ class Preprocessor:
         asked = TIER_PRIORITIES.get(request.service_tier or "", 0) if hinted is None else hinted
         return asked if grant is None or asked <= 0 else min(asked, grant.max_priority)
 
-    def _submission(
+    def _asked(
         self,
         request: GenerationFields,
-        form: Form | None,
-        limits: Limits,
         prompts: Sequence[Prompt],
-        sampling: common_pb2.SamplingParams,
         parsing: Parsing | None,
-        thought: Thought | None,
+        processor_fields: Sequence[str],
         *,
-        id: str,
-        trace_id: str,
-        grant: Grant | None,
-        cache: Cache,
+        task: common_pb2.Task,
+        origin: Origin,
+        read: tuple[ReadText | None, ...],
         steps: ReadSteps,
     ) -> Asked:
-        limits.check_token_ids(request.stop_token_ids or (), param="stop_token_ids")
-        if sampling.stop and parsing and (marks := parsing.thought_marks()):
-            sampling.thought.CopyFrom(marks)
-        processors = processors_of(request, form, limits, self._config, thought=thought)
-        contradictions.check(
-            processors.spec,
-            max_tokens=min(prompt.max_tokens for prompt in prompts),
-            fields=processors.fields,
-        )
         options, hints = request.stream_options, request.nvext
+        want_usage = bool(options and options.include_usage)
         return Asked(
             parsing=parsing,
             passed_over=self._passed_over(request),
+            read=read,
             steps=steps.done(),
-            id=id,
+            id=origin.id,
             alias=request.model,
             prompts=prompts,
-            task=self._task(request, sampling, processors.spec, parsing, trace_id, grant, cache),
-            submit=self._submit(request, grant),
-            processor_fields=processors.fields,
-            want_usage=bool(options and options.include_usage),
-            want_running_usage=bool(
-                options and options.include_usage and options.continuous_usage_stats
-            ),
+            task=task,
+            submit=self._submit(request, origin.grant),
+            processor_fields=processor_fields,
+            want_usage=want_usage,
+            want_running_usage=want_usage and bool(options and options.continuous_usage_stats),
             want_prompt_logprobs=request.prompt_logprobs is not None,
             withheld_reason=self._config.withheld_finish_reason,
             timeout_seconds=request.timeout or self._config.request_timeout_seconds,
@@ -276,13 +229,12 @@ class Preprocessor:
         sampling: common_pb2.SamplingParams,
         spec: LogitsProcessorSpec | None,
         parsing: Parsing | None,
-        trace_id: str,
-        grant: Grant | None,
+        origin: Origin,
         cache: Cache,
     ) -> common_pb2.Task:
         tandem = request.tandem
         return common_pb2.Task(
-            trace_id=trace_id,
+            trace_id=origin.trace_id,
             model=self._config.model_name,
             sampling=sampling,
             logits=spec.to_proto() if spec else None,
@@ -291,9 +243,8 @@ class Preprocessor:
             want_token_ids=shows_token_ids(request),
             want_report=bool(tandem and tandem.report),
             want_external_scores=bool(tandem and tandem.external_scores),
-            metadata=metadata_texts(request)
-            or None,  # protobuf takes a mapping in Python, be it empty
-            tenant="" if grant is None else grant.name,
+            metadata=metadata_texts(request) or None,  # protobuf's Python takes an empty one
+            tenant="" if origin.grant is None else origin.grant.name,
             kv_hints=_kv_hints(request.kv_hints) if self._config.allow_kv_hints else "",
             shown_special_tokens=self._markers if parsing else (),
             **cache._asdict(),

@@ -17,8 +17,6 @@ from tandem_frontend.openai.thought import Thought
 
 
 class Processors(NamedTuple):
-    """What the workers are told."""
-
     spec: LogitsProcessorSpec | None = None
     fields: tuple[str, ...] = ()
     """What the client calls each."""
@@ -32,9 +30,7 @@ def processors_of(
     *,
     thought: Thought | None,
 ) -> Processors:
-    """The form first, as grammars must be. `thought`: the answer's; None: the model has
-    none. Raises InvalidRequestError and UnsupportedError.
-    """
+    """The form comes first, as grammars must. Raises InvalidRequestError and UnsupportedError."""
     own: list[LogitsProcessorEntry] = []
     if choices := request.logits_processors:
         _check_offered(choices, limits, config)

@@ -30,9 +30,7 @@ class Cache(NamedTuple):
 
 
 class PromptMaker(NamedTuple):
-    """All that the prompts of one request depend on beside the request. Every failure is a
-    RequestError with `param`.
-    """
+    """What one request's prompts depend on. Every failure is a RequestError with `param`."""
 
     tokenizer: Tokenizer
     limits: Limits
@@ -108,9 +106,7 @@ class PromptMaker(NamedTuple):
         default: int,
         param: str,
     ) -> Prompt:
-        """The prompt of these token ids, or else the length of what was read. `asked`, `default`:
-        the tokens that may follow it.
-        """
+        """`asked`, `default`: tokens that may follow the prompt."""
         tokens = read.tokens if read else len(token_ids)
         max_tokens = self.limits.max_tokens(tokens, asked, default, param=param)
         if read:

@@ -26,7 +26,6 @@ def report(state: RequestState, times: CallTimes) -> Report | None:
 
 
 def _timeline(state: RequestState, times: CallTimes, whole: float, sequence: int) -> Timeline:
-    """Where a choice's time went."""
     waits = [each for each in state.queue_waits if each.sequence == sequence]
     mine = (leg_times(each) for each in state.reports if each.sequence == sequence)
     parts = divide(

@@ -1,9 +1,8 @@
 """The bodies that clients send. docs/api.md says of each field whether it is offered, and of others
 why they are refused.
 
-Of each there is a twin that lets unknown fields pass, in itself and in its messages: strangers.py
-decides about those. What is Tandem's own (`tandem`, `logits_processors`) and forms of answers know
-no others.
+strangers.py decides about unknown fields of a request, and of its messages and tools. What is
+Tandem's own (`tandem`, `logits_processors`) and forms of answers know no others.
 """
 
 from __future__ import annotations
@@ -14,35 +13,14 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 from msgspec import Meta
 
+from tandem import sampling
 from tandem.errors import InvalidRequestError
-from tandem.sampling import (
-    MAX_INT32,
-    LogitBias,
-    MaxTokens,
-    MinP,
-    Penalty,
-    RepetitionPenalty,
-    Temperature,
-    TopP,
-)
+from tandem_frontend.openai import foreign
 from tandem_frontend.openai.conversation import ChatMessage, TextPart
 from tandem_frontend.openai.decoding import Body
-from tandem_frontend.openai.foreign import (
-    OF_CALLED,
-    OF_CALLS,
-    OF_CHAT_TOOLS,
-    OF_CHATS,
-    OF_COMPLETIONS,
-    OF_FUNCTIONS,
-    OF_MESSAGES,
-    OF_PARTS,
-    OF_TOKENS,
-    OF_TOOLS,
-    TOOL_TYPES,
-)
 from tandem_frontend.openai.formats import FormFields
 from tandem_frontend.openai.nvext import KIND as NVEXT
-from tandem_frontend.openai.nvext import AnyNvExt, KvHints, NvExt
+from tandem_frontend.openai.nvext import KvHints, NvExt
 from tandem_frontend.openai.strangers import Kind
 from tandem_frontend.openai.tools import (
     CalledFunction,
@@ -107,21 +85,21 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
     """What chat and plain completions have in common. `null` means the default everywhere."""
 
     model: str
-    n: Annotated[int, Meta(ge=1, le=MAX_INT32)] | None = None
-    best_of: Annotated[int, Meta(ge=1, le=MAX_INT32)] | None = None
+    n: Annotated[int, Meta(ge=1, le=sampling.MAX_INT32)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=sampling.MAX_INT32)] | None = None
     """As many as `n`, or nothing."""
-    max_tokens: MaxTokens | None = None
-    min_tokens: Annotated[int, Meta(ge=0, le=MAX_INT32)] | None = None
+    max_tokens: sampling.MaxTokens | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=sampling.MAX_INT32)] | None = None
     """The answer does not end before."""
-    temperature: Temperature | None = None
-    top_p: TopP | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=MAX_INT32)] | None = None
-    min_p: MinP | None = None
+    temperature: sampling.Temperature | None = None
+    top_p: sampling.TopP | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=sampling.MAX_INT32)] | None = None
+    min_p: sampling.MinP | None = None
     seed: Annotated[int, Meta(ge=NO_SEED, le=2**63 - 1)] | None = None
-    frequency_penalty: Penalty | None = None
-    presence_penalty: Penalty | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    logit_bias: dict[int, LogitBias] | None = None
+    frequency_penalty: sampling.Penalty | None = None
+    presence_penalty: sampling.Penalty | None = None
+    repetition_penalty: sampling.RepetitionPenalty | None = None
+    logit_bias: dict[int, sampling.LogitBias] | None = None
     stop: (
         Annotated[str, Meta(max_length=MAX_STOP_CHARACTERS)]
         | Annotated[list[StopString], Meta(max_length=MAX_STOPS)]
@@ -162,13 +140,10 @@ class GenerationFields(FormFields, forbid_unknown_fields=True, kw_only=True):
 
 
 def shows_token_ids(request: GenerationFields) -> bool:
-    """Whether the answer has the ids of its tokens."""
     return request.detokenize is False or request.return_token_ids is True
 
 
 class TemplateFields(Protocol):
-    """What a request says of how its messages become a prompt."""
-
     chat_template_kwargs: TemplateOptions | None
     add_generation_prompt: bool | None
     continue_final_message: bool | None
@@ -176,9 +151,9 @@ class TemplateFields(Protocol):
 
 class ChatRequest(GenerationFields, forbid_unknown_fields=True, kw_only=True):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    max_completion_tokens: MaxTokens | None = None
+    max_completion_tokens: sampling.MaxTokens | None = None
     reasoning_effort: ReasoningEffort | None = None
-    thinking_token_budget: Annotated[int, Meta(ge=NO_BUDGET, le=MAX_INT32)] | None = None
+    thinking_token_budget: Annotated[int, Meta(ge=NO_BUDGET, le=sampling.MAX_INT32)] | None = None
     """Tokens after which the reasoning is ended; -1: none."""
     include_reasoning: bool | None = None
     """False: the answer comes without its reasoning."""
@@ -227,72 +202,27 @@ class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     tokens: list[TokenId]
 
 
-class _AnyTextPart(TextPart, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyCalledFunction(CalledFunction, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyMadeCall(MadeCall, forbid_unknown_fields=False, kw_only=True):
-    function: _AnyCalledFunction
-
-
-class _AnyMessage(ChatMessage, forbid_unknown_fields=False, kw_only=True):
-    content: str | list[_AnyTextPart] | None = None  # type: ignore[assignment]
-    tool_calls: list[_AnyMadeCall] | None = None  # type: ignore[assignment]
-    function_call: _AnyCalledFunction | None = None
-
-
-class _AnyFunction(FunctionDefinition, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyTool(Tool, forbid_unknown_fields=False, kw_only=True):
-    function: _AnyFunction
-
-
-class _AnyChatRequest(ChatRequest, forbid_unknown_fields=False, kw_only=True):
-    messages: Annotated[list[_AnyMessage], Meta(min_length=1)]  # type: ignore[assignment]
-    tools: list[_AnyTool] | None = None  # type: ignore[assignment]
-    nvext: AnyNvExt | None = None
-
-
-class _AnyCompletionRequest(CompletionRequest, forbid_unknown_fields=False, kw_only=True):
-    nvext: AnyNvExt | None = None
-
-
-class _AnyTokenizeRequest(TokenizeRequest, forbid_unknown_fields=False, kw_only=True):
-    messages: Annotated[list[_AnyMessage], Meta(min_length=1)] | None = None  # type: ignore[assignment]
-    tools: list[_AnyTool] | None = None  # type: ignore[assignment]
-
-
-class _AnyDetokenizeRequest(DetokenizeRequest, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-_CALLED = Kind.of(CalledFunction, OF_CALLED)
+_CALLED = Kind.of(CalledFunction, foreign.OF_CALLED)
 _INNER = {
     "messages": Kind.of(
         ChatMessage,
-        OF_MESSAGES,
-        content=Kind.of(TextPart, OF_PARTS),
-        tool_calls=Kind.of(MadeCall, OF_CALLS, function=_CALLED),
+        foreign.OF_MESSAGES,
+        content=Kind.of(TextPart, foreign.OF_PARTS),
+        tool_calls=Kind.of(MadeCall, foreign.OF_CALLS, function=_CALLED),
         function_call=_CALLED,
     ),
     "tools": Kind.of(
         Tool,
-        OF_TOOLS,
-        OF_CHAT_TOOLS,
-        TOOL_TYPES,
-        function=Kind.of(FunctionDefinition, OF_FUNCTIONS),
+        foreign.OF_TOOLS,
+        foreign.OF_CHAT_TOOLS,
+        foreign.TOOL_TYPES,
+        function=Kind.of(FunctionDefinition, foreign.OF_FUNCTIONS),
     ),
 }
-CHAT_BODY = Body.of(ChatRequest, _AnyChatRequest, OF_CHATS, nvext=NVEXT, **_INNER)
-COMPLETION_BODY = Body.of(CompletionRequest, _AnyCompletionRequest, OF_COMPLETIONS, nvext=NVEXT)
-TOKENIZE_BODY = Body.of(TokenizeRequest, _AnyTokenizeRequest, OF_TOKENS, **_INNER)
-DETOKENIZE_BODY = Body.of(DetokenizeRequest, _AnyDetokenizeRequest, {})
+CHAT_BODY = Body.of(ChatRequest, foreign.OF_CHATS, nvext=NVEXT, **_INNER)
+COMPLETION_BODY = Body.of(CompletionRequest, foreign.OF_COMPLETIONS, nvext=NVEXT)
+TOKENIZE_BODY = Body.of(TokenizeRequest, foreign.OF_TOKENS, **_INNER)
+DETOKENIZE_BODY = Body.of(DetokenizeRequest, {})
 
 
 def metadata_texts(request: GenerationFields) -> dict[str, str]:

@@ -18,9 +18,7 @@ class Sessions:
     """The headers by which clients name sessions, and say that one is over."""
 
     def __init__(self, headers: Sequence[str], end_headers: Sequence[str]) -> None:
-        """`headers`: those that name a request's session, the first that it has. `end_headers`:
-        those that say that the request is its session's last.
-        """
+        """`headers` name a request's session, the first counts; `end_headers` end the session."""
         self._headers = [name.lower().encode() for name in headers]
         self._end_headers = [name.lower().encode() for name in end_headers]
         self._all = frozenset((*self._headers, *self._end_headers))

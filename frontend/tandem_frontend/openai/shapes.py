@@ -34,20 +34,6 @@ class Shape:
     body: Callable[..., answers.ChatCompletion | answers.Completion]
 
 
-def _message(text: str) -> dict[str, object]:
-    return {"message": answers.AssistantMessage(content=text)}
-
-
-def _text(text: str) -> dict[str, object]:
-    return {"text": text}
-
-
-def _chat_logprobs(
-    tokenizer: Tokenizer, entries: Sequence[common_pb2.TokenLogprobs], offset: int
-) -> ChatLogprobs:
-    return logprobs.for_chat(tokenizer, entries)
-
-
 CHAT = Shape(
     in_messages=True,
     id_prefix="chatcmpl-",
@@ -56,8 +42,8 @@ CHAT = Shape(
     before_text=b'"delta":{"content":',
     after_text=b"}",
     no_text=b'"delta":{}',
-    logprobs=_chat_logprobs,
-    shown=_message,
+    logprobs=lambda tokenizer, entries, _: logprobs.for_chat(tokenizer, entries),
+    shown=lambda text: {"message": answers.AssistantMessage(content=text)},
     choice=answers.ChatChoice,
     body=answers.ChatCompletion,
 )
@@ -70,7 +56,7 @@ COMPLETION = Shape(
     after_text=b"",
     no_text=b'"text":""',
     logprobs=logprobs.for_completion,
-    shown=_text,
+    shown=lambda text: {"text": text},
     choice=answers.CompletionChoice,
     body=answers.Completion,
 )

@@ -30,7 +30,6 @@ def first(rows: Sequence[Row]) -> int:
 
 
 def slices(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """Cuts all rows into slices, in order."""
     begin = 0
     while begin < len(rows):
         part = rows[begin : begin + SLICE_COST]

@@ -60,15 +60,13 @@ class Kind(NamedTuple):
     struct: type[msgspec.Struct]
     """The type that the object is read as."""
     fields: frozenset[str]
+    """Names that the type reads: the object is read without all others."""
     foreign: Mapping[str, Foreign]
     names: frozenset[str]
-    """Names of `fields` and of `foreign` together."""
     inner: Mapping[str, Kind]
     """What its fields hold in which there may be such fields too: an object, or a list of them."""
     left_out: frozenset[str] = frozenset()
-    """Types of such objects that a list of them is read without. Versions behind them do not
-    count.
-    """
+    """Types of objects that a list is read without, whatever version stands behind them."""
     types: frozenset[str] = frozenset()
     """Types that objects of a list of offers have in some dialect: one of any other type is left
     out too. Empty: it is no list of offers.
@@ -94,9 +92,7 @@ class Kind(NamedTuple):
 
 
 class Strangers:
-    """Goes through one body. Everything raises InvalidRequestError or UnsupportedError with
-    `param`, or what msgspec raises of what is no JSON.
-    """
+    """Goes through one body. Raises RequestError with `param`, or msgspec's errors for no JSON."""
 
     def __init__(self, rules: FieldRules) -> None:
         self._rules = rules
@@ -123,7 +119,7 @@ class Strangers:
 
     def check(self, body: bytes, kind: Kind) -> bytes | msgspec.Raw:
         """Go through a body; what is wrong with it otherwise is for others to find. Returns the
-        body without what is left out of its lists.
+        body without the fields that its objects do not have, and without what lists leave out.
         """
         str(body, "utf-8")  # names and values that nobody reads are text too
         return self._check_object(body, kind, "", "")
@@ -132,8 +128,7 @@ class Strangers:
         self, value: bytes | msgspec.Raw, kind: Kind, path: str, label: str
     ) -> bytes | msgspec.Raw:
         members = _members.decode(value)
-        self._check(members, kind, path, label)
-        changed = False
+        changed = self._drop_strangers(members, kind, path, label)
         for name, inner in kind.inner.items():
             given = members.get(name, _NULL)
             left = self._check_inner(given, inner, path + name, label + name)
@@ -169,37 +164,32 @@ class Strangers:
             self._ignored[f"{label}[{type}]"] = None
             return None
         if type and kind.types and type not in kind.types:
-            self._leave_out(type, kind, f"{path}.type", label)
+            param = f"{path}.type"  # an offer of a type that nobody knows is as an unknown field is
+            self._check_meant("type", type, kind.types, param)
+            self._count_unknown(f"{label}[{_cleaned(type)}]", param)
             return None
         return self._check_object(item, kind, f"{path}.", f"{label}[].")
 
-    def _leave_out(self, type: str, kind: Kind, param: str, label: str) -> None:
-        """An offer of a type that nobody knows: it is as an unknown field is."""
-        self._check_meant("type", type, kind.types, param)
-        self._count_unknown(f"{label}[{_UNCLEAN.sub('?', type[:LONGEST_NAME])}]", param)
-
-    def _check(self, members: Members, kind: Kind, path: str, label: str) -> None:
-        """`label`: the path without positions."""
-        for name in members:
-            if name in kind.fields:
-                continue
+    def _drop_strangers(self, members: Members, kind: Kind, path: str, label: str) -> bool:
+        """Take fields out that the kind does not have; returns whether there were any."""
+        strange = [name for name in members if name not in kind.fields]
+        for name in strange:
+            value = members.pop(name)
             if name in self._rules.extra and not path:
-                self._extra[name] = members[name]
+                self._extra[name] = value
                 continue
             foreign = kind.foreign.get(name)
             param = path + name[:LONGEST_NAME]
             if foreign is None:
-                self._ignore(name, kind, param, label)
-            elif foreign.is_harmless(members[name]):
+                self._check_meant("field", name, kind.names, param)
+                self._count_unknown(label + _cleaned(name), param)
+            elif foreign.is_harmless(value):
                 continue
-            elif not foreign.is_dropped(members[name]):
+            elif not foreign.is_dropped(value):
                 raise UnsupportedError(f"`{param}` is not supported: {foreign.reason}", param=param)
             else:
                 self._ignored[label + name] = None
-
-    def _ignore(self, name: str, kind: Kind, param: str, label: str) -> None:
-        self._check_meant("field", name, kind.names, param)
-        self._count_unknown(label + _UNCLEAN.sub("?", name[:LONGEST_NAME]), param)
+        return bool(strange)
 
     def _check_meant(self, what: str, name: str, known: frozenset[str], param: str) -> None:
         """Raises InvalidRequestError for what is refused or was meant to be something else."""
@@ -218,10 +208,12 @@ class Strangers:
             )
 
 
+def _cleaned(name: str) -> str:
+    return _UNCLEAN.sub("?", name[:LONGEST_NAME])
+
+
 def meant_by(name: str, known: frozenset[str]) -> str | None:
-    """The known name that differs from it by so few letters that it was probably meant, whatever
-    the case and however words are joined.
-    """
+    """The known name that was probably meant: it differs by few letters, case or joints aside."""
     if len(name) > LONGEST_NAME:
         return None
     return _meant_by(name, known)
@@ -269,9 +261,7 @@ def _most_slips(letters: str) -> int:
 
 
 def _may_be_close(one: str, other: str) -> bool:
-    """Without going through their letters in order; a replaced letter takes one away and brings
-    another.
-    """
+    """A quick test: a replaced letter takes one away and brings another."""
     most = _most_slips(other)
     return abs(len(one) - len(other)) <= most and len({*one} ^ {*other}) <= 2 * most
 

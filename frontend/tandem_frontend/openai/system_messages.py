@@ -17,9 +17,7 @@ _GAP = "\n\n"
 
 
 class SystemMessages(NamedTuple):
-    """What a template does with messages of the roles `system` and `developer`; by default, takes
-    them as they are.
-    """
+    """What a template does with messages of the roles `system` and `developer`."""
 
     developer: bool = True
     """`developer` is a role of its own."""

@@ -28,12 +28,10 @@ class Thought(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def opened(self) -> bool:
-        """The prompt ended within the thought."""
         return self.state == "opened"
 
     @property
     def thinking(self) -> Thinking:
-        """The markers alone."""
         return Thinking(self.begin, self.end)
 
 

@@ -9,9 +9,7 @@ from tandem.text import tokenizer
 
 
 class Tokenizer:
-    """One model's tokenizer. Token ids are below `vocabulary`, which may exceed the tokenizer's
-    own.
-    """
+    """One model's tokenizer. `vocabulary` bounds token ids, and may exceed the tokenizer's own."""
 
     def __init__(self, model_path: Path) -> None:
         """Raises ConfigError where the folder's files are missing or malformed."""
@@ -26,18 +24,8 @@ class Tokenizer:
         self._seams = self._tokenizer.seams  # which takes a while, and is done where files are read
         self.around = self._tokenizer.around
         self.special_ids_of = self._tokenizer.special_ids_of
-
-    @property
-    def longest_token(self) -> int:
-        """Characters of the longest token: a text has no fewer tokens than its length divided by
-        that.
-        """
-        return self._tokenizer.longest_token
-
-    @property
-    def added_tokens(self) -> frozenset[str]:
-        """Texts of special tokens and of a family's markers."""
-        return self._tokenizer.added_tokens
+        self.longest_token = self._tokenizer.longest_token
+        self.added_tokens = self._tokenizer.added_tokens
 
     def cuts(self, text: str, apart: int) -> list[int]:
         """Where a text may be cut for `encode_parts`: see tandem/text/seams.py."""

@@ -77,8 +77,6 @@ OlderChoice: TypeAlias = Literal["none", "auto"] | FunctionChoice
 
 
 class ToolFields(Protocol):
-    """What a chat says of tools."""
-
     tools: list[Tool] | None
     tool_choice: Choice | ToolChoice | None
     parallel_tool_calls: bool | None

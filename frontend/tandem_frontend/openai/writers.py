@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
@@ -15,9 +14,11 @@ from tandem.errors import InternalError, TandemError
 from tandem.upstream.answer import Finish, Row
 from tandem.v1 import common_pb2
 from tandem_frontend.http import errors as http_errors
+from tandem_frontend.openai.answer_parsers import CallStart, Content, Part, Reasoning
 from tandem_frontend.openai.answers import ChatFinishReason, Report, Usage
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.logprobs import for_prompt
+from tandem_frontend.openai.parsed import Answer, Message, Parsed, answers_of
 from tandem_frontend.openai.shapes import Logprobs, Shape
 from tandem_frontend.openai.tokenizer import Tokenizer
 
@@ -29,16 +30,6 @@ _ROW_END = _ROW_REST + _EVENT_END
 _NO_CHOICES = b'"choices":[]'
 _NO_LOGPROBS = b'"logprobs":null'
 _NO_PROMPT_LOGPROBS = b'"prompt_logprobs":null'
-
-
-class Parsed(NamedTuple):
-    """Counts of what parsers found in the texts of all choices."""
-
-    reasoning_tokens: int | None = None
-    """None: reasoning is not told from the answer."""
-    calls: int = 0
-    broken_calls: int = 0
-    """What began like a call and was none: it was shown as text."""
 
 
 class _Offsets:
@@ -59,19 +50,6 @@ class _Offsets:
 
 class EventWriter:
     """Writes server-sent events: a prefix made once, the text as JSON, and a fixed end."""
-
-    __slots__ = (
-        "_after",
-        "_before",
-        "_head",
-        "_include_usage",
-        "_nulls",
-        "_offsets",
-        "_shape",
-        "_shows_prompts",
-        "_starts",
-        "_submission",
-    )
 
     def __init__(
         self,
@@ -101,12 +79,12 @@ class EventWriter:
         self._before = [start + shape.before_text for start in self._starts]
         self._after = shape.after_text + _ROW_END
         self._submission = submission
+        self._answers = answers_of(submission, whole=False)
         self._shows_prompts = submission.shown_again > 0
 
     @property
     def parsed(self) -> Parsed:
-        """What was found in the text so far."""
-        return Parsed()
+        return Parsed.of(self._answers)
 
     def opening(self) -> Iterator[bytes]:
         """The events before any output: each choice's role, or its prompt where that is shown."""
@@ -133,11 +111,44 @@ class EventWriter:
 
     def row(self, row: Row) -> bytes:
         """One row's event; nothing where the row shows nothing, such as half a character."""
+        if self._answers:
+            return self._parsed_row(row)
         choice, text, token_ids, logprobs, _ = row
         if not logprobs and not token_ids:
             return self._before[choice] + _encode(text) + self._after if text else b""
         shape = self._shape
         return self._event_of(row, shape.before_text + _encode(text) + shape.after_text)
+
+    def _parsed_row(self, row: Row) -> bytes:
+        choice, text, token_ids, logprobs, tokens = row
+        parts = self._answers[choice].push(text, tokens)
+        if not logprobs and not token_ids:
+            if not parts:
+                return b""
+            if len(parts) == 1 and (event := self._part(choice, parts[0])):
+                return event
+        return self._event_of(row, self._delta(choice, parts))
+
+    def _part(self, choice: int, part: Part) -> bytes:
+        """The event of what most rows are, by the shortest way; empty: it is something else."""
+        if isinstance(part, CallStart):
+            return b""
+        text = _encode(part.text)
+        if isinstance(part, Content):
+            return self._before[choice] + text + self._after
+        parsing = self._submission.parsing
+        if isinstance(part, Reasoning):
+            shown = b'{"reasoning_content":%b,"reasoning":%b' % (text, text)
+        elif parsing is not None and parsing.older:
+            shown = b'{"function_call":{"arguments":%b}' % text
+        else:
+            shown = b'{"tool_calls":[{"index":%d,"function":{"arguments":%b}}]' % (part.call, text)
+        return self._starts[choice] + b'"delta":' + shown + self._after
+
+    def _delta(self, choice: int, parts: Sequence[Part]) -> bytes:
+        message = Message(self._submission, choice)
+        message.add(parts)
+        return b'"delta":' + _encode(message.delta())
 
     def _event_of(self, row: Row, shown: bytes) -> bytes:
         """The event of a row that shows its tokens. `shown`: how it shows its text."""
@@ -154,11 +165,11 @@ class EventWriter:
         )
 
     def ending(self, ending: Finish) -> bytes:
-        """The event with a choice's finish_reason."""
-        return self._end(ending, self._shape.no_text, ending.reason)
-
-    def _end(self, ending: Finish, last: bytes, reason: ChatFinishReason) -> bytes:
-        """`last`: what is still to be shown."""
+        """The event with a choice's finish_reason, and what is still to be shown."""
+        last = self._shape.no_text
+        if self._answers:
+            last = self._delta(ending.choice, self._answers[ending.choice].flush())
+        reason = _reason(ending, self._answers)
         return b"".join(
             (
                 self._starts[ending.choice],
@@ -185,14 +196,11 @@ class EventWriter:
         return b"".join((*last, b"}\n\n", _DONE))
 
     def failing(self, error: TandemError) -> bytes:
-        """The last event of a stream that has begun and cannot go on."""
         return b"data: " + http_errors.body(error) + b"\n\n"
 
 
 class CountingWriter:
-    """An EventWriter whose events each have the usage of their choice so far, as vLLM's
-    `continuous_usage_stats` has it.
-    """
+    """Adds to each event its choice's usage so far: vLLM's `continuous_usage_stats`."""
 
     def __init__(
         self, events: EventWriter, submission: Asked, tokens: Callable[[int], int]
@@ -242,6 +250,8 @@ class BodyWriter:
         self._shape = shape
         self._offsets = _Offsets(shape, tokenizer, choices)
         self._submission = submission
+        self._answers = answers_of(submission, whole=True)
+        self._messages = [Message(submission, choice) for choice, _ in enumerate(self._answers)]
         self._texts = [[echo] for echo in submission.echoes] or [[] for _ in range(choices)]
         self._ids: list[list[int]] = [[] for _ in range(choices)]
         self._logprobs: list[list[Mapping[str, bytes]]] = [[] for _ in range(choices)]
@@ -253,12 +263,14 @@ class BodyWriter:
 
     @property
     def parsed(self) -> Parsed:
-        """What was found in the text so far."""
-        return Parsed()
+        return Parsed.of(self._answers)
 
     def row(self, row: Row) -> None:
-        choice, text, token_ids, logprobs, _ = row
-        self._texts[choice].append(text)
+        choice, text, token_ids, logprobs, tokens = row
+        if self._answers:
+            self._messages[choice].add(self._answers[choice].push(text, tokens))
+        else:
+            self._texts[choice].append(text)
         self._ids[choice].extend(token_ids)
         if self._submission.task.sampling.HasField("prompt_logprobs"):
             logprobs = self._past_prompt(choice, logprobs)
@@ -283,11 +295,11 @@ class BodyWriter:
 
     def ending(self, ending: Finish) -> None:
         self._endings[ending.choice] = ending
+        if self._answers:
+            self._messages[ending.choice].add(self._answers[ending.choice].flush())
 
     def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]:
-        """The body in order; a piece holds no more than one choice without its log-probabilities,
-        or those of one row.
-        """
+        """The body in order; a piece is at most one choice, or the log-probabilities of a row."""
         frame = _encode(
             self._shape.body(
                 id=self._shape.id_prefix + self._submission.id,
@@ -342,9 +354,7 @@ class BodyWriter:
         yield b"]" + tail
 
     def _of_prompt(self, choice: int, *, here: bool) -> dict[str, msgspec.Raw | None]:
-        """What is told of a choice's prompt, where that stands here: its token ids, and room for
-        its log-probabilities.
-        """
+        """Members about a choice's prompt, where they stand here."""
         if not here:
             return {}
         ids = self._submission.prompts[choice // self._submission.submit.n].shown_ids
@@ -357,12 +367,16 @@ class BodyWriter:
         ending = self._endings[choice]
         if ending is None:
             raise InternalError(f"choice {choice} has no end")
+        if self._answers:
+            shown: Mapping[str, object] = {"message": self._messages[choice].whole()}
+        else:
+            shown = self._shape.shown("".join(self._texts[choice]))
         return self._shape.choice(
-            **self._shown(choice),
+            **shown,
             index=choice,
             logprobs=None,
             **self._of_prompt(choice, here=not self._shape.in_messages),
-            finish_reason=self._reason(ending),
+            finish_reason=_reason(ending, self._answers),
             stop_reason=_stop_reason(ending),
             token_ids=self._ids[choice] if self._submission.task.want_token_ids else msgspec.UNSET,
             external_scores=msgspec.Raw(ending.external_scores.encode())
@@ -370,18 +384,13 @@ class BodyWriter:
             else msgspec.UNSET,
         )
 
-    def _shown(self, choice: int) -> Mapping[str, object]:
-        """The fields that hold what a choice says."""
-        return self._shape.shown("".join(self._texts[choice]))
 
-    def _reason(self, ending: Finish) -> ChatFinishReason:
-        return ending.reason
+def _reason(ending: Finish, answers: Sequence[Answer]) -> ChatFinishReason:
+    return answers[ending.choice].reason(ending) if answers else ending.reason
 
 
 def _around(whole: bytes, part: bytes) -> tuple[bytes, bytes]:
-    """What stands before and behind the first such member: no string holds it, where its quotes
-    would be escaped.
-    """
+    """The bytes around the first such member: no string holds it, for quotes are escaped."""
     head, found, tail = whole.partition(part)
     assert found
     return head, tail

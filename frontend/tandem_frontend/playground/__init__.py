@@ -34,8 +34,6 @@ _HEADERS: Headers = (
 
 
 class File(NamedTuple):
-    """A part of the page."""
-
     content_type: bytes
     content: bytes
 

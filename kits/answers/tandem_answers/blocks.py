@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from io import StringIO
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from tandem.errors import InternalError
 from tandem.upstream.answer import Finish, Row
 from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Part, Reasoning
 from tandem_frontend.openai.answers import ChatFinishReason, Report, Usage
 from tandem_frontend.openai.asked import Asked
-from tandem_frontend.openai.parsed import Answer, call_id
-from tandem_frontend.openai.writers import Parsed
+from tandem_frontend.openai.parsed import Answer, Parsed, call_id
 
 _encode = msgspec.json.Encoder().encode
 _HELD_AT_ONCE = 4096
@@ -28,9 +28,7 @@ BlockKind: TypeAlias = Literal["reasoning", "text", "call"]
 class Block:
     kind: BlockKind
     index: int
-    """The block's place in the answer."""
     name: str = ""
-    """What the tool is called."""
     call_id: str = ""
     written: StringIO = field(default_factory=StringIO)
     ended: bool = False
@@ -68,34 +66,40 @@ class Blocks:
     def __init__(
         self, asked: Asked, hold: Callable[[int], object] | None, *, whole: bool = False
     ) -> None:
-        """`hold` is told how much more of the text is kept, some of it at once; None: none is.
-        `whole`: nobody sees the answer before its end.
-        """
+        """`hold`: told how much more text is kept; None: none is. `whole`: seen at its end only."""
         self._hold = hold
         self._loose = 0
         self._answer = None if asked.parsing is None else Answer(asked.parsing, whole=whole)
         self._asked = asked
+        self._finish: Finish | None = None
         self.all: list[Block] = []
 
     @property
+    def finish(self) -> Finish:
+        """How the answer ended. Raises InternalError before its end."""
+        if self._finish is None:
+            raise InternalError("the answer has no end")
+        return self._finish
+
+    @property
     def parsed(self) -> Parsed:
-        """The calls and the reasoning that were found in the answer so far."""
         return Parsed() if self._answer is None else self._answer.parsed
 
     def row(self, row: Row) -> Iterator[Change]:
-        """What a row changes in the answer."""
         _, text, _, _, tokens = row
         if self._answer is None:
             return self._add([Content(text)] if text else [])
         return self._add(self._answer.push(text, tokens))
 
-    def ending(self) -> Iterator[Change]:
+    def ending(self, finish: Finish) -> Iterator[Change]:
         """What the end of the answer changes: a block that is still open is not ended by it."""
+        self._finish = finish
         return self._add([] if self._answer is None else self._answer.flush())
 
-    def reason(self, ending: Finish) -> ChatFinishReason:
+    @property
+    def reason(self) -> ChatFinishReason:
         """Why the answer ended, for its client."""
-        return ending.reason if self._answer is None else self._answer.reason(ending)
+        return self.finish.reason if self._answer is None else self._answer.reason(self.finish)
 
     @property
     def open(self) -> Block | None:
@@ -137,23 +141,21 @@ class Blocks:
         return BlockGrown(self.all[-1], text)
 
 
+def event(type: str, **fields: Any) -> bytes:
+    """A server-sent event, whose data says its type too."""
+    return b"event: %b\ndata: %b\n\n" % (type.encode(), _encode({"type": type, **fields}))
+
+
 class BlockAnswer(Protocol):
     """What a dialect makes of blocks."""
 
     blocks: Blocks
 
-    def end(self, ending: Finish) -> None:
-        """The block is complete."""
-        ...
-
     def whole(self, usage: Usage) -> msgspec.Struct:
         """The answer at its end."""
-        ...
 
 
 class BlockBody:
-    """Collects rows and writes them as one body."""
-
     def __init__(self, answer: BlockAnswer) -> None:
         self._answer = answer
 
@@ -166,8 +168,7 @@ class BlockBody:
             pass
 
     def ending(self, ending: Finish) -> None:
-        self._answer.end(ending)
-        for _ in self._answer.blocks.ending():
+        for _ in self._answer.blocks.ending(ending):
             pass
 
     def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]:

@@ -21,6 +21,7 @@ from tandem_frontend.openai.foreign import (
     TRUE,
     VERBOSITY,
     Foreign,
+    all_are,
     hint,
 )
 
@@ -34,53 +35,13 @@ _FINDINGS = frozenset(
 """What an answer would include of tools that other servers have built in, and of images."""
 _NOT_STORED = "this server stores no answers; send the whole conversation as `input`"
 _ELSEWHERE = "see `/v1/chat/completions`"
-_CHATS_ALONE = (
-    *(
-        "best_of",
-        "cache_salt",
-        "detokenize",
-        "ebnf",
-        "extra_key",
-        "frequency_penalty",
-        "guided_choice",
-    ),
-    *(
-        "guided_grammar",
-        "guided_json",
-        "guided_regex",
-        "ignore_eos",
-        "include_reasoning",
-    ),
-    *(
-        "json_schema",
-        "logit_bias",
-        "logits_processors",
-        "min_p",
-        "min_tokens",
-    ),
-    *(
-        "n",
-        "presence_penalty",
-        "priority",
-        "prompt_logprobs",
-        "regex",
-        "repetition_penalty",
-        "resume",
-    ),
-    *(
-        "seed",
-        "separate_reasoning",
-        "stop",
-        "stop_token_ids",
-        "structured_outputs",
-    ),
-    *(
-        "tandem",
-        "thinking_token_budget",
-        "timeout",
-    ),
-)
-_OF_CHATS_ALONE = dict.fromkeys(_CHATS_ALONE, Foreign(_ELSEWHERE)) | {
+_CHATS_ALONE = """
+best_of cache_salt detokenize ebnf extra_key frequency_penalty guided_choice guided_grammar
+guided_json guided_regex ignore_eos include_reasoning json_schema logit_bias logits_processors min_p
+min_tokens n presence_penalty priority prompt_logprobs regex repetition_penalty resume seed
+separate_reasoning stop stop_token_ids structured_outputs tandem thinking_token_budget timeout
+"""
+_OF_CHATS_ALONE = all_are(Foreign(_ELSEWHERE), _CHATS_ALONE) | {
     "return_token_ids": Foreign(_ELSEWHERE, FALSE),
     "chat_template_kwargs": Foreign(_ELSEWHERE, EMPTY_OBJECT),
     "add_generation_prompt": Foreign(_ELSEWHERE, TRUE),
@@ -119,19 +80,16 @@ OF_RESPONSES: Mapping[str, Foreign] = (
         "function_call": Foreign("see `tool_choice`"),
         "response_format": Foreign("see `text`"),
         "reasoning_effort": Foreign("see `reasoning`"),
-        **dict.fromkeys(("prompt_cache_retention", "safety_identifier"), MODEL_NOT_SHOWN),
+        **all_are(MODEL_NOT_SHOWN, "prompt_cache_retention safety_identifier"),
     }
 )
 _AT_ONCE = Foreign("calls are answered before the model goes on", FALSE)
 OF_ITEMS: Mapping[str, Foreign] = {
-    **dict.fromkeys(
-        ("phase", "created_by", "caller", "provider_specific_fields"),
-        MODEL_NOT_SHOWN,
-    ),
-    **dict.fromkeys(("async", "async_"), _AT_ONCE),  # as Python's clients may call it
+    **all_are(MODEL_NOT_SHOWN, "phase created_by caller provider_specific_fields"),
+    **all_are(_AT_ONCE, "async async_"),  # as Python's clients may call it
 }
 OF_FLAT_TOOLS: Mapping[str, Foreign] = {
-    **dict.fromkeys(("cache_control", "allowed_callers", "defer_loading"), MODEL_NOT_SHOWN),
+    **all_are(MODEL_NOT_SHOWN, "cache_control allowed_callers defer_loading"),
     "output_schema": hint("templates show what a tool takes, not what it gives"),
     "async": _AT_ONCE,
 }
@@ -153,12 +111,9 @@ _OF_EVERY_MESSAGE: dict[str, Foreign] = {
     "reasoning_effort": Foreign("see `output_config.effort`"),
     "response_format": Foreign("see `output_config.format`"),
 }
-OF_COUNTS: Mapping[str, Foreign] = _OF_EVERY_MESSAGE | dict.fromkeys(
-    (
-        *("kv_hints", "max_tokens", "metadata", "nvext", "service_tier", "stop_sequences"),
-        *("stream", "temperature", "top_k", "top_p"),
-    ),
+OF_COUNTS: Mapping[str, Foreign] = _OF_EVERY_MESSAGE | all_are(
     hint("a count generates no answer"),
+    "kv_hints max_tokens metadata nvext service_tier stop_sequences stream temperature top_k top_p",
 )
 OF_TURNS: Mapping[str, Foreign] = (
     OF_GENERATION
@@ -172,22 +127,19 @@ OF_TURNS: Mapping[str, Foreign] = (
         "top_logprobs": Foreign("only chats give log-probabilities", ("0",)),
         "stream_options": Foreign("streams end with their usage"),
         "function_call": Foreign("see `tool_choice`"),
-        **dict.fromkeys(("prompt_cache_key", "user"), hint("see `metadata.user_id`")),
+        **all_are(hint("see `metadata.user_id`"), "prompt_cache_key user"),
     }
 )
 OF_BLOCKS: Mapping[str, Foreign] = {
-    **dict.fromkeys(("cache_control", "caller", "citations", "toolset_name"), MODEL_NOT_SHOWN),
+    **all_are(MODEL_NOT_SHOWN, "cache_control caller citations toolset_name"),
     "source": Foreign(ONLY_TEXT),
 }
 OF_CLIENT_TOOLS: Mapping[str, Foreign] = {
-    **dict.fromkeys(
-        ("cache_control", "allowed_callers", "defer_loading", "eager_input_streaming"),
-        MODEL_NOT_SHOWN,
-    ),
+    **all_are(MODEL_NOT_SHOWN, "cache_control allowed_callers defer_loading eager_input_streaming"),
     "input_examples": Foreign("templates show tools by their schema", EMPTY_LIST),
 }
 OF_TEXT: Mapping[str, Foreign] = {"verbosity": VERBOSITY}
-OF_REASONING: Mapping[str, Foreign] = dict.fromkeys(
-    ("summary", "generate_summary"),
+OF_REASONING: Mapping[str, Foreign] = all_are(
     hint("no summaries are made: the reasoning itself is in the answer", ('"auto"',)),
+    "summary generate_summary",
 )

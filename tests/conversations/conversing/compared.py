@@ -22,6 +22,7 @@ from tandem.v1 import router_pb2
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.metrics import PrefixMetrics
 from tandem_frontend.openai import chat_template, prefix_store, prefixes
+from tandem_frontend.openai.asked import Origin
 from tandem_frontend.openai.prefix_store import Lookup, PrefixStore
 from tandem_frontend.openai.reading.reader import Reader
 from tandem_frontend.openai.reading.wire import Order, Read
@@ -129,7 +130,7 @@ class Family:
             model=self.name,
             body=json.dumps(asked.body).encode(),
             served=_SERVED,
-            lora_adapter=asked.lora_adapter,
+            origin=Origin(lora_adapter=asked.lora_adapter),
             asks=lookup is not None,
         )
         try:

@@ -11,7 +11,7 @@ import pytest
 from tandem.errors import ConfigError
 from tandem.usercode import loader
 from tandem_frontend.config import FrontendConfig
-from tandem_frontend.openai import answer_parsers, model_family
+from tandem_frontend.openai import answer_parsers, chats
 from tandem_frontend.openai.answer_parsers import GROUP, ModelFamilies, Thinking
 from tandem_frontend.openai.tokenizer import Tokenizer
 
@@ -44,7 +44,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, *points: metadata.EntryPoint) -> 
 
 def family_of(setting: str) -> str | None:
     config = FrontendConfig(model_path=str(MODEL), model_family=setting)
-    found = model_family.of(config, Tokenizer(MODEL), None)
+    found = chats.family_of(config, Tokenizer(MODEL), None)
     return None if found is None else found.name
 
 

@@ -19,9 +19,8 @@ from tandem_answers.parsing.families import FAMILIES
 from tandem_answers.parsing.parser import Parser
 from tandem_frontend.openai.answer_parsers import CallArguments, CallStart
 from tandem_frontend.openai.asked import Parsing
-from tandem_frontend.openai.forced import behind_thought, form_with_calls
+from tandem_frontend.openai.forced import behind_thought, forcible, form_with_calls
 from tandem_frontend.openai.formats import Form
-from tandem_frontend.openai.lenient import forcible
 from tandem_frontend.openai.requests import ChatRequest
 from tandem_frontend.openai.thought import thought_of
 from tandem_frontend.openai.tools import asked_tools

@@ -354,7 +354,7 @@ async def test_a_router_that_promises_no_sign_of_life_may_be_silent(serve: Serve
 
 
 async def test_old_streams_do_not_pile_up(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tandem.upstream.old_streams.MAX_OLD_STREAMS", 2)
+    monkeypatch.setattr("tandem.upstream.router_link.MAX_OLD_STREAMS", 2)
     scripts = [Paused() for _ in range(4)]
     service = await serve(*scripts)
     readings = []

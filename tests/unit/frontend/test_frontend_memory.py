@@ -407,7 +407,7 @@ async def test_a_prompt_is_let_go_with_its_first_tokens(stack: ExitStack) -> Non
         if len(told) == 1:
             assert state.to_submit(state.firsts[1], seconds=1.0) == second, "it may be sent again"
     assert [each.task for each in prompts] == [b"", b""]
-    assert state._common_task == b""
+    assert state.common_task == b""
 
 
 @pytest.mark.promise("S6-189")

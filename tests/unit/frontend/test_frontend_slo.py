@@ -16,7 +16,7 @@ from tandem.byte_budget import ByteBudget
 from tandem.errors import WorkerLostError
 from tandem.histogram import Histogram
 from tandem.upstream.request_state import RequestState
-from tandem_frontend.slo import Slo, SloCounts
+from tandem_frontend.metrics import Slo, SloCounts
 
 COUNTS = "tandem_frontend_slo_requests_total"
 NEVER, ALWAYS = 1e-9, 1e3

@@ -27,6 +27,7 @@ from tandem.v1 import common_pb2, router_pb2
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.messages import Call
 from tandem_frontend.openai import chat_template, slices, writers
+from tandem_frontend.openai.asked import Origin
 from tandem_frontend.openai.preprocessor import Preprocessor
 from tandem_frontend.openai.reading import readers
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
@@ -334,7 +335,7 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
     else:
         request = CompletionRequest(model="tandem-tiny", prompt=text)
     with pytest.raises(ContextLengthError):
-        preprocessor.submission(request, router_pb2.ServedModel(), id="a", trace_id="0" * 32)
+        preprocessor.submission(request, router_pb2.ServedModel(), Origin(id="a"))
 
 
 # --- answers in slices ----------------------------------------------------------------------------

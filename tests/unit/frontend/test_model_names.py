@@ -12,7 +12,7 @@ from one_case import one_case
 from prometheus_client import CollectorRegistry
 
 from tandem.errors import ConfigError
-from tandem_frontend.model_metrics import MOST_SERIES, OTHER, ModelMetrics
+from tandem_frontend.metrics import MOST_SERIES, OTHER, ModelMetrics
 from tandem_frontend.model_names import (
     MAX_BYTES,
     MAX_LENGTH,

@@ -10,19 +10,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from tandem.hooks.classifiers.classifier_set import Judgement
 from tandem_frontend.openai.moderations.wire import Judged, Unjudged
 
 MAX_FLOAT = sys.float_info.max
 _FAILED = ("error", "timeout", "cancelled")
-
-
-class _Category(NamedTuple):
-    name: str
-    holds: bool
-    score: float
 
 
 def answer_of(judgement: Judgement) -> Judged | Unjudged:
@@ -39,7 +33,8 @@ def answer_of(judgement: Judgement) -> Judged | Unjudged:
     return Judged(flagged=judgement.blocked, categories=holds, scores=scores)
 
 
-def _categories(classifier: str, answer: Mapping[str, Any]) -> Iterator[_Category]:
+def _categories(classifier: str, answer: Mapping[str, Any]) -> Iterator[tuple[str, bool, float]]:
+    """The name of each category, whether it holds, and its score."""
     yield _category(classifier, answer.get("block") is True, answer.get("score"))
     said = answer.get("categories")
     if isinstance(said, list):
@@ -51,6 +46,6 @@ def _categories(classifier: str, answer: Mapping[str, Any]) -> Iterator[_Categor
         yield _category(name, held.get(name) is True, scores.get(name))
 
 
-def _category(name: str, holds: bool, score: Any) -> _Category:
+def _category(name: str, holds: bool, score: Any) -> tuple[str, bool, float]:
     is_number = type(score) in (int, float) and abs(score) <= MAX_FLOAT
-    return _Category(name, holds, float(score) if is_number else float(holds))
+    return (name, holds, float(score) if is_number else float(holds))

@@ -10,21 +10,14 @@ from typing import Any, Final
 
 import msgspec
 
-from tandem.errors import (
-    CancelledError,
-    ClassifierError,
-    DeadlineError,
-    NotConfiguredError,
-    SlowClientError,
-    TandemError,
-)
+from tandem import errors
 from tandem.hooks.classifiers.settings import parse
 from tandem.pool.process import LostError
 from tandem.pool.turns import Turns
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.messages import Call
 from tandem_frontend.metrics import Metrics
-from tandem_frontend.openai.moderations.answers import Moderation, ModerationAnswer
+from tandem_frontend.openai.answers import Moderation, ModerationAnswer
 from tandem_frontend.openai.moderations.judge import Judge, JudgeLink, boot_of
 from tandem_frontend.openai.moderations.wire import Judged, Question, Unjudged
 from tandem_frontend.openai.reading import readers as reading
@@ -44,10 +37,9 @@ class _Work:
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
         self.task = task
-        self.error: TandemError | None = None
+        self.error: errors.TandemError | None = None
 
-    def fail(self, error: TandemError) -> None:
-        """End them, with this error."""
+    def fail(self, error: errors.TandemError) -> None:
         if self.error is None:
             self.error = error
             self.task.cancel()
@@ -76,7 +68,7 @@ class Moderations:
         if self._judge is not None:
             await self._judge.run()
 
-    def fail_all(self, error: TandemError) -> None:
+    def fail_all(self, error: errors.TandemError) -> None:
         """End every open request with `error`."""
         for work in self._open:
             work.fail(error)
@@ -85,7 +77,7 @@ class Moderations:
         """Answer the client. Raises the failure where an input was not judged."""
         judge = self._judge
         if judge is None:
-            raise NotConfiguredError(
+            raise errors.NotConfiguredError(
                 "No classifiers judge here: the frontend's setting `moderation_classifiers` names"
                 " those that do"
             )
@@ -98,7 +90,7 @@ class Moderations:
             check_model(asked.model, name)
             judged = await self._judge_all(link, asked, call)
             return ModerationAnswer(
-                id=f"modr-{call.id}", model=name, results=[Moderation.of(each) for each in judged]
+                id=f"modr-{call.id}", model=name, results=[*map(_moderation, judged)]
             )
 
         answer = await self._while_wanted(call, asyncio.get_running_loop().create_task(results()))
@@ -123,12 +115,12 @@ class Moderations:
         """Until the client goes away, the request's time runs out or the process ends."""
         work = _Work(task)
         self._open.add(work)
-        overdue = DeadlineError("The request's time ran out")
+        overdue = errors.DeadlineError("The request's time ran out")
         timer = asyncio.get_running_loop().call_later(self._seconds, work.fail, overdue)
         try:
             call.connection.watch(
-                on_lost=lambda: work.fail(CancelledError("The client went away")),
-                on_stall=lambda: work.fail(SlowClientError("The client does not read")),
+                on_lost=lambda: work.fail(errors.CancelledError("The client went away")),
+                on_stall=lambda: work.fail(errors.SlowClientError("The client does not read")),
             )
             return await task
         except asyncio.CancelledError:
@@ -157,6 +149,15 @@ class Moderations:
         return [task.result() for task in tasks]
 
 
+def _moderation(judged: Judged) -> Moderation:
+    return Moderation(
+        flagged=judged.flagged,
+        categories=judged.categories,
+        category_scores=judged.scores,
+        category_applied_input_types={name: ["text"] for name in judged.categories},
+    )
+
+
 def _tenant(call: Call) -> str:
     return "" if call.tenant is None else call.tenant.name
 
@@ -168,11 +169,11 @@ async def _judged(
     try:
         said, size = await link.judge(ask)
     except LostError as error:
-        raise ClassifierError(
+        raise errors.ClassifierError(
             f"Input {index} was not judged: the classifiers' process was lost: {error}"
         ) from error
     if isinstance(said, Unjudged):
-        raise ClassifierError(
+        raise errors.ClassifierError(
             f"Input {index} was not judged: the classifier `{said.classifier}` failed:"
             f" {said.reason}"
         )

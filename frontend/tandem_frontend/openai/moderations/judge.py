@@ -16,18 +16,7 @@ from tandem.errors import ClassifierError
 from tandem.ids import counter
 from tandem.pool.process import ONE_THREAD, ChildProcess, LostError
 from tandem_frontend.config import FrontendConfig
-from tandem_frontend.openai.moderations.wire import (
-    MAX_MESSAGE_BYTES,
-    PROGRAM,
-    Cancel,
-    JudgeBoot,
-    Judged,
-    Question,
-    Unjudged,
-    answers,
-    encoder,
-    loads,
-)
+from tandem_frontend.openai.moderations import wire
 
 log = logging.getLogger(__name__)
 
@@ -43,32 +32,30 @@ MOST_PAUSE_SECONDS: Final = 60.0
 
 
 class Heard(NamedTuple):
-    """What a process says of a text."""
-
-    said: Judged | Unjudged
+    said: wire.Judged | wire.Unjudged
     size: int
     """In bytes, as it came."""
 
 
 class JudgeLink:
-    """One process, from its start to its end."""
-
     def __init__(self) -> None:
         self.names: tuple[str, ...] = ()
         """The names of the classifiers, once the process has started."""
         self._process = ChildProcess(
-            max_message_bytes=MAX_MESSAGE_BYTES, on_message=self._take, on_lost=self._fail_all
+            max_message_bytes=wire.MAX_MESSAGE_BYTES, on_message=self._take, on_lost=self._fail_all
         )
         self._seconds = MARGIN_SECONDS
         self._next_call = counter()
         self._calls: dict[int, asyncio.Future[Heard]] = {}
 
-    async def start(self, boot: JudgeBoot) -> None:
+    async def start(self, boot: wire.JudgeBoot) -> None:
         """Until the process can judge. Raises LostError; then `close` is to be called."""
         process = self._process
-        await process.start(PROGRAM, ONE_THREAD)
+        await process.start(wire.PROGRAM, ONE_THREAD)
         try:
-            loaded = loads.decode(await process.ask(encoder.encode(boot), seconds=START_SECONDS))
+            loaded = wire.loads.decode(
+                await process.ask(wire.encoder.encode(boot), seconds=START_SECONDS)
+            )
         except msgspec.DecodeError as error:
             raise LostError("the process broke its protocol") from error
         if loaded.error:
@@ -81,16 +68,14 @@ class JudgeLink:
         await self._process.gone.wait()
         return LostError(self._process.lost)
 
-    async def judge(self, ask: Callable[[int], Question]) -> Heard:
-        """`ask`: the question with that number. Cancelled, it cancels the judgement. Raises
-        LostError.
-        """
+    async def judge(self, ask: Callable[[int], wire.Question]) -> Heard:
+        """`ask`: makes the question of that number. Cancelling cancels it. Raises LostError."""
         if self._process.lost:
             raise LostError(self._process.lost)
         call = self._next_call()
         waiting: asyncio.Future[Heard] = asyncio.get_running_loop().create_future()
         self._calls[call] = waiting
-        self._process.send(encoder.encode(ask(call)))
+        self._process.send(wire.encoder.encode(ask(call)))
         try:
             async with asyncio.timeout(self._seconds):
                 return await waiting
@@ -101,14 +86,14 @@ class JudgeLink:
         finally:
             del self._calls[call]
             if waiting.cancelled():
-                self._process.send(encoder.encode(Cancel(call)))
+                self._process.send(wire.encoder.encode(wire.Cancel(call)))
 
     async def close(self) -> None:
         """Let the classifiers shut down, and end the process in bounded time."""
         await self._process.close(CLOSE_SECONDS)
 
     def _take(self, payload: bytes | bytearray) -> None:
-        answer = answers.decode(payload)
+        answer = wire.answers.decode(payload)
         waiting = self._calls.get(answer.call)
         if waiting is not None and not waiting.done():
             waiting.set_result(Heard(answer.said, len(payload)))
@@ -122,7 +107,7 @@ class JudgeLink:
 class Judge:
     """The process, which is started again whenever it is lost."""
 
-    def __init__(self, boot: JudgeBoot) -> None:
+    def __init__(self, boot: wire.JudgeBoot) -> None:
         self._boot = boot
         self._link: asyncio.Future[JudgeLink] = asyncio.get_running_loop().create_future()
         """The newest process; done once it has started, or could not be."""
@@ -161,9 +146,8 @@ class Judge:
             ) from None
 
 
-def boot_of(config: FrontendConfig) -> JudgeBoot:
-    """What the process is told by a frontend with these settings."""
-    return JudgeBoot(
+def boot_of(config: FrontendConfig) -> wire.JudgeBoot:
+    return wire.JudgeBoot(
         classifiers=config.moderation_classifiers,
         model=config.model_name,
         import_path=sys.path,

@@ -21,17 +21,8 @@ from tandem.hooks.classifiers.judgements import Judgements
 from tandem.hooks.classifiers.settings import parse
 from tandem.pool.child import connect, ignore_signals, read_message, receive
 from tandem.pool.frames import frame
+from tandem_frontend.openai.moderations import wire
 from tandem_frontend.openai.moderations.categories import answer_of
-from tandem_frontend.openai.moderations.wire import (
-    Cancel,
-    JudgeAnswer,
-    JudgeBoot,
-    JudgeLoaded,
-    Question,
-    asks,
-    boots,
-    encoder,
-)
 
 
 def main() -> int:
@@ -39,32 +30,34 @@ def main() -> int:
     stream = connect()
     boot = receive(stream)
     if boot is not None:
-        uvloop.run(_serve(stream, boots.decode(boot)))
+        uvloop.run(_serve(stream, wire.boots.decode(boot)))
     return 0
 
 
-async def _serve(stream: socket.socket, boot: JudgeBoot) -> None:
+async def _serve(stream: socket.socket, boot: wire.JudgeBoot) -> None:
     sys.path[:] = boot.import_path
     logs.configure("frontend", format=boot.log_format, level=boot.log_level)
     try:
         classifiers = await _load(boot)
     except StartError as error:
-        stream.sendall(frame(encoder.encode(JudgeLoaded(error=str(error)))))
+        stream.sendall(frame(wire.encoder.encode(wire.JudgeLoaded(error=str(error)))))
         return
     runners = classifiers.runners
     seconds = max(runner.caller.seconds for runner in runners)
-    loaded = JudgeLoaded(names=tuple(runner.name for runner in runners), seconds=seconds)
-    stream.sendall(frame(encoder.encode(loaded)))
+    loaded = wire.JudgeLoaded(names=tuple(runner.name for runner in runners), seconds=seconds)
+    stream.sendall(frame(wire.encoder.encode(loaded)))
     reader, writer = await asyncio.open_unix_connection(sock=stream)
 
     def deliver(call: Hashable, judgement: Judgement) -> None:
         assert isinstance(call, int)
-        writer.write(frame(encoder.encode(JudgeAnswer(call=call, said=answer_of(judgement)))))
+        writer.write(
+            frame(wire.encoder.encode(wire.JudgeAnswer(call=call, said=answer_of(judgement))))
+        )
 
     judgements = Judgements(classifiers, deliver)
     while (payload := await read_message(reader)) is not None:
-        asked = asks.decode(payload)
-        if isinstance(asked, Cancel):
+        asked = wire.asks.decode(payload)
+        if isinstance(asked, wire.Cancel):
             judgements.cancel(asked.call)
         else:
             judgements.ask(asked.call, _context(asked, boot.model))
@@ -72,7 +65,7 @@ async def _serve(stream: socket.socket, boot: JudgeBoot) -> None:
     await classifiers.shutdown()
 
 
-async def _load(boot: JudgeBoot) -> ClassifierSet:
+async def _load(boot: wire.JudgeBoot) -> ClassifierSet:
     """Raises ConfigError and LoadError."""
     classifiers = ClassifierSet.build(parse(boot.classifiers), model=boot.model)
     if not len(classifiers):
@@ -81,7 +74,7 @@ async def _load(boot: JudgeBoot) -> ClassifierSet:
     return classifiers
 
 
-def _context(question: Question, model: str) -> ScoringContext:
+def _context(question: wire.Question, model: str) -> ScoringContext:
     return ScoringContext(
         request_id=question.trace_id,
         prompt="",

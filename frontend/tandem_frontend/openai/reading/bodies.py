@@ -5,19 +5,20 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
 
 from tandem import kv_hints
 from tandem.v1.router_pb2 import ServedModel
 from tandem_frontend.http.messages import Call
-from tandem_frontend.metrics import OTHER_FIELD, Metrics
-from tandem_frontend.openai.asked import Asked
+from tandem_frontend.http.spans import CallSpan
+from tandem_frontend.metrics import OTHER, Metrics
+from tandem_frontend.openai.asked import Asked, Origin
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import Dialect, spoken
-from tandem_frontend.openai.prefix_store import Lookup, PrefixStore
-from tandem_frontend.openai.reading import read_spans
+from tandem_frontend.openai.prefix_store import PrefixStore
 from tandem_frontend.openai.reading.models import Chosen, LoadedModel, Models
 from tandem_frontend.openai.reading.reader import decode
 from tandem_frontend.openai.reading.readers import Readers
@@ -43,94 +44,70 @@ class AskedModel(msgspec.Struct):
         return self.user if isinstance(self.user, str) else None
 
 
-_ASKED_MODEL = Body.of(AskedModel, AskedModel, {})
+_ASKED_MODEL = Body.of(AskedModel, {})
 
 
-class Submissible(NamedTuple):
-    """A request that is ready for the router."""
-
-    model: LoadedModel
-    asked: Asked
-
-
+@dataclass(eq=False)
 class Reading:
-    """How bodies are read."""
+    models: Models
+    readers: Readers
+    metrics: Metrics
+    rules: FieldRules
+    sessions: Sessions
+    prefixes: PrefixStore
 
-    def __init__(
-        self,
-        models: Models,
-        readers: Readers,
-        metrics: Metrics,
-        rules: FieldRules,
-        sessions: Sessions,
-        prefixes: PrefixStore,
-    ) -> None:
-        self._sessions = sessions
-        self._prefixes = prefixes
-        self._models = models
-        self._readers = readers
-        self._metrics = metrics
-        self._rules = rules
-
-    async def submission(self, dialect: Dialect, call: Call) -> Submissible:
-        """The request of a call. Raises RequestError and RefusedError."""
+    async def submission(self, dialect: Dialect, call: Call) -> tuple[LoadedModel, Asked]:
+        """The request of a call, and its model. Raises RequestError and RefusedError."""
         body = await call.body()
         began = time.monotonic()
-        found = await self._read(dialect, call, body)
-        self._metrics.reading.count(found.asked.steps)
+        model, asked = await self._read(dialect, call, body)
+        self.metrics.reading.count(asked.steps)
         call.times.read = time.monotonic()
-        call.times.steps = {step.name: round(step.seconds, 6) for step in found.asked.steps}
+        call.times.steps = {step.name: round(step.seconds, 6) for step in asked.steps}
         if call.span is not None:
-            read_spans.record(call.span, found.asked, size=len(body), began=began)
-        tell_ignored(call, found.asked.passed_over, self._metrics)
-        return Submissible(found.model, self._sessions.of(call, found.asked))
+            _trace(call.span, asked, size=len(body), began=began)
+        tell_ignored(call, asked.passed_over, self.metrics)
+        return model, self.sessions.of(call, asked)
 
-    async def _read(self, dialect: Dialect, call: Call, body: bytes) -> Submissible:
-        salt = "" if call.tenant is None else call.tenant.salt
-        if len(body) <= SMALL_BYTES:
-            request = decode(dialect, body, self._rules)
+    async def _read(self, dialect: Dialect, call: Call, body: bytes) -> tuple[LoadedModel, Asked]:
+        request = decode(dialect, body, self.rules) if len(body) <= SMALL_BYTES else None
+        if request is not None:
             asked = request.generating
-            chosen = await self._models.choose(asked.model, asked.user, call.grant)
-            model = chosen.model
-            served = await _served(model, call, asked.timeout)
-            chosen.check(served)
-            prefixes = self._prefixes.lookup(_key(call), model.name)
-            submission = model.reader.submission(
-                request,
-                served,
-                lora_adapter=chosen.lora_adapter,
-                id=call.id,
-                trace_id=call.trace_id,
-                grant=call.grant,
-                salt=salt,
-                prefixes=prefixes,
-            )
-            return Submissible(model, _whole(submission, prefixes))
-        chosen = await self._named(body, call)
+            chosen = await self.models.choose(asked.model, asked.user, call.grant)
+            timeout = asked.timeout
+        else:
+            chosen, timeout = await self._named(body, call), None
         model = chosen.model
-        served = await _served(model, call, None)
+        served = await _served(model, call, timeout)
         chosen.check(served)
-        prefixes = self._prefixes.lookup(_key(call), model.name)
-        order = Order(
-            kind=dialect.endpoint,
-            model=model.name,
-            lora_adapter=chosen.lora_adapter,
-            body=body,
-            served=served.SerializeToString(),
+        prefixes = self.prefixes.lookup(_key(call), model.name)
+        origin = Origin(
             id=call.id,
             trace_id=call.trace_id,
             grant=call.grant,
-            salt=salt,
-            asks=prefixes is not None,
+            salt="" if call.tenant is None else call.tenant.salt,
+            lora_adapter=chosen.lora_adapter,
         )
-        read = await self._readers.read(order, model.boot, tenant=_key(call), prefixes=prefixes)
-        assert isinstance(read, Read)
-        return Submissible(model, _whole(read.submission, prefixes))
+        if request is not None:
+            submission = model.reader.submission(request, served, origin, prefixes)
+        else:
+            order = Order(
+                kind=dialect.endpoint,
+                model=model.name,
+                body=body,
+                served=served.SerializeToString(),
+                origin=origin,
+                asks=prefixes is not None,
+            )
+            read = await self.readers.read(order, model.boot, tenant=_key(call), prefixes=prefixes)
+            assert isinstance(read, Read)
+            submission = read.submission
+        if prefixes is not None:
+            submission = prefixes.completed(submission)
+        return model, submission
 
     async def answer(self, kind: str, call: Call) -> bytes:
-        """The answer to a body that asks for no more than that. Raises RequestError and
-        RefusedError.
-        """
+        """Answer a body that is only to be read. Raises RequestError and RefusedError."""
         body = await call.body()
         chosen = await self._named(body, call)
         model = chosen.model
@@ -139,19 +116,18 @@ class Reading:
             chosen.check(served)
         said = b"" if served is None else served.SerializeToString()
         order = Order(kind=kind, model=model.name, body=body, served=said)
-        small = len(body) <= SMALL_BYTES
-        if small:
+        if len(body) <= SMALL_BYTES:
             read = model.reader.read(order)
         else:
-            read = await self._readers.read(order, model.boot, tenant=_key(call))
+            read = await self.readers.read(order, model.boot, tenant=_key(call))
         assert isinstance(read, Answered)
-        tell_ignored(call, read.ignored, self._metrics)
+        tell_ignored(call, read.ignored, self.metrics)
         return read.body
 
     async def _named(self, body: bytes, call: Call) -> Chosen:
         """What a body is for, of which nothing else is read yet."""
-        named = _ASKED_MODEL.decode(body, self._rules).request
-        return await self._models.choose(named.model, named.known_user, call.grant)
+        named = _ASKED_MODEL.decode(body, self.rules).request
+        return await self.models.choose(named.model, named.known_user, call.grant)
 
 
 async def _served(model: LoadedModel, call: Call, seconds: float | None) -> ServedModel:
@@ -163,8 +139,15 @@ async def _served(model: LoadedModel, call: Call, seconds: float | None) -> Serv
         call.times.no_workers += time.monotonic() - began
 
 
-def _whole(asked: Asked, prefixes: Lookup | None) -> Asked:
-    return asked if prefixes is None else prefixes.completed(asked)
+def _trace(span: CallSpan, asked: Asked, *, size: int, began: float) -> None:
+    """Record the reading of a body below its request's span, and the steps of it below that.
+    `size`: bytes of the body, which was there at `began`.
+    """
+    attributes = {"tandem.body.bytes": size, "tandem.known_tokens": asked.known_tokens}
+    read = span.child("read", began, time.monotonic(), attributes=attributes)
+    for step in asked.steps:
+        about = {"tandem.cpu.seconds": step.cpu_seconds}
+        span.child(step.name, step.began, step.began + step.seconds, parent=read, attributes=about)
 
 
 def tell_ignored(call: Call, ignored: Sequence[str], metrics: Metrics) -> None:
@@ -172,7 +155,7 @@ def tell_ignored(call: Call, ignored: Sequence[str], metrics: Metrics) -> None:
     if ignored:
         for told in ignored:
             name = dropped_name(told)
-            metrics.count_ignored(name or OTHER_FIELD)
+            metrics.count_ignored(name or OTHER)
         call.headers = (*call.headers, (IGNORED_HEADER, ", ".join(ignored).encode()))
 
 

@@ -59,9 +59,7 @@ class LoadedModel:
 
     @property
     def context_length(self) -> int:
-        """Tokens of prompt and completion together that some pair takes, as routers said last; else
-        the model's own.
-        """
+        """The longest context of some pair, as routers said last; else the model's own."""
         served = self.route.served or router_pb2.ServedModel()
         return Limits(self.tokenizer, served).context_length
 
@@ -83,12 +81,9 @@ class Chosen(NamedTuple):
     lora_adapter: str
     """Which of the model's it is; empty: the model alone."""
     name: str
-    """What the request called it."""
 
     def check(self, served: router_pb2.ServedModel) -> None:
-        """Raises UnknownModelError where no pair has the adapter, and NoPairError where the name
-        was given to it here: it was promised.
-        """
+        """Raises UnknownModelError for an unknown adapter, NoPairError for a name given here."""
         if not self.lora_adapter or self.lora_adapter in served.lora_adapters:
             return
         if self.name == f"{self.model.name}:{self.lora_adapter}":
@@ -105,9 +100,7 @@ class Models:
         *,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """Loads the model of `model_path`. `draw`: a random number from 0 to below 1. Raises
-        ConfigError.
-        """
+        """`draw`: a random number from 0 to below 1. Raises ConfigError for `model_path`."""
         self._config = config
         self._demultiplexer = demultiplexer
         self._metrics = metrics
@@ -123,7 +116,7 @@ class Models:
         """The folder of each known model's files, by the model's name."""
         self._file = NamesFile(config.model_names_file) if config.model_names_file else None
         self._names = self._all_names()
-        metrics.names.watch(stale=lambda: bool(self._file and self._file.stale))
+        metrics.names.stale.set_function(lambda: bool(self._file and self._file.stale))
         for name, folder in config.models.items():
             if not _holds_model(Path(folder)):
                 raise ConfigError(f"models: {folder} holds no model (no config.json): {name}")
@@ -152,7 +145,6 @@ class Models:
         return Chosen(loaded, adapter, name)
 
     def cards(self, grant: Grant | None) -> list[ModelCard]:
-        """The cards of all names that a key may ask for and that stand for a loaded model."""
         return [card for name in self._listed_names() if (card := self._card(name, grant))]
 
     def card(self, name: str, grant: Grant | None) -> ModelCard:
@@ -171,7 +163,6 @@ class Models:
                 await self.look()
 
     async def look(self) -> None:
-        """Take what has changed since the last look."""
         if self._file is not None:
             failures = self._file.failures
             if await asyncio.to_thread(self._file.look):
@@ -230,18 +221,13 @@ class Models:
         return UnknownModelError(f"The model `{name[:100]}` {why}", param="model")
 
     def _allows(self, grant: Grant | None, name: str, targets: Targets) -> bool:
-        """All names of one model are one to a key. Of several, the key has the name itself, or all
-        that it stands for.
-        """
+        """A key has a name itself, or all models that the name stands for, by any name of each."""
         allowed = None if grant is None else grant.models
         if allowed is None or name in allowed:
             return True
-        own = {each for each in allowed if self._stands_for_one(each)}
+        own = {each for each in allowed if len(self._targets(each)) == 1}
         models = {self._targets(each)[0].model for each in own}
         return all(target.model in models for target in targets)
-
-    def _stands_for_one(self, name: str) -> bool:
-        return len(self._targets(name)) == 1
 
     def _listed_names(self) -> Iterator[str]:
         own = [

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 
 from tandem.errors import InvalidRequestError, UnknownModelError, UnsupportedError
-from tandem_frontend.openai.decoding import Body
+from tandem_frontend.openai.decoding import Body, needed
 from tandem_frontend.openai.reading.wire import Answered, Order
 from tandem_frontend.openai.strangers import FieldRules, Kind
 
@@ -31,15 +31,7 @@ class ModerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     model: str | None = None
 
 
-class _AnyPart(ModerationPart, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyRequest(ModerationRequest, forbid_unknown_fields=False, kw_only=True):
-    input: str | list[str | _AnyPart]  # type: ignore[assignment]
-
-
-BODY: Final = Body.of(ModerationRequest, _AnyRequest, {}, input=Kind.of(ModerationPart, {}))
+BODY: Final = Body.of(ModerationRequest, {}, input=Kind.of(ModerationPart, {}))
 
 
 class ModerationTexts(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,6 +101,4 @@ def _text(part: ModerationPart, param: str) -> str:
         raise UnsupportedError(
             f"`{param}` is of the type {kind!r}: classifiers judge texts alone", param=param
         )
-    if part.text is None:
-        raise InvalidRequestError(f"`{param}.text` is required", param=f"{param}.text")
-    return part.text
+    return needed(part.text, f"{param}.text")

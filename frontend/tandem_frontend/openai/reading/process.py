@@ -21,25 +21,14 @@ from tandem.pool.frames import frame
 from tandem.settled import settle
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.prefixes import Known
+from tandem_frontend.openai.reading import wire
 from tandem_frontend.openai.reading.moderations import ModerationReader
 from tandem_frontend.openai.reading.reader import Reader, moderation_reader
-from tandem_frontend.openai.reading.wire import (
-    Beginnings,
-    Order,
-    ReaderBoot,
-    Refused,
-    Reply,
-    SegmentNames,
-    encoder,
-    told,
-)
 
 log = logging.getLogger(__name__)
 
 NICENESS: Final = 10
-"""Where cores are short, the frontend's event loop, which all requests and tokens pass, has nine
-times as much of one as a process that reads.
-"""
+"""The frontend's event loop gets nine times as much of a core as a process that reads."""
 
 
 def main() -> int:
@@ -50,20 +39,20 @@ def main() -> int:
     seconds = 0.0
     prefixes = _Asking(stream)
     while (payload := receive(stream)) is not None:
-        ask = told.decode(payload)
-        if isinstance(ask, ReaderBoot):
+        ask = wire.told.decode(payload)
+        if isinstance(ask, wire.ReaderBoot):
             seconds = ask.seconds
-            stream.sendall(frame(encoder.encode(_load(readers, ask))))
+            stream.sendall(frame(wire.encoder.encode(_load(readers, ask))))
             continue
-        assert isinstance(ask, Order)  # who says what is known was asked
+        assert isinstance(ask, wire.Order)  # who says what is known was asked
         signal.setitimer(signal.ITIMER_PROF, seconds)  # past it, the signal ends this process
-        reply = encoder.encode(_reply(readers[ask.model], ask, prefixes))
+        reply = wire.encoder.encode(_reply(readers[ask.model], ask, prefixes))
         signal.setitimer(signal.ITIMER_PROF, 0)
         stream.sendall(frame(reply))
     return 0
 
 
-def _load(readers: dict[str, Reader | ModerationReader], boot: ReaderBoot) -> Loaded:
+def _load(readers: dict[str, Reader | ModerationReader], boot: wire.ReaderBoot) -> Loaded:
     sys.path[:] = boot.import_path
     try:
         config = FrontendConfig(**boot.settings)
@@ -82,25 +71,27 @@ class _Asking:
 
     def known(self, prompts: Sequence[Sequence[bytes]]) -> Sequence[Known]:
         """See `Prefixes`. Ends the process where the frontend has gone."""
-        self._stream.sendall(frame(encoder.encode(SegmentNames([[*names] for names in prompts]))))
+        self._stream.sendall(
+            frame(wire.encoder.encode(wire.SegmentNames([[*names] for names in prompts])))
+        )
         payload = receive(self._stream)
         if payload is None:
             raise SystemExit(0)
-        beginnings = told.decode(payload)
-        assert isinstance(beginnings, Beginnings)
+        beginnings = wire.told.decode(payload)
+        assert isinstance(beginnings, wire.Beginnings)
         return beginnings.known
 
 
-def _reply(reader: Reader | ModerationReader, order: Order, prefixes: _Asking) -> Reply:
+def _reply(reader: Reader | ModerationReader, order: wire.Order, prefixes: _Asking) -> wire.Reply:
     try:
         if isinstance(reader, ModerationReader):
             return reader.read(order)
         return reader.read(order, prefixes)
     except TandemError as error:
-        return Refused.of(error)
+        return wire.Refused.of(error)
     except Exception:
         log.exception("a body could not be read")
-        return Refused.of(InternalError("The frontend failed; see its log"))
+        return wire.Refused.of(InternalError("The frontend failed; see its log"))
 
 
 if __name__ == "__main__":

@@ -10,21 +10,17 @@ import msgspec
 
 from tandem import extra_fields
 from tandem.errors import ConfigError, InvalidRequestError, RequestError
-from tandem.keys.grant import Grant
 from tandem.v1 import router_pb2
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai import answers, chat_template
-from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.asked import Asked, Origin
 from tandem_frontend.openai.dialects import Counting, Dialect, Generating, by_endpoint, spoken
 from tandem_frontend.openai.limits import Limits
 from tandem_frontend.openai.prefixes import Prefixes
 from tandem_frontend.openai.preprocessor import Preprocessor
 from tandem_frontend.openai.reading.moderations import ModerationReader
 from tandem_frontend.openai.reading.wire import Answered, Order, Read
-from tandem_frontend.openai.requests import (
-    DETOKENIZE_BODY,
-    TOKENIZE_BODY,
-)
+from tandem_frontend.openai.requests import DETOKENIZE_BODY, TOKENIZE_BODY
 from tandem_frontend.openai.strangers import FieldRules
 from tandem_frontend.openai.tokenizer import Tokenizer
 from tandem_frontend.openai.tools import asked_tools, shown_tools
@@ -34,8 +30,6 @@ log = logging.getLogger(__name__)
 
 
 class Request(NamedTuple):
-    """What a client asks for."""
-
     dialect: Dialect
     generating: Generating
     repeated: bytes
@@ -43,7 +37,6 @@ class Request(NamedTuple):
     ignored: tuple[str, ...]
     """Names of the body's fields, and of tools, that were passed over."""
     steps: ReadSteps
-    """The steps of reading the body so far."""
     extra_fields: str
     """The extra fields that classifiers are given, as a JSON object."""
 
@@ -101,26 +94,13 @@ class Reader:
         self,
         request: Request,
         served: router_pb2.ServedModel,
-        *,
-        id: str,
-        trace_id: str,
-        grant: Grant | None,
-        salt: str,
-        lora_adapter: str = "",
+        origin: Origin,
         prefixes: Prefixes | None = None,
     ) -> Asked:
         """The request, ready for the router; the rest as `Preprocessor.submission` has it."""
         try:
             asked = self._preprocessor.submission(
-                request.generating,
-                served,
-                id=id,
-                trace_id=trace_id,
-                grant=grant,
-                salt=salt,
-                lora_adapter=lora_adapter,
-                prefixes=prefixes,
-                steps=request.steps,
+                request.generating, served, origin, prefixes=prefixes, steps=request.steps
             )
         except RequestError as error:
             request.dialect.name(error)
@@ -147,17 +127,9 @@ class Reader:
             assert dialect.counting is not None
             return self._count_tokens(dialect, dialect.counting, order.body)
         request = decode(dialect, order.body, self._rules)
-        submission = self.submission(
-            request,
-            router_pb2.ServedModel.FromString(order.served),
-            id=order.id,
-            trace_id=order.trace_id,
-            grant=order.grant,
-            salt=order.salt,
-            lora_adapter=order.lora_adapter,
-            prefixes=prefixes if order.asks else None,
-        )
-        return Read(submission)
+        served = router_pb2.ServedModel.FromString(order.served)
+        known = prefixes if order.asks else None
+        return Read(self.submission(request, served, order.origin, known))
 
     def _tokenize(self, order: Order) -> Answered:
         request, ignored, _ = TOKENIZE_BODY.decode(order.body, self._rules)
@@ -165,7 +137,7 @@ class Reader:
             raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
         if request.messages is not None:
             tools = shown_tools(request.tools)
-            text, special = self._preprocessor.chat_text(request.messages, request, tools), False
+            text, special = self._preprocessor.chats.text(request.messages, request, tools), False
         else:
             text, special = request.prompt or "", request.add_special_tokens
         tokens = self.tokenizer.encode(text, add_special_tokens=special)
@@ -178,12 +150,12 @@ class Reader:
         request, ignored, _ = counting.requests.decode(body, self._rules)
         asked = counting.prompt(request)
         try:
-            text = self._preprocessor.chat_text(asked.messages, asked, asked_tools(asked))
+            text = self._preprocessor.chats.text(asked.messages, asked, asked_tools(asked))
         except RequestError as error:
             dialect.name(error)
             raise
         count = counting.answer(len(self.tokenizer.encode(text, add_special_tokens=False)))
-        hints = map(dialect.name_of, self._preprocessor.passed_over(asked))
+        hints = map(dialect.name_of, self._preprocessor.chats.passed_over(asked))
         return Answered(msgspec.json.encode(count), (*ignored, *hints))
 
     def _detokenize(self, body: bytes) -> Answered:

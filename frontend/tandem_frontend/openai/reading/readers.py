@@ -14,51 +14,32 @@ from tandem.pool.pool import GarbledError, Limits, Pool, UnloadedError
 from tandem.pool.process import LostError
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.prefixes import Prefixes
-from tandem_frontend.openai.reading.wire import (
-    MAX_MESSAGE_BYTES,
-    PROGRAM,
-    Answered,
-    Beginnings,
-    Order,
-    Read,
-    ReaderBoot,
-    Refused,
-    Said,
-    SegmentNames,
-    encoder,
-    said,
-)
+from tandem_frontend.openai.reading import wire
 
 log = logging.getLogger(__name__)
 
 MIDDLING_BYTES: Final = 256 * 1024
 """Bodies up to this do not wait for larger ones."""
 MAX_WAITING: Final = 64
-"""Bodies, for each process: seconds of work. A key that has few takes the place of one that has
-more.
-"""
+"""Bodies, for each process. A key that has few takes the place of a key that has more."""
 BodySize = Literal["middling", "large"]
 START_SECONDS: Final = 60.0
 _FULL: Final = "Too many large bodies are to be read; try again later"
 _LONGEST_WAIT: Final = 3
 """Seconds until a body is refused that waits for a process, for each of its CPU time."""
 _MOST_BY_THE_CLOCK: Final = 10
-"""Seconds by the clock for each of a body's CPU time, until the process counts as hung: it gets a
-tenth of a core at least.
-"""
+"""Seconds for each second of CPU time, until the process counts as hung."""
 
 
 class Readers:
-    """Processes for what is middling and as many for what is large, so that a prompt of some pages
-    does not wait for a book. Each is started for a body that finds no idle one.
-    """
+    """Processes for middling bodies and for large ones, so that a page waits for no book."""
 
     def __init__(self, config: FrontendConfig) -> None:
         self._seconds, self._memory_mb = config.read_seconds, config.read_memory_mb
         limits = Limits(
             seconds=_MOST_BY_THE_CLOCK * self._seconds,
             start_seconds=START_SECONDS,
-            message_bytes=MAX_MESSAGE_BYTES,
+            message_bytes=wire.MAX_MESSAGE_BYTES,
             most_waiting=MAX_WAITING * config.read_processes,
             full=_FULL,
             memory_bytes=self._memory_mb * 2**20,
@@ -66,12 +47,18 @@ class Readers:
         )
         count = config.read_processes
         self._middling, self._large = (
-            Pool[Said](PROGRAM, encoder.encode, said, limits, processes=count) for _ in range(2)
+            Pool[wire.Said](wire.PROGRAM, wire.encoder.encode, wire.said, limits, processes=count)
+            for _ in range(2)
         )
 
     async def read(
-        self, order: Order, boot: ReaderBoot, *, tenant: str, prefixes: Prefixes | None = None
-    ) -> Read | Answered:
+        self,
+        order: wire.Order,
+        boot: wire.ReaderBoot,
+        *,
+        tenant: str,
+        prefixes: Prefixes | None = None,
+    ) -> wire.Read | wire.Answered:
         """`boot`: of the model that the order is for. `tenant`: the name of the key that it came
         with. `prefixes`: what is known of the prompts of an order that `asks`. Raises what is wrong
         with the request; TooLargeError where reading it takes more than it may, QueueFullError
@@ -81,9 +68,9 @@ class Readers:
         try:
             async with pool.process(pool.turns.line_up(tenant)) as process:
                 reply = await process.ask(order, boot)
-                if isinstance(reply, SegmentNames) and prefixes is not None:
+                if isinstance(reply, wire.SegmentNames) and prefixes is not None:
                     known = [*prefixes.known(reply.prompts)]
-                    reply = await process.ask(Beginnings(known), boot)
+                    reply = await process.ask(wire.Beginnings(known), boot)
         except UnloadedError as error:
             log.exception("the process that reads large bodies cannot be started")
             raise InternalError("The frontend failed; see its log") from error
@@ -91,30 +78,28 @@ class Readers:
             raise
         except LostError as error:
             log.warning(
-                "a body could not be read", extra={"trace_id": order.trace_id, "reason": str(error)}
+                "a body could not be read",
+                extra={"trace_id": order.origin.trace_id, "reason": str(error)},
             )
             raise TooLargeError(
                 f"Reading the body takes more than {self._seconds:g} s of CPU time or "
                 f"{self._memory_mb} MiB of memory"
             ) from error
-        if isinstance(reply, Refused):
+        if isinstance(reply, wire.Refused):
             raise reply.to_error()
-        assert not isinstance(reply, SegmentNames)  # it asks once
+        assert not isinstance(reply, wire.SegmentNames)  # it asks once
         return reply
 
     def waiting(self, size: BodySize) -> int:
-        """How many bodies of that size wait for a process."""
         return (self._large if size == "large" else self._middling).turns.waiting
 
     async def close(self) -> None:
-        """End the processes, with what they read."""
         await self._middling.close()
         await self._large.close()
 
 
-def boot_of(config: FrontendConfig) -> ReaderBoot:
-    """For the one model that the settings are of."""
-    return ReaderBoot(
+def boot_of(config: FrontendConfig) -> wire.ReaderBoot:
+    return wire.ReaderBoot(
         name=config.model_name,
         settings=_settings(config),
         import_path=sys.path,

@@ -12,10 +12,9 @@ import msgspec
 
 from tandem import errors
 from tandem.errors import TandemError
-from tandem.keys.grant import Grant
 from tandem.pool.boot import Boot
 from tandem.v1 import common_pb2
-from tandem_frontend.openai.asked import Asked
+from tandem_frontend.openai.asked import Asked, Origin
 from tandem_frontend.openai.prefixes import Known
 
 PROGRAM: Final = "tandem_frontend.openai.reading.process"
@@ -42,12 +41,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     body: bytes
     served: bytes = b""
     """A tandem.v1.ServedModel: what the workers can take."""
-    id: str = ""
-    trace_id: str = ""
-    grant: Grant | None = None
-    """Belongs to the key that it came with; None: no key was asked."""
-    salt: str = ""
-    lora_adapter: str = ""
+    origin: Origin = Origin()
     asks: bool = False
     """The process is to ask what is known of the prompts."""
 
@@ -96,15 +90,9 @@ Said: TypeAlias = Reply | SegmentNames
 Told: TypeAlias = ReaderBoot | Order | Beginnings
 
 
-def _to_plain(value: Any) -> bytes:
-    content: bytes = value.SerializeToString()
-    return content
-
-
-def _from_plain(kind: Any, content: Any) -> Any:
-    return kind.FromString(content)
-
-
-encoder = msgspec.msgpack.Encoder(enc_hook=_to_plain)
+# The messages of protobuf in a request travel in their own encoding.
+encoder = msgspec.msgpack.Encoder(enc_hook=lambda message: message.SerializeToString())
 told: msgspec.msgpack.Decoder[Told] = msgspec.msgpack.Decoder(Told)
-said: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(Said, dec_hook=_from_plain)
+said: msgspec.msgpack.Decoder[Said] = msgspec.msgpack.Decoder(
+    Said, dec_hook=lambda kind, content: kind.FromString(content)
+)

@@ -34,9 +34,7 @@ class ToolUseBlock(msgspec.Struct, tag_field="type", tag="tool_use", kw_only=Tru
     id: str
     name: str
     input: msgspec.Raw
-    """A JSON object. Where the model wrote none, as one that was cut off, its one member is
-    `INVALID_JSON`, the text that was written.
-    """
+    """A JSON object; its one member is `INVALID_JSON` where the model wrote no object."""
 
 
 AnswerBlock: TypeAlias = TextBlock | ThinkingBlock | ToolUseBlock

@@ -25,7 +25,6 @@ _TYPES: Mapping[int, ErrorType] = {
 
 
 def status(error: TandemError) -> int:
-    """The HTTP status that the client of an error is told."""
     return OVERLOADED if isinstance(error, RefusedError) else error.http_status
 
 

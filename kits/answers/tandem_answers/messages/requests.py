@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -12,11 +12,11 @@ from tandem.errors import InvalidRequestError
 from tandem.sampling import MAX_INT32, MaxTokens, Temperature, TopP
 from tandem_answers.foreign import OF_BLOCKS, OF_CLIENT_TOOLS, OF_COUNTS, OF_TURNS
 from tandem_frontend.openai.conversation import ChatMessage
-from tandem_frontend.openai.decoding import Body
+from tandem_frontend.openai.decoding import Body, needed
 from tandem_frontend.openai.foreign import BUILT_IN_TOOLS, TOOL_TYPES
 from tandem_frontend.openai.formats import JsonSchema, JsonSchemaFormat
 from tandem_frontend.openai.nvext import KIND as NVEXT
-from tandem_frontend.openai.nvext import AnyNvExt, KvHints, NvExt
+from tandem_frontend.openai.nvext import KvHints, NvExt
 from tandem_frontend.openai.requests import (
     MAX_STOPS,
     ChatRequest,
@@ -40,7 +40,6 @@ from tandem_frontend.openai.tools import (
 
 INVALID_JSON = "INVALID_JSON"
 """The one member of the input of a call whose arguments are no JSON object: their text."""
-T = TypeVar("T")
 BlockType: TypeAlias = Literal[
     "text", "thinking", "redacted_thinking", "tool_use", "tool_result", "tool_reference"
 ]
@@ -137,39 +136,14 @@ class MessageRequest(CountRequest, forbid_unknown_fields=True, kw_only=True):
     kv_hints: KvHints = msgspec.UNSET
 
 
-class _AnyBlock(ContentBlock, forbid_unknown_fields=False, kw_only=True):
-    content: str | list[_AnyBlock] | None = None  # type: ignore[assignment]
-
-
-class _AnyTurn(Turn, forbid_unknown_fields=False, kw_only=True):
-    content: str | list[_AnyBlock]  # type: ignore[assignment]
-
-
-class _AnyClientTool(ClientTool, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyCountRequest(CountRequest, forbid_unknown_fields=False, kw_only=True):
-    messages: Annotated[list[_AnyTurn], Meta(min_length=1)]  # type: ignore[assignment]
-    system: str | list[_AnyBlock] | None = None  # type: ignore[assignment]
-    tools: list[_AnyClientTool] | None = None  # type: ignore[assignment]
-
-
-class _AnyMessageRequest(MessageRequest, forbid_unknown_fields=False, kw_only=True):
-    messages: Annotated[list[_AnyTurn], Meta(min_length=1)]  # type: ignore[assignment]
-    system: str | list[_AnyBlock] | None = None  # type: ignore[assignment]
-    tools: list[_AnyClientTool] | None = None  # type: ignore[assignment]
-    nvext: AnyNvExt | None = None
-
-
 _BLOCKS = Kind.of(ContentBlock, OF_BLOCKS, content=Kind.of(ContentBlock, OF_BLOCKS))
 _INNER = {
     "messages": Kind.of(Turn, OF_BLOCKS, content=_BLOCKS),
     "system": _BLOCKS,
     "tools": Kind.of(ClientTool, OF_CLIENT_TOOLS, BUILT_IN_TOOLS, TOOL_TYPES),
 }
-BODY = Body.of(MessageRequest, _AnyMessageRequest, OF_TURNS, nvext=NVEXT, **_INNER)
-COUNT_BODY = Body.of(CountRequest, _AnyCountRequest, OF_COUNTS, **_INNER)
+BODY = Body.of(MessageRequest, OF_TURNS, nvext=NVEXT, **_INNER)
+COUNT_BODY = Body.of(CountRequest, OF_COUNTS, **_INNER)
 NAMES = {
     "messages": "messages",
     "stop": "stop_sequences",
@@ -183,9 +157,7 @@ NAMES = {
 
 
 def chat(request: MessageRequest) -> ChatRequest:
-    """What a request asks for. Raises InvalidRequestError for blocks that lack something, or stand
-    where there are none of their type.
-    """
+    """What a request asks for. Raises InvalidRequestError for blocks that do not fit."""
     asked = prompt(request)
     user = request.metadata.user_id if request.metadata else None
     asked.max_tokens = request.max_tokens
@@ -203,7 +175,6 @@ def chat(request: MessageRequest) -> ChatRequest:
 
 
 def prompt(request: CountRequest) -> ChatRequest:
-    """The chat whose prompt is counted."""
     messages = list(_messages(request))
     last = messages[-1]
     choice = request.tool_choice
@@ -231,7 +202,7 @@ def _think(request: CountRequest, asked: ChatRequest) -> None:
     asked.include_reasoning = thinking.display != "omitted"
     match thinking.type:
         case "enabled":
-            asked.thinking_token_budget = _needed(thinking.budget_tokens, "thinking.budget_tokens")
+            asked.thinking_token_budget = needed(thinking.budget_tokens, "thinking.budget_tokens")
             asked.chat_template_kwargs = {"enable_thinking": True, "thinking": True}
         case "disabled":
             asked.reasoning_effort = "none"
@@ -251,15 +222,14 @@ def _messages(request: CountRequest) -> Iterator[ChatMessage]:
 
 
 def _said(blocks: Sequence[ContentBlock], path: str) -> ChatMessage:
-    """What the assistant thought, said and called, as one message."""
     texts, thoughts, calls = [], [], []
     for place, block in enumerate(blocks):
         at = f"{path}[{place}]"
         match block.type:
             case "text":
-                texts.append(_needed(block.text, f"{at}.text"))
+                texts.append(needed(block.text, f"{at}.text"))
             case "thinking":
-                thoughts.append(_needed(block.thinking, f"{at}.thinking"))
+                thoughts.append(needed(block.thinking, f"{at}.thinking"))
             case "tool_use":
                 calls.append(_call(block, at))
             case "tool_result" | "tool_reference":
@@ -281,7 +251,7 @@ def _given(
         at = f"{path}[{place}]"
         match block.type:
             case "text":
-                texts.append(_needed(block.text, f"{at}.text"))
+                texts.append(needed(block.text, f"{at}.text"))
             case "tool_result":
                 if texts:
                     yield ChatMessage(role=role, content="\n".join(texts))
@@ -296,16 +266,14 @@ def _given(
 
 
 def _result(block: ContentBlock, path: str) -> ChatMessage:
-    """Templates have no place for `is_error`: the text says it. Of tools that were found it says
-    the names.
-    """
+    """Templates have no place for `is_error`: the text says it. Found tools are named."""
     content = block.content or ""
     if not isinstance(content, str):
         content = [_as_text(each, f"{path}.content[{at}]") for at, each in enumerate(content)]
     text = _text(content, f"{path}.content")
     return ChatMessage(
         role="tool",
-        tool_call_id=_needed(block.tool_use_id, f"{path}.tool_use_id"),
+        tool_call_id=needed(block.tool_use_id, f"{path}.tool_use_id"),
         content=f"Error: {text}" if block.is_error else text,
     )
 
@@ -313,7 +281,7 @@ def _result(block: ContentBlock, path: str) -> ChatMessage:
 def _as_text(block: ContentBlock, path: str) -> ContentBlock:
     if block.type != "tool_reference":
         return block
-    return ContentBlock(type="text", text=_needed(block.tool_name, f"{path}.tool_name"))
+    return ContentBlock(type="text", text=needed(block.tool_name, f"{path}.tool_name"))
 
 
 def _text(content: str | Sequence[ContentBlock], path: str) -> str:
@@ -323,18 +291,18 @@ def _text(content: str | Sequence[ContentBlock], path: str) -> str:
         if block.type != "text":
             raise InvalidRequestError("Only texts stand here", param=f"{path}[{place}].type")
     return "\n".join(
-        _needed(block.text, f"{path}[{place}].text") for place, block in enumerate(content)
+        needed(block.text, f"{path}[{place}].text") for place, block in enumerate(content)
     )
 
 
 def _call(block: ContentBlock, path: str) -> MadeCall:
     """Arguments that were no JSON object go back to the model as it wrote them."""
-    given = _needed(block.input, f"{path}.input")
+    given = needed(block.input, f"{path}.input")
     written = given.get(INVALID_JSON)
     arguments = written if len(given) == 1 and isinstance(written, str) else given
-    name = _needed(block.name, f"{path}.name")
+    name = needed(block.name, f"{path}.name")
     function = CalledFunction(name=name, arguments=arguments)
-    return MadeCall(id=_needed(block.id, f"{path}.id"), function=function)
+    return MadeCall(id=needed(block.id, f"{path}.id"), function=function)
 
 
 def _tool(tool: ClientTool) -> Tool:
@@ -352,16 +320,10 @@ def _choice(choice: ToolUse | None) -> Choice | ToolChoice | None:
         case ToolUse(type="any"):
             return "required"
         case ToolUse(type="tool"):
-            name = _needed(choice.name, "tool_choice.name")
+            name = needed(choice.name, "tool_choice.name")
             return ToolChoice(type="function", function=FunctionChoice(name=name))
         case ToolUse(type="none"):
             return "none"
         case ToolUse():
             return "auto"
     return None
-
-
-def _needed(value: T | None, path: str) -> T:
-    if value is None:
-        raise InvalidRequestError(f"`{path}` is required", param=path)
-    return value

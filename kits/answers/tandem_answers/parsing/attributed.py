@@ -21,8 +21,7 @@ def attributed_name(source: Source, format_: Attributed) -> Reader[str]:
 
 
 def attributed_arguments(source: Source, format_: Attributed) -> Reader[str]:
-    """Takes all up to the end of the call, and that; gives the JSON object of its arguments. Raises
-    Fault or Ended."""
+    """Takes a call's rest; gives the JSON object of its arguments. Raises Fault or Ended."""
     pairs: dict[str, str] = {}
     whole = ""
     while (yield from source.one_of(format_.opening, format_.closing)) == format_.opening:
@@ -53,8 +52,7 @@ def _attributes(source: Source, format_: Attributed, *known: str) -> Reader[dict
 
 
 def _value(source: Source, format_: Attributed, tag: str) -> Reader[str]:
-    """Takes a value and its end. A value without an end ends where the next element begins, or
-    where the call ends."""
+    """Takes a value up to its end, or to the next element or the call's end."""
     end = f"{format_.closing}{tag}{format_.tag_end}"
     call_end = f"{format_.closing}call{format_.tag_end}"
     return (yield from source.until(end, stop=f"{format_.opening}argument ", last=call_end))

@@ -67,8 +67,7 @@ class CallReader:
         self._emit = emit
 
     def read(self, format_: Format) -> Reader[None]:
-        """Reads what follows the first line of the format's `begin`. Raises Fault or Ended; the
-        stage says where then."""
+        """Reads what follows the first line of `begin`. Raises Fault or Ended: see `stage`."""
         self.stage = Stage.HEAD
         for line in format_.begin.split("\n")[1:]:
             yield from self._source.literal(line)
@@ -91,7 +90,6 @@ class CallReader:
         self.stage = Stage.TEXT
 
     def arguments(self, text: str) -> None:
-        """Gives out more of the arguments of the last call."""
         if text:
             self._emit(CallArguments(self.calls - 1, text))
 
@@ -102,7 +100,6 @@ class CallReader:
         return name
 
     def _whole(self, name: str, id_: str, arguments: str) -> None:
-        """Gives out a call whose arguments are known."""
         self._begin(name, id_)
         self.arguments(arguments)
         self._end()
@@ -262,8 +259,7 @@ class CallReader:
         self._whole(name, "", (yield from attributed_arguments(self._source, format_)))
 
     def _parenthesised(self) -> Reader[str]:
-        """Takes what follows a parenthesis up to the one that closes it, and this; gives what is
-        between them."""
+        """Takes all up to the parenthesis that closes; gives what stands before it."""
         source = self._source
         taken = []
         depth = 1
@@ -298,7 +294,6 @@ def _object_in(value: str) -> str:
 
 
 def _pair(format_: Xml, schema: Mapping[str, object], key: str, value: str) -> dict[str, str]:
-    """A key and its value, both as JSON."""
     string = ""
     if format_.typed:
         key, _, string = key.partition(format_.typed)

@@ -397,8 +397,7 @@ FAMILIES: Mapping[str, Family] = {family.name: family for family in _KNOWN}
 
 @lru_cache(maxsize=64)
 def named(name: str) -> Family:
-    """The family that a setting or a request's parsing names: one of `FAMILIES`, or `hy3:SUFFIX`.
-    Raises KeyError."""
+    """The family of a name: one of `FAMILIES`, or `hy3:SUFFIX`. Raises KeyError."""
     suffix = name.removeprefix(_SUFFIXES)
     if suffix == name or not _SUFFIX.fullmatch(suffix):
         return FAMILIES[name]

@@ -16,8 +16,7 @@ JSON_ARRAY = Objects(array=True, arguments="parameters")
 
 @dataclass(frozen=True)
 class Family:
-    """How models of one family write reasoning and calls. What is not known of it is None or
-    empty."""
+    """A ModelFamily of the contract, which says what the methods are. None or empty: not known."""
 
     name: str
     thinking: Thinking | None = None
@@ -30,8 +29,7 @@ class Family:
     headers: tuple[Header, ...] = ()
     """Markers before content, with words between the markers: no part of the content either."""
     call_ends_thought: bool = False
-    """Whether a call inside a thought ends it: some models go over to their calls without the
-    end."""
+    """Whether a call inside a thought ends it: some models leave out the end marker."""
     signs: tuple[str, ...] = ()
     """Texts that the chat template of such a model contains, each of them."""
     thought_sign: str = ""
@@ -41,7 +39,6 @@ class Family:
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """All that may be a special token of the tokenizer: the parser has to see them as text."""
         texts = [*self.sections, *self.silent]
         if self.thinking is not None:
             texts += [self.thinking.begin, self.thinking.end]
@@ -50,17 +47,12 @@ class Family:
         return tuple(dict.fromkeys(mark for text in texts for mark in _SPECIAL.findall(text)))
 
     def envelope(self, name: str) -> Envelope | None:
-        """What stands around calls of the tool `name`. None: the family's arguments are no JSON, or
-        nothing is known of its calls."""
         return self.calls[0].envelope(name) if self.calls else None
 
     def forced(self) -> Family:
-        """The family where a grammar makes the model write calls as plain JSON, after its reasoning
-        if it has any: an array of objects with "name" and "parameters"."""
         return replace(self, calls=(JSON_ARRAY,), sections=())
 
     def with_thinking(self, thinking: Thinking | None) -> Family:
-        """The family of a model that thinks between these markers; None: it does not think."""
         return replace(self, thinking=thinking)
 
     def parser(
@@ -73,7 +65,6 @@ class Family:
         unmarked: bool = False,
         whole: bool = False,
     ) -> Parser:
-        """A parser of one answer of such a model."""
         return Parser(
             self,
             reasoning=reasoning,
@@ -86,7 +77,6 @@ class Family:
 
 
 def _texts(value: object) -> Iterator[str]:
-    """All texts of a format."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, tuple):

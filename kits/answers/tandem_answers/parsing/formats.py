@@ -22,8 +22,7 @@ class _NoJson:
 
 @dataclass(frozen=True)
 class Header:
-    """The markers before content, and between the markers a word or two on how the content is
-    written."""
+    """The markers before content, with a word or two between them."""
 
     begin: str
     end: str
@@ -41,8 +40,7 @@ class Objects:
     array: bool = False
     """Whether the model writes an array, also of one call. After a marker both are read."""
     first: bool = False
-    """Whether `begin` is no marker, but what text may have too: calls are recognised only where
-    nothing but space has come before."""
+    """`begin` is ordinary text: calls are recognised only behind nothing but space."""
     separator: str = ""
     """Between calls that are no array."""
     arguments: str = "arguments"
@@ -118,8 +116,7 @@ class Pythonic(_NoJson):
 
 @dataclass(frozen=True)
 class Unquoted(_NoJson):
-    """Calls as the tool's name and an object whose keys are bare words, with quotes of the family's
-    own around strings."""
+    """Calls as a name and an object with bare keys, and quotes of the family's own."""
 
     begin: str
     end: str

@@ -32,8 +32,7 @@ def name_in_tag(source: Source) -> Reader[str]:
 
 
 def nested_arguments(source: Source, format_: Nested, schema: Mapping[str, object]) -> Reader[str]:
-    """Takes all up to the end of the call; gives the JSON object of its elements. Raises Fault or
-    Ended."""
+    """Takes a call's rest; gives the JSON object of its elements. Raises Fault or Ended."""
     opened = [_Element(_CALL, schema, schema, format_.item)]
     while True:
         text = yield from source.until(format_.mark)
@@ -72,8 +71,7 @@ class _Element:
         self.inside.append((tag, value))
 
     def child(self, tag: str) -> _Element:
-        """An element inside, with what the schema says of it; it has any value where that is
-        nothing."""
+        """An element inside, with its schema; without one it has any value."""
         said = (each for each in self._declared(tag) if isinstance(each, Mapping))
         return _Element(tag, next(said, {}), self.root, self.item)
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Parser:
-    """Takes one answer apart, in the pieces its text comes in.
+    """An AnswerParser of the contract, which says what its methods and counts are.
 
     The parts are the same whatever the pieces are, once neighbours of a kind are joined. No text
     raises. What is no marker of the family, and no syntax of a call that is well-formed and names
@@ -46,21 +46,14 @@ class Parser:
     answer ends: where the end marker of the reasoning still comes, the call was only thought about,
     and all of that is reasoning.
 
-    Args:
-        family: How the model writes.
-        reasoning: Whether reasoning is told from content. Otherwise it stays content, with its
-            markers.
-        opened: Whether the prompt has begun the reasoning already.
-        unmarked: Whether the model may reason without a marker at the beginning: an end marker is
-            one then that has no beginning. Otherwise such a one is text.
-        whole: Whether nobody sees the answer before its end. All that comes before an end marker
-            without a beginning is reasoning then; otherwise it is given out already.
-        tools: The JSON schema of the parameters of each tool that may be called, by the tool's
-            name. Values that the family writes without their types get those of the schema. None:
-            no call is looked for.
-        most_held: Characters that may be held back, of beginnings of calls and of calls that have
-            to be converted. What would take more is text. So many may be held until it is known
-            whether they are reasoning; what would take more is none.
+    The arguments are those of the contract, `ModelFamily.parser`. Beside what it says:
+
+        unmarked: An end marker that has no beginning is one then. Otherwise such a one is text.
+        whole: All that comes before an end marker without a beginning is reasoning then; otherwise
+            it is given out already.
+        tools: Values that the family writes without their types get those of the schema.
+        most_held: What would take more is text: of beginnings of calls, and of calls that have to
+            be converted. Of what may be reasoning, what would take more is none.
     """
 
     def __init__(
@@ -75,11 +68,8 @@ class Parser:
         whole: bool = False,
     ) -> None:
         self.in_reasoning = reasoning and opened and family.thinking is not None
-        """Whether what comes next is reasoning, unless it ends."""
         self.broken = 0
-        """Calls that failed after text had proved to be a call."""
         self.cut: frozenset[int] = frozenset()
-        """Calls whose arguments have begun and are not whole: nobody can make them."""
         self._parts: list[Part] = []
         self._most_held = most_held
         self._source = Source(most_held)
@@ -106,16 +96,13 @@ class Parser:
 
     @property
     def calls(self) -> int:
-        """How many calls have begun so far."""
         return self._reader.calls
 
     @property
     def undecided(self) -> bool:
-        """Whether what has come may be reasoning, or may not: it is held."""
         return self._draft is not None
 
     def push(self, text: str) -> list[Part]:
-        """What `text` adds to the answer."""
         if self._quick is not None:
             kind, marks = self._quick
             if not marks.first.search(text):
@@ -124,7 +111,6 @@ class Parser:
         return self._resume()
 
     def flush(self) -> list[Part]:
-        """What was held back, at the end of the answer: nothing can be pushed after it."""
         self._source.ended = True
         return self._resume()
 
@@ -148,7 +134,6 @@ class Parser:
                     return
 
     def _next(self) -> Reader[None]:
-        """Reads on to the next marker, and what belongs to it."""
         if self._fresh and (self._section or not self.in_reasoning):
             format_ = yield from self._unmarked()
             if format_ is not None:
@@ -170,8 +155,7 @@ class Parser:
             self._give_out()
 
     def _unmarked(self) -> Reader[Format | None]:
-        """Takes the space that may stand before a call; gives the format of one that needs no
-        marker, if it may begin here."""
+        """Takes space before a call; gives the format of a call without a marker, if one begins."""
         self._reader.stage = Stage.SPACE
         self._source.hold()
         char = yield from self._source.peek()
@@ -271,7 +255,6 @@ class Parser:
         return True
 
     def _may_begin(self, format_: Format) -> bool:
-        """Whether a call of the format may stand here."""
         match format_:
             case Objects(first=True):
                 return self._fresh
@@ -287,7 +270,6 @@ class Parser:
         self._add(part)
 
     def _give_out(self) -> None:
-        """Give held text out as content."""
         held = self._source.release()
         if self._draft is None:
             self._source.recorded()
@@ -299,12 +281,8 @@ class Parser:
     def _fail(self) -> None:
         self.broken += self._begun
         if self._reader.stage is Stage.ARGUMENTS:
-            self._cut_call()
+            self.cut |= {self.calls - 1}
         self._give_out()
-
-    def _cut_call(self) -> None:
-        """The last call is not whole."""
-        self.cut |= {self.calls - 1}
 
     @property
     def _begun(self) -> bool:
@@ -324,14 +302,13 @@ class Parser:
             if held.strip() or not self._marked:
                 self._add(Content(held))
         elif stage is Stage.ARGUMENTS:
-            self._cut_call()
+            self.cut |= {self.calls - 1}
             self._reader.arguments(self._source.take(len(self._source.text)))
         return stage is not Stage.HEAD
 
 
 class _Draft(NamedTuple):
-    """What is reasoning, if its end marker comes: the parts that it has otherwise, and what was
-    counted before it."""
+    """Parts and counts that do not hold, if the end marker of reasoning still comes."""
 
     parts: list[Part]
     calls: int
@@ -341,8 +318,6 @@ class _Draft(NamedTuple):
 
 @dataclass(frozen=True)
 class _Table:
-    """What a parser looks for."""
-
     thinking: Thinking | None
     marked: dict[str, tuple[Format, ...]]
     bare: dict[str, Format]
@@ -395,7 +370,6 @@ def _separator(calls: tuple[Format, ...]) -> str:
 
 
 def _joined(parts: list[Part]) -> list[Part]:
-    """The parts, with neighbours of a kind made one."""
     joined: list[Part] = []
     for _, some in groupby(parts, type):
         first, *others = some

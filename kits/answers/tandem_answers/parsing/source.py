@@ -42,8 +42,7 @@ class Marks:
         self._any = re.compile(rf"(?:{parts})\Z|({whole})")
 
     def find(self, text: str, at: int, *, ended: bool) -> tuple[int, int]:
-        """Where the first marker begins and ends; the end is the beginning where more text has to
-        tell, or where there is none."""
+        """Where the first marker begins and ends; both alike: none, or more text has to tell."""
         found = (self._whole if ended else self._any).search(text, at)
         if found is None:
             return len(text), len(text)
@@ -137,8 +136,7 @@ class Source:
             yield from self.more()
 
     def one_of(self, *options: str) -> Reader[str]:
-        """Takes one of the options, none of which is the beginning of another, and space before
-        it."""
+        """Takes space and then one of the options, none of which begins another."""
         yield from self.peek()
         while True:
             for option in options:

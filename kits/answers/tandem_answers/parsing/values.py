@@ -11,8 +11,7 @@ from tandem_answers.parsing.json_reader import JsonReader
 from tandem_answers.parsing.schemas import types_of
 
 LITERAL_LIMIT = 16 * 1024
-"""Characters outside of strings in the arguments of one call in Python: they bound for how long
-Python's own parser keeps the loop."""
+"""Characters outside of strings: they bound how long Python's own parser keeps the loop."""
 
 _STRING = re.compile(r"""(['"])(?:(?!\1)[^\\]|\\.)*+(?:\1|\\?\Z)""", re.DOTALL)
 """One without its end goes on to the end of the text: none is looked for again from inside."""
@@ -56,9 +55,7 @@ def keyword_arguments(text: str) -> str:
 
 
 def typed(text: str, types: frozenset[str]) -> str:
-    """A value that was written without its type, as JSON: as the JSON or the literal of Python that
-    it says, if it may be that, and otherwise as a string. `types` are those of JSON Schema; none:
-    it may be any."""
+    """An untyped value as JSON, of one of JSON Schema's `types` (none: any), else as a string."""
     if types == {"string"}:
         return to_json(text)
     said = _said_json(text.strip(), types) or _said_literal(text.strip(), types)

@@ -89,9 +89,7 @@ class ResponseUsage(msgspec.Struct, kw_only=True):
 class IncompleteDetails(msgspec.Struct, kw_only=True):
     reason: Literal["max_output_tokens", "content_filter"]
     stop_reason: str | msgspec.UnsetType | None = msgspec.UNSET
-    """The hook's reason, or the classifier's name, where one of them ended the answer: the same as
-    in the choice of a chat.
-    """
+    """The hook's reason or the classifier's name, as in the choice of a chat."""
 
 
 class ResponseError(msgspec.Struct, kw_only=True):

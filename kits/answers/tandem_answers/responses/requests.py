@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -12,7 +12,7 @@ from tandem.errors import InvalidRequestError
 from tandem.sampling import MaxTokens, Temperature, TopP
 from tandem_answers.foreign import OF_FLAT_TOOLS, OF_ITEMS, OF_REASONING, OF_RESPONSES, OF_TEXT
 from tandem_frontend.openai.conversation import ChatMessage, TextPart
-from tandem_frontend.openai.decoding import Body
+from tandem_frontend.openai.decoding import Body, needed
 from tandem_frontend.openai.foreign import BUILT_IN_CALLS, BUILT_IN_TOOLS, OF_PARTS, TOOL_TYPES
 from tandem_frontend.openai.formats import (
     JsonObjectFormat,
@@ -22,7 +22,7 @@ from tandem_frontend.openai.formats import (
     TextFormat,
 )
 from tandem_frontend.openai.nvext import KIND as NVEXT
-from tandem_frontend.openai.nvext import AnyNvExt, KvHints, NvExt
+from tandem_frontend.openai.nvext import KvHints, NvExt
 from tandem_frontend.openai.requests import (
     ChatRequest,
     MetadataKey,
@@ -46,7 +46,6 @@ from tandem_frontend.openai.tools import (
     ToolChoice,
 )
 
-T = TypeVar("T")
 CUSTOM_INPUT: Final = "input"
 """The one argument of the function that a custom tool is shown as."""
 _CUSTOM_PARAMETERS: dict[str, Any] = {
@@ -116,7 +115,6 @@ class ResponseTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omi
     format: dict[str, Any] | None = None
     """What the text of a custom tool is like: the model is told, and not forced."""
     tools: list[ResponseTool] | None = None
-    """Tools of a namespace."""
 
 
 class NamedTool(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -175,40 +173,9 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     kv_hints: KvHints = msgspec.UNSET
 
 
-class _AnyItemText(ItemText, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyItem(InputItem, forbid_unknown_fields=False, kw_only=True):
-    content: str | list[_AnyItemText] | None = None  # type: ignore[assignment]
-    summary: list[_AnyItemText] | None = None  # type: ignore[assignment]
-    output: str | list[_AnyItemText] | None = None  # type: ignore[assignment]
-
-
-class _AnyResponseTool(ResponseTool, forbid_unknown_fields=False, kw_only=True):
-    tools: list[_AnyResponseTool] | None = None  # type: ignore[assignment]
-
-
-class _AnyTextOptions(TextOptions, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyReasoningOptions(ReasoningOptions, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyResponseRequest(ResponseRequest, forbid_unknown_fields=False, kw_only=True):
-    input: str | Annotated[list[_AnyItem], Meta(min_length=1)]  # type: ignore[assignment]
-    tools: list[_AnyResponseTool] | None = None  # type: ignore[assignment]
-    text: _AnyTextOptions | None = None
-    reasoning: _AnyReasoningOptions | None = None
-    nvext: AnyNvExt | None = None
-
-
 _PARTS = Kind.of(ItemText, OF_PARTS)
 BODY = Body.of(
     ResponseRequest,
-    _AnyResponseRequest,
     OF_RESPONSES,
     input=Kind.of(
         InputItem,
@@ -278,9 +245,10 @@ def _add(messages: list[ChatMessage], item: InputItem, path: str) -> None:
     last = messages[-1] if messages and messages[-1].role == "assistant" else None
     match item.type:
         case "message" | None:
-            role: ItemRole = _needed(item.role, f"{path}.role")
+            role: ItemRole = needed(item.role, f"{path}.role")
             content = _parts(item.content, f"{path}.content")
-            if role == "assistant" and last is not None and _only_thought(last):
+            only_thought = last is not None and last.content is None and not last.tool_calls
+            if role == "assistant" and last is not None and only_thought:
                 last.content = content
             else:
                 messages.append(ChatMessage(role=role, content=content))
@@ -288,12 +256,12 @@ def _add(messages: list[ChatMessage], item: InputItem, path: str) -> None:
             thought = _text(item.content) or _text(item.summary)
             messages.append(ChatMessage(role="assistant", reasoning_content=thought))
         case "function_call":
-            _add_call(messages, item, path, _needed(item.arguments, f"{path}.arguments"))
+            _add_call(messages, item, path, needed(item.arguments, f"{path}.arguments"))
         case "custom_tool_call":
-            text = _needed(item.input, f"{path}.input")
+            text = needed(item.input, f"{path}.input")
             _add_call(messages, item, path, {CUSTOM_INPUT: text})
         case "function_call_output" | "custom_tool_call_output":
-            id = _needed(item.call_id, f"{path}.call_id")
+            id = needed(item.call_id, f"{path}.call_id")
             output = _parts(item.output, f"{path}.output")
             messages.append(ChatMessage(role="tool", tool_call_id=id, content=output))
 
@@ -301,35 +269,19 @@ def _add(messages: list[ChatMessage], item: InputItem, path: str) -> None:
 def _add_call(
     messages: list[ChatMessage], item: InputItem, path: str, arguments: str | dict[str, Any]
 ) -> None:
-    name = joined_name(item.namespace, _needed(item.name, f"{path}.name"))
+    name = joined_name(item.namespace, needed(item.name, f"{path}.name"))
     function = CalledFunction(name=name, arguments=arguments)
-    call = MadeCall(id=_needed(item.call_id, f"{path}.call_id"), function=function)
+    call = MadeCall(id=needed(item.call_id, f"{path}.call_id"), function=function)
     if not messages or messages[-1].role != "assistant":
         messages.append(ChatMessage(role="assistant"))
     last = messages[-1]
     last.tool_calls = [*(last.tool_calls or ()), call]
 
 
-def _only_thought(message: ChatMessage) -> bool:
-    return message.content is None and not message.tool_calls
-
-
-def _needed(value: T | None, path: str) -> T:
-    if value is None:
-        raise _missing(path)
-    return value
-
-
-def _missing(path: str) -> InvalidRequestError:
-    return InvalidRequestError(f"`{path}` is required", param=path)
-
-
 def _parts(content: Text | None, path: str) -> str | list[TextPart]:
-    if content is None:
-        raise _missing(path)
     if isinstance(content, str):
         return content
-    return [TextPart(type="text", text=part.text) for part in content]
+    return [TextPart(type="text", text=part.text) for part in needed(content, path)]
 
 
 def _text(content: Text | None) -> str:
@@ -383,14 +335,14 @@ def _choice(choice: Choice | ChosenTools | None) -> Choice | ToolChoice | None:
         return choice
     if choice.type == "allowed_tools":
         allowed = AllowedTools(
-            mode=_needed(choice.mode, "tool_choice.mode"),
+            mode=needed(choice.mode, "tool_choice.mode"),
             tools=[
                 AllowedTool(type="function", function=_named(each.namespace, each.name))
-                for each in _needed(choice.tools, "tool_choice.tools")
+                for each in needed(choice.tools, "tool_choice.tools")
             ],
         )
         return ToolChoice(type="allowed_tools", allowed_tools=allowed)
-    name = _needed(choice.name, "tool_choice.name")
+    name = needed(choice.name, "tool_choice.name")
     return ToolChoice(type="function", function=_named(choice.namespace, name))
 
 

@@ -8,42 +8,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tandem.errors import InternalError, TandemError
+from tandem.errors import TandemError
 from tandem.upstream.answer import Finish, Row
-from tandem_answers.blocks import (
-    Block,
-    BlockBegun,
-    BlockBody,
-    BlockEnded,
-    BlockGrown,
-    Blocks,
-    Change,
-    counted_already,
-)
-from tandem_answers.responses.answers import (
-    IncompleteDetails,
-    InputTokensDetails,
-    ItemStatus,
-    OutputCall,
-    OutputCustomCall,
-    OutputItem,
-    OutputMessage,
-    OutputReasoning,
-    OutputText,
-    OutputTokensDetails,
-    ReasoningText,
-    Repeated,
-    Response,
-    ResponseError,
-    ResponseUsage,
-    Status,
-)
+from tandem_answers import blocks
+from tandem_answers.responses import answers
 from tandem_answers.responses.requests import CUSTOM_INPUT, ResponseTool, joined_name
 from tandem_frontend.openai.answers import Report, Usage
 from tandem_frontend.openai.asked import Asked
-from tandem_frontend.openai.writers import Parsed
+from tandem_frontend.openai.parsed import Parsed
 
-_encode = msgspec.json.Encoder().encode
 _PREFIXES = {"text": "msg", "reasoning": "rs", "call": "fc"}
 _DELTAS = {
     "text": "response.output_text.delta",
@@ -64,58 +37,50 @@ class _Called(NamedTuple):
     custom: bool = False
 
 
-class _Answer:
-    """What streams and bodies have in common."""
-
+class ResponseAnswer:
     def __init__(self, asked: Asked, hold: Callable[[int], object], *, whole: bool = False) -> None:
+        """`hold`, `whole`: see Blocks."""
         self._asked = asked
         self._created_at = int(time.time())
-        self.blocks = Blocks(asked, hold, whole=whole)
-        self._finish: Finish | None = None
-        self._said = msgspec.json.decode(asked.repeated, type=Repeated)
+        self.blocks = blocks.Blocks(asked, hold, whole=whole)
+        self._said = msgspec.json.decode(asked.repeated, type=answers.Repeated)
         self._called = dict(_tools(self._said.tools))
 
-    def is_custom(self, block: Block) -> bool:
-        """Whether it is a call of a custom tool."""
+    def is_custom(self, block: blocks.Block) -> bool:
         return block.kind == "call" and self._tool(block).custom
 
-    def _tool(self, block: Block) -> _Called:
+    def _tool(self, block: blocks.Block) -> _Called:
         return self._called.get(block.name) or _Called(block.name)
 
-    def end(self, ending: Finish) -> None:
-        self._finish = ending
-
     @property
-    def last_status(self) -> ItemStatus:
+    def last_status(self) -> answers.ItemStatus:
         """What the item that is open at the end becomes."""
         return "completed" if self._incomplete is None else "incomplete"
 
-    def whole(self, usage: Usage) -> Response:
-        """The answer at its end."""
+    def whole(self, usage: Usage) -> answers.Response:
         return self.response(
             self.last_status,
             incomplete_details=self._incomplete,
             usage=_usage(usage),
-            output=[
-                self.item(block, "completed" if block.ended else self.last_status)
-                for block in self.blocks.all
-            ],
+            output=self._items(self.last_status),
         )
 
-    def failed(self, error: TandemError) -> Response:
+    def failed(self, error: TandemError) -> answers.Response:
         """The answer as far as it came."""
-        items = [
-            self.item(block, "completed" if block.ended else "incomplete")
-            for block in self.blocks.all
-        ]
         limited = error.http_status == 429
-        failure = ResponseError(
+        failure = answers.ResponseError(
             code="rate_limit_exceeded" if limited else "server_error", message=error.message
         )
-        return self.response("failed", error=failure, output=items)
+        return self.response("failed", error=failure, output=self._items("incomplete"))
 
-    def response(self, status: Status, *, output: list[OutputItem], **fields: Any) -> Response:
-        return Response(
+    def _items(self, last: answers.ItemStatus) -> list[answers.OutputItem]:
+        """`last`: what becomes of a block that is still open."""
+        return [self.item(block, "completed" if block.ended else last) for block in self.blocks.all]
+
+    def response(
+        self, status: answers.Status, *, output: list[answers.OutputItem], **fields: Any
+    ) -> answers.Response:
+        return answers.Response(
             **msgspec.structs.asdict(self._said),
             id=f"resp_{self._asked.id}",
             created_at=self._created_at,
@@ -126,15 +91,17 @@ class _Answer:
             **fields,
         )
 
-    def item(self, block: Block, status: ItemStatus) -> OutputItem:
+    def item(self, block: blocks.Block, status: answers.ItemStatus) -> answers.OutputItem:
         """The output item of a block, with the text or call that has come so far."""
         id, text = self.item_id(block), block.text
         match block.kind:
             case "text":
-                parts = [OutputText(text=text)]
-                return OutputMessage(id=id, status=status, content=parts)
+                parts = [answers.OutputText(text=text)]
+                return answers.OutputMessage(id=id, status=status, content=parts)
             case "reasoning":
-                return OutputReasoning(id=id, status=status, content=[ReasoningText(text=text)])
+                return answers.OutputReasoning(
+                    id=id, status=status, content=[answers.ReasoningText(text=text)]
+                )
             case "call":
                 tool = self._tool(block)
                 call: dict[str, Any] = {
@@ -145,29 +112,28 @@ class _Answer:
                     "status": status,
                 }
                 if tool.custom:
-                    return OutputCustomCall(**call, input=_custom_input(text))
-                return OutputCall(**call, arguments=text)
+                    return answers.OutputCustomCall(**call, input=_custom_input(text))
+                return answers.OutputCall(**call, arguments=text)
 
-    def item_id(self, block: Block) -> str:
+    def item_id(self, block: blocks.Block) -> str:
         return f"{_PREFIXES[block.kind]}_{self._asked.id}_{block.index}"
 
     @property
-    def _incomplete(self) -> IncompleteDetails | None:
-        if self._finish is None:
-            raise InternalError("the answer has no end")
-        if self._finish.withheld:
-            return IncompleteDetails(reason="content_filter", stop_reason=self._finish.stop_reason)
-        if self._finish.reason == "length":
-            return IncompleteDetails(reason="max_output_tokens")
+    def _incomplete(self) -> answers.IncompleteDetails | None:
+        finish = self.blocks.finish
+        if finish.withheld:
+            return answers.IncompleteDetails(
+                reason="content_filter", stop_reason=finish.stop_reason
+            )
+        if finish.reason == "length":
+            return answers.IncompleteDetails(reason="max_output_tokens")
         return None
 
 
 class ResponseEvents:
-    """Writes events, each with its type and its number."""
-
-    def __init__(self, asked: Asked, hold: Callable[[int], object], *, whole: bool = False) -> None:
+    def __init__(self, asked: Asked, hold: Callable[[int], object]) -> None:
         """`hold` is told how many bytes more are kept until the end."""
-        self._answer = _Answer(asked, hold)
+        self._answer = ResponseAnswer(asked, hold)
         self._number = 0
 
     @property
@@ -183,14 +149,12 @@ class ResponseEvents:
 
     def ending(self, ending: Finish) -> bytes:
         answer = self._answer
-        answer.end(ending)
-        events = self._changes(answer.blocks.ending())
+        events = self._changes(answer.blocks.ending(ending))
         if (block := answer.blocks.open) is not None:
             events += self._end(block, answer.last_status)
         return events
 
     def closing(self, usage: Usage, report: Report | None) -> bytes:
-        """The whole answer, once more."""
         response = self._answer.whole(usage)
         return self._event(f"response.{response.status}", response=response)
 
@@ -201,28 +165,28 @@ class ResponseEvents:
         )
         return told + self._event("response.failed", response=self._answer.failed(error))
 
-    def _changes(self, changes: Iterable[Change]) -> bytes:
+    def _changes(self, changes: Iterable[blocks.Change]) -> bytes:
         return b"".join(map(self._change, changes))
 
-    def _change(self, change: Change) -> bytes:
+    def _change(self, change: blocks.Change) -> bytes:
         match change:
-            case BlockBegun(block=block):
+            case blocks.BlockBegun(block=block):
                 return self._begin(block)
-            case BlockGrown(block=block, text=text):
+            case blocks.BlockGrown(block=block, text=text):
                 return self._grow(block, text)
-            case BlockEnded(block=block):
+            case blocks.BlockEnded(block=block):
                 return self._end(block, "completed")
 
-    def _begin(self, block: Block) -> bytes:
+    def _begin(self, block: blocks.Block) -> bytes:
         item = self._answer.item(block, "in_progress")
-        if isinstance(item, OutputCall | OutputCustomCall):
+        if isinstance(item, answers.OutputCall | answers.OutputCustomCall):
             return self._item_event("added", item, block)
         (part,) = item.content
         item.content = []
         added = self._item_event("added", item, block)
         return added + self._on(block, "response.content_part.added", content_index=0, part=part)
 
-    def _grow(self, block: Block, text: str) -> bytes:
+    def _grow(self, block: blocks.Block, text: str) -> bytes:
         type = _DELTAS[block.kind]
         match block.kind:
             case "text":
@@ -234,17 +198,17 @@ class ResponseEvents:
             case "call":
                 return self._on(block, type, delta=text)
 
-    def _end(self, block: Block, status: ItemStatus) -> bytes:
+    def _end(self, block: blocks.Block, status: answers.ItemStatus) -> bytes:
         item = self._answer.item(block, status)
         match item:
-            case OutputCustomCall(input=text):
+            case answers.OutputCustomCall(input=text):
                 type = "response.custom_tool_call_input"
                 done = self._on(block, f"{type}.delta", delta=text)
                 done += self._on(block, f"{type}.done", input=text)
-            case OutputCall(name=name, arguments=arguments):
+            case answers.OutputCall(name=name, arguments=arguments):
                 type = "response.function_call_arguments.done"
                 done = self._on(block, type, name=name, arguments=arguments)
-            case OutputMessage(content=[part]):
+            case answers.OutputMessage(content=[part]):
                 done = self._on(
                     block,
                     "response.output_text.done",
@@ -253,28 +217,23 @@ class ResponseEvents:
                     logprobs=[],
                 )
                 done += self._on(block, "response.content_part.done", content_index=0, part=part)
-            case OutputReasoning(content=[thought]):
+            case answers.OutputReasoning(content=[thought]):
                 type = "response.reasoning_text.done"
                 done = self._on(block, type, content_index=0, text=thought.text)
                 done += self._on(block, "response.content_part.done", content_index=0, part=thought)
         return done + self._item_event("done", item, block)
 
-    def _item_event(self, what: str, item: OutputItem, block: Block) -> bytes:
+    def _item_event(self, what: str, item: answers.OutputItem, block: blocks.Block) -> bytes:
         return self._event(f"response.output_item.{what}", output_index=block.index, item=item)
 
-    def _on(self, block: Block, type: str, **fields: Any) -> bytes:
+    def _on(self, block: blocks.Block, type: str, **fields: Any) -> bytes:
         id = self._answer.item_id(block)
         return self._event(type, item_id=id, output_index=block.index, **fields)
 
     def _event(self, type: str, **fields: Any) -> bytes:
-        data = _encode({"type": type, "sequence_number": self._number, **fields})
+        written = blocks.event(type, sequence_number=self._number, **fields)
         self._number += 1
-        return b"event: %b\ndata: %b\n\n" % (type.encode(), data)
-
-
-def response_body(asked: Asked) -> BlockBody:
-    """Collects rows and writes them as one body."""
-    return BlockBody(_Answer(asked, counted_already, whole=True))
+        return written
 
 
 def _tools(tools: Sequence[ResponseTool]) -> Iterator[tuple[str, _Called]]:
@@ -288,24 +247,22 @@ def _tools(tools: Sequence[ResponseTool]) -> Iterator[tuple[str, _Called]]:
 
 
 def _custom_input(arguments: str) -> str:
-    """The text of a custom tool's call, as far as the model wrote it; what is no such object is the
-    text itself.
-    """
+    """The text in a custom tool's call; arguments that are no such object, as they are."""
     try:
         return msgspec.json.decode(arguments, type=_CustomArguments).input
     except msgspec.DecodeError:
         return arguments
 
 
-def _usage(usage: Usage) -> ResponseUsage:
+def _usage(usage: Usage) -> answers.ResponseUsage:
     details = usage.completion_tokens_details
     reasoning = 0 if isinstance(details, msgspec.UnsetType) else details.reasoning_tokens
-    return ResponseUsage(
+    return answers.ResponseUsage(
         input_tokens=usage.prompt_tokens,
-        input_tokens_details=InputTokensDetails(
+        input_tokens_details=answers.InputTokensDetails(
             cached_tokens=usage.prompt_tokens_details.cached_tokens
         ),
         output_tokens=usage.completion_tokens,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=reasoning),
+        output_tokens_details=answers.OutputTokensDetails(reasoning_tokens=reasoning),
         total_tokens=usage.total_tokens,
     )

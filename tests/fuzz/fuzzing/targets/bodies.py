@@ -22,10 +22,10 @@ from tandem.text import tokenizer
 from tandem.upstream.submission import Submission
 from tandem.v1 import worker_pb2
 from tandem.worker.intake import Intake
-from tandem_answers.messages.dialect import MESSAGES
-from tandem_answers.responses.dialect import RESPONSES
+from tandem_answers.dialects import MESSAGES, RESPONSES
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai import chat_template
+from tandem_frontend.openai.asked import Origin
 from tandem_frontend.openai.dialects import CHAT, COMPLETION
 from tandem_frontend.openai.preprocessor import Preprocessor
 from tandem_frontend.openai.strangers import FieldRules
@@ -49,7 +49,9 @@ class BodySubject:
             try:
                 request, _, _ = dialect.requests.decode(data, FieldRules())
                 submission = self._preprocessor.submission(
-                    dialect.generating(request), self._served, id="answer", trace_id="0" * 32
+                    dialect.generating(request),
+                    self._served,
+                    Origin(id="answer", trace_id="0" * 32),
                 )
                 common = submission.common_task()
                 submission.check_size(common, most=2**24)
