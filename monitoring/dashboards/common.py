@@ -43,6 +43,17 @@ def lines(title: str, *queries: str | tuple[str, str], **how: Any) -> Panel:
     return Panel(title=title, queries=[Query(*each) for each in pairs], **how)
 
 
+def rates(title: str, counter: str, *, by: str, above_zero: bool = False, **how: Any) -> Panel:
+    """A line of a counter's rate for each group of labels; `above_zero`: where there is any."""
+    expression = rate(counter, by=by) + (" > 0" if above_zero else "")
+    return lines(title, expression, **({"unit": "cps"} | how))
+
+
+def shares(title: str, *queries: str | tuple[str, str], **how: Any) -> Panel:
+    """Lines from 0 to 100 %."""
+    return lines(title, *queries, unit="percentunit", maximum=1, **how)
+
+
 def table(title: str, expression: str, **how: Any) -> Panel:
     """A row for each series, with its labels."""
     return Panel(title=title, queries=[Query(expression)], kind="table", minimum=None, **how)

@@ -14,6 +14,7 @@ from monitoring.dashboards.common import (
     heatmap,
     lines,
     percentiles,
+    shares,
 )
 from monitoring.queries import EVERY_REQUEST, rate, ratio
 from monitoring.recording import WINDOWS, burn
@@ -32,13 +33,11 @@ def _burns(what: str) -> list[tuple[str, str]]:
 _GOODPUT = Row(
     "Goodput",
     replace(GOODPUT_NOW, height=8),
-    lines(
+    shares(
         "Requests that met their objectives",
         (GOODPUT, "both"),
         (ratio(rate(f'{_MET}{{ttft="met"}}'), rate(EVERY_REQUEST)), "time to first token"),
         (ratio(rate(f'{_MET}{{itl="met"}}'), rate(EVERY_REQUEST)), "time between tokens"),
-        unit="percentunit",
-        maximum=1,
         width=10,
         note="Share of all requests but those that failed by their client's doing; a failed"
         " request met nothing.",
