@@ -146,5 +146,5 @@ def checked_copy(given: ExecutorConfig | None) -> ExecutorConfig:
     unset = ExecutorConfig()
     for name, reason in UNUSED.items():
         if getattr(given, name) not in (None, False, getattr(unset, name)):
-            warnings.warn(f"ExecutorConfig.{name} changes nothing here: {reason}", stacklevel=3)
+            warnings.warn(f"ExecutorConfig.{name} changes nothing here: {reason}", stacklevel=4)
     return replace(given)

@@ -28,13 +28,7 @@ from tandem.logits.ready import READY
 from tandem.worker.config import WorkerConfig
 from tandem_executor.config import ExecutorConfig
 from tandem_executor.errors import ShutDownError
-from tandem_executor.live import (
-    ELSEWHERE,
-    HOOKED,
-    Live,
-    LiveClassifier,
-    LoopOf,
-)
+from tandem_executor.live import ELSEWHERE, HOOKED, Live, LiveClassifier, LoopOf
 from tandem_executor.local import process, settings, workers
 from tandem_executor.local.judging import Judges
 from tandem_executor.local.process import Order
@@ -57,7 +51,9 @@ _MOST_PATH_BYTES = 107
 
 
 class LocalStack:
-    """What an executor runs a model on; implements tandem_executor.serving.Serving."""
+    """What an executor runs a model on, with the face of tandem_executor.serving.Elsewhere."""
+
+    own = True
 
     def __init__(
         self,
@@ -87,10 +83,6 @@ class LocalStack:
         given = self._config.worker_settings or {}
         judged = given.get("hook") or given.get("hooks") or self._live.judged
         return HOOKED if judged else {}
-
-    @property
-    def own(self) -> bool:
-        return True
 
     @property
     def _in_process(self) -> bool:

@@ -24,7 +24,7 @@ STREAMS, TOGETHER = 4, 16
 """Requests at once, and in all, that keep prefill busy with prompts of one length."""
 OUTPUT_TOKENS = 64
 """What each of the sequences generates whose steps are timed."""
-_WORDS = (
+_WORDS = [
     "the",
     "of",
     "and",
@@ -39,7 +39,7 @@ _WORDS = (
     "with",
     "be",
     "on",
-)
+]
 """Each is a token of most tokenizers."""
 
 

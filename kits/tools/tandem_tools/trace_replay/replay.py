@@ -17,11 +17,11 @@ from tandem_tools.trace import TracedRequest
 from tandem_tools.trace_replay.agenda import Agenda
 from tandem_tools.trace_replay.engine import Engine
 from tandem_tools.trace_replay.fleet import RESTART_SECONDS, FleetFile
-from tandem_tools.trace_replay.legs import Request, Worker, blocks_of
+from tandem_tools.trace_replay.legs import Request, blocks_of
 from tandem_tools.trace_replay.prefix_cache import IdealCache
 from tandem_tools.trace_replay.reading import Reading, Readings
 from tandem_tools.trace_replay.router import LINK_SECONDS, Policies, Router, worker_up
-from tandem_tools.trace_replay.workers import Around, DecodeWorker, PrefillWorker
+from tandem_tools.trace_replay.workers import Around, DecodeWorker, PrefillWorker, Worker
 
 TELLINGS = 100
 """How often a run says how far it is."""
