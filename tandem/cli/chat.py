@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from tandem.cli import options
+from tandem.cli.answer import CHAT, StreamedAnswer
 from tandem.cli.client import ApiError, Client
 from tandem.cli.commands import Command
 from tandem.cli.console import Console
@@ -46,16 +47,13 @@ def answer(
 ) -> str:
     """Stream one answer to the terminal and return it. Raises ApiError."""
     body: dict[str, Any] = {"model": model, "messages": messages, "max_tokens": max_tokens}
-    pieces = []
+    said = StreamedAnswer()
     try:
-        for event in client.stream("/v1/chat/completions", body):
-            for choice in event["choices"]:
-                if piece := choice["delta"].get("content"):
-                    pieces.append(piece)
-                    console.write(piece)
+        for event in client.stream(CHAT, body):
+            console.write(said.add(event, 0.0))
     finally:
         console.write("\n")
-    return "".join(pieces)
+    return said.text
 
 
 def _converse(client: Client, model: str, max_tokens: int, console: Console) -> int:

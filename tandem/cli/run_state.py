@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tandem.cli import processes
 from tandem.cli.plan import StackOptions
 from tandem.cli.processes import Identity
@@ -67,23 +69,12 @@ def read(run_dir: Path) -> RunState | None:
     """
     path = run_dir / FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return RunState(
-            url=content["url"],
-            engine=content["engine"],
-            owner=_identity(content["owner"]),
-            processes={
-                name: Identity(each["pid"], each["started"])
-                for name, each in content["processes"].items()
-            },
-            metrics=content.get("metrics", {}),
-            asked=content.get("asked", {}),
-        )
+        return msgspec.json.decode(path.read_bytes(), type=RunState)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StartError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except msgspec.DecodeError as error:
         raise StartError(f"{path} is damaged ({error!r}): remove it") from error
 
 
@@ -94,7 +85,3 @@ def remove(run_dir: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError as error:
         raise StartError(f"cannot remove {path}: {error.strerror}") from error
-
-
-def _identity(content: Any) -> Identity | None:
-    return None if content is None else Identity(content["pid"], content["started"])

@@ -84,11 +84,13 @@ class Verification:
         if not answer.text and answer.stop_reason is None:
             raise CheckError("the answer has no text")
         self._console.done(
-            f"{self._model} streamed {answer.completion_tokens} tokens in {answer.chunks} chunks, "
-            f"prompt {answer.prompt_tokens} tokens, finish_reason {answer.finish_reason!r}"
+            f"{self._model} streamed {answer.usage['completion_tokens']} tokens in"
+            f" {len(answer.arrivals)} chunks, prompt {answer.usage['prompt_tokens']} tokens,"
+            f" finish_reason {answer.finish_reason!r}"
         )
         if self._workers:
-            self._kv_moved(before, least=answer.prompt_tokens * self._kv_bytes_per_token)
+            least = answer.usage["prompt_tokens"] * self._kv_bytes_per_token
+            self._kv_moved(before, least=least)
 
     def a_sequence_is_forced(self) -> None:
         """A logits processor is exact in both phases, first token included."""

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tandem.cli import main
+from tandem.cli.answer import follow
 from tandem.cli.client import ApiError, Client
 from tandem.cli.console import Console
-from tandem.cli.journey import follow
 from tandem.cli.up import SIMULATED
 
 CHAT = "/v1/chat/completions"
@@ -170,7 +170,7 @@ def test_a_journey_tells_what_the_client_saw(server: Server) -> None:
     )
     shown = io.StringIO()
     console = Console(shown, terminal=False)
-    journey = follow(Client(server.url), CHAT, {}, console)
+    journey = follow(Client(server.url), {}, console)
     assert (journey.text, journey.stop_reason) == ("Hello world", "guard")
     assert journey.problems() == []
     assert 0 < journey.ttft <= journey.arrivals[-1]
@@ -184,7 +184,7 @@ def test_a_journey_tells_what_the_client_saw(server: Server) -> None:
 
 def test_a_journey_without_both_phases_is_a_problem(server: Server) -> None:
     server.answers[CHAT] = (200, sse(delta("Hello", finish_reason="stop")))
-    journey = follow(Client(server.url), CHAT, {}, Console(io.StringIO(), terminal=False))
+    journey = follow(Client(server.url), {}, Console(io.StringIO(), terminal=False))
     assert "lacks a phase" in journey.problems()[0]
 
 

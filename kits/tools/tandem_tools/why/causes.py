@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from tandem.prefix_blocks import BLOCK_TOKENS
 from tandem.timeline import PARTS, LegTimes, Part
 from tandem_router.core.story import Moment
 from tandem_tools.why import queueing
@@ -25,8 +26,6 @@ outside   the client, the network, hooks, limits of a key
 """
 LEAST_SECONDS = 0.02
 """Shorter waits have no cause that is told."""
-_BLOCK_TOKENS = 64
-"""The router knows caches by blocks of so many tokens."""
 _WORTH_FIRST = 0.2
 """Such a share of the delay is told before the work itself."""
 _BLOCKING = 0.5
@@ -251,7 +250,7 @@ def _computing(run: Run, times: LegTimes, computing: float, name: str) -> Iterat
     own, prompt = times.prompt_tokens - times.cached_tokens, times.prompt_tokens
     expected = 0 if choice is None else choice.cached
     a_token = computing / own if own else 0.0
-    if expected - times.cached_tokens >= _BLOCK_TOKENS:
+    if expected - times.cached_tokens >= BLOCK_TOKENS:
         missed = min(own, expected - times.cached_tokens)
         computing -= a_token * missed
         own -= missed
@@ -265,7 +264,7 @@ def _computing(run: Run, times: LegTimes, computing: float, name: str) -> Iterat
         )
     elsewhere = None if choice is None else choice.elsewhere
     known = max(expected, times.cached_tokens)
-    if elsewhere is not None and elsewhere.tokens - known >= _BLOCK_TOKENS:
+    if elsewhere is not None and elsewhere.tokens - known >= BLOCK_TOKENS:
         missed = min(own, elsewhere.tokens - known)
         computing -= a_token * missed
         own -= missed
