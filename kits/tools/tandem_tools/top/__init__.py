@@ -196,7 +196,8 @@ class _Shown:
     """What is on the screen, and what comes next."""
 
     def __init__(self, fleet: _Fleet, keyboard: Keyboard, terminal: Terminal) -> None:
-        self.readings: queue.SimpleQueue[FleetReading] = queue.SimpleQueue()
+        self.readings: queue.SimpleQueue[FleetReading | Exception] = queue.SimpleQueue()
+        """An error is what ended the thread that reads."""
         self.view = fleet.view()
         self.keyboard = keyboard
         self._terminal = terminal
@@ -220,7 +221,9 @@ class _Shown:
             while not self.readings.empty():
                 self._take(self.readings.get())
 
-    def _take(self, reading: FleetReading) -> None:
+    def _take(self, reading: FleetReading | Exception) -> None:
+        if isinstance(reading, Exception):
+            raise reading
         if self._history is None:
             self._history = FleetHistory(reading, self._names)
         now = self._history.take(reading)
@@ -230,13 +233,17 @@ class _Shown:
 
 
 def _read_for_ever(fleet: _Fleet, asked: FleetAddresses, interval: float, shown: _Shown) -> None:
-    """A thread's life: components that do not answer hold no key up."""
-    while True:
-        began = time.monotonic()
-        shown.readings.put(readings.read(asked))
+    """A thread's life: components that do not answer hold up no key. An error ends the screen."""
+    try:
+        while True:
+            began = time.monotonic()
+            shown.readings.put(readings.read(asked))
+            shown.keyboard.wake()
+            time.sleep(max(0.0, began + interval - time.monotonic()))
+            asked = _again(fleet, asked)
+    except Exception as error:  # noqa: BLE001 - the main thread raises it
+        shown.readings.put(error)
         shown.keyboard.wake()
-        time.sleep(max(0.0, began + interval - time.monotonic()))
-        asked = _again(fleet, asked)
 
 
 @contextmanager
