@@ -8,12 +8,11 @@ setting `path`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from tandem.errors import LoadError
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
-from tandem_guardrails.adapters.common import connect, conversation, encode, of_type, rewritten
+from tandem_guardrails.adapters.common import ServiceClassifier, conversation, of_type, rewritten
 
 CHECKS = "/v1/checks"
 MICROSERVICE_CHECKS = "/v1/guardrail/checks"
@@ -21,11 +20,10 @@ MAX_RAILS = 32
 MAX_RAIL_CHARS = 200
 
 
-class NemoClassifier:
+class NemoClassifier(ServiceClassifier):
     """A NeMo Guardrails server; `nemo` in the settings."""
 
     name = "nemo"
-    blocking = True
     timeout_ms: float = 5000
 
     def __init__(
@@ -36,35 +34,30 @@ class NemoClassifier:
         model: str = "",
         config_id: str = "",
         send_prompt: bool = True,
-        api_key_file: str = "",
-        api_key_env: str = "",
-        http: Mapping[str, Any] | None = None,
+        **service: Any,
     ) -> None:
         """`model`: of self-check rails; empty: the name of the served one. `config_id`: the rails
         to run; empty: the server's default. `send_prompt`: output rails see the prompt, and the
-        microservice runs its input rails on it too. Raises LoadError.
+        microservice runs its input rails on it too. `service`: as ServiceClassifier has it. Raises
+        LoadError.
         """
         if path not in (CHECKS, MICROSERVICE_CHECKS):
             raise LoadError(f"path must be {CHECKS} or {MICROSERVICE_CHECKS}, not {path!r}")
-        self._client = connect(
-            url, path, api_key_file=api_key_file, api_key_env=api_key_env, http=http
-        )
-        self.shutdown = self._client.aclose
+        super().__init__(url, path, **service)
         self._model = model
         self._send_prompt = send_prompt
         self._guardrails: dict[str, Any] = {"config_id": config_id} if config_id else {}
         if path == CHECKS:
             self._guardrails["rail_types"] = ["output"]
 
-    async def score(self, ctx: ScoringContext) -> dict[str, Any]:
-        if not ctx.generated_text:
-            return {}
-        body = {
+    def _payload(self, ctx: ScoringContext) -> dict[str, Any]:
+        return {
             "model": self._model or str(ctx.request_metadata.get("model", "")),
             "messages": conversation(ctx, send_prompt=self._send_prompt),
             "guardrails": self._guardrails,
         }
-        answer = await self._client.post(encode(body), timeout_ms=self.timeout_ms)
+
+    def _judge(self, ctx: ScoringContext, answer: dict[str, Any]) -> dict[str, Any]:
         status = answer.get("status")
         if status in ("passed", "success"):
             return {"status": status}
