@@ -8,7 +8,7 @@ from typing import Any
 from tandem.cli import options
 from tandem.cli.answer import CHAT, StreamedAnswer
 from tandem.cli.client import ApiError, Client
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.cli.up import SIMULATED
 
@@ -16,14 +16,11 @@ Message = dict[str, str]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "message", nargs="?", help="A message to send; without one, a conversation is held."
-    )
-    parser.add_argument(
-        "--url", default=f"http://127.0.0.1:{options.DEFAULT_PORT}", help="[%(default)s]"
-    )
-    parser.add_argument("--model", default="", help="Model to ask. [the first one that is served]")
-    parser.add_argument("--max-tokens", type=int, default=256, help="[%(default)s]")
+    add = adding(parser)
+    add("message", nargs="?", help="A message to send; without one, a conversation is held.")
+    add("--url", default=f"http://127.0.0.1:{options.DEFAULT_PORT}", help="[%(default)s]")
+    add("--model", default="", help="Model to ask. [the first one that is served]")
+    add("--max-tokens", int, default=256, help="[%(default)s]")
     options.add_trust(parser)
 
 

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tandem import config, stack_file
+from tandem.cli.commands import adding
 from tandem.cli.plan import GivenFile, StackOptions
 from tandem.errors import ConfigError
 from tandem.stack_file import StackFile
@@ -18,96 +19,81 @@ MOST_PORT = 65_535
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = adding(parser)
+    add(
         "--engine",
         choices=("sim", "sglang", "vllm"),
         help="Engine of the workers: real SGLang or vLLM, or the simulation, which needs no torch."
         " [sglang where it is installed]",
     )
-    parser.add_argument(
-        "--model-path",
-        type=Path,
-        metavar="DIR",
+    add(
+        "--model-path DIR",
+        Path,
         help="Folder of the model. [the tiny model of the package tandem-tiny]",
     )
-    parser.add_argument(
-        "--engine-option",
+    add(
+        "--engine-option KEY=VALUE",
         action="append",
         default=[],
-        metavar="KEY=VALUE",
         dest="engine_options",
         help="An option of the engine; may be given again.",
     )
 
 
 def add_run_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--run-dir",
-        type=Path,
+    add = adding(parser)
+    add(
+        "--run-dir DIR",
+        Path,
         default=RUN_DIR,
-        metavar="DIR",
         help="Folder for logs and the list of processes. [%(default)s]",
     )
 
 
 def add_stack(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
+    add = adding(parser)
+    add(
+        "--config FILE",
+        Path,
         help="YAML file of the stack, as `tandem init` writes one. A flag beside it wins.",
     )
     add_engine(parser)
     add_run_dir(parser)
-    parser.add_argument(
-        "--port",
-        type=port,
-        help=f"Port of the frontend; 0 picks a free one. [{DEFAULT_PORT}]",
-    )
+    add("--port", port, help=f"Port of the frontend; 0 picks a free one. [{DEFAULT_PORT}]")
     for phase in ("prefill", "decode"):
-        parser.add_argument(
-            f"--{phase}",
-            type=positive,
-            metavar="N",
+        add(
+            f"--{phase} N",
+            positive,
             help=f"Number of {phase} workers. [1, or none beside --aggregated]",
         )
-        parser.add_argument(
-            f"--hook-{phase}",
-            default="",
-            metavar="MODULE:CLASS",
-            help=f"Output hook of the {phase} workers.",
-        )
-    parser.add_argument(
-        "--aggregated",
-        type=positive,
+        add(f"--hook-{phase} MODULE:CLASS", default="", help=f"Output hook of the {phase} workers.")
+    add(
+        "--aggregated N",
+        positive,
         nargs="?",
         const=1,
-        metavar="N",
         help="Number of workers that serve both phases, beside the pairs that --prefill and"
         " --decode ask for, or alone. [0; 1 without a number]",
     )
-    parser.add_argument(
-        "--token-processes",
-        type=positive,
-        metavar="N",
+    add(
+        "--token-processes N",
+        positive,
         help="Processes that each decode worker's tokens go through; sglang alone. [1]",
     )
-    parser.add_argument(
-        "--further-model",
+    add(
+        "--further-model DIR",
+        Path,
         action="append",
-        type=Path,
         default=[],
-        metavar="DIR",
         dest="further_models",
         help="Folder of a further model, which gets workers of its own; may be given again.",
     )
-    parser.add_argument(
-        "--certificates",
-        type=Path,
-        metavar="DIR",
+    add(
+        "--certificates DIR",
+        Path,
         help="Folder that `tandem certificates --to DIR` made: mutual TLS between the components.",
     )
-    parser.add_argument(
+    add(
         "--test-logits-processor",
         action="store_true",
         help='Force every answer to be "Hello world!": proves the logits path in both phases.',
@@ -213,22 +199,22 @@ def _tiny() -> Path:
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """The key that a frontend asks for, and whom it is believed to be."""
-    add = parser.add_argument
-    add("--api-key-env", default="", metavar="NAME", help="Variable that holds an API key.")
-    add("--ca-file", type=Path, metavar="FILE", help="PEM certificates to trust. [the system's]")
+    add = adding(parser)
+    add("--api-key-env NAME", default="", help="Variable that holds an API key.")
+    add("--ca-file FILE", Path, help="PEM certificates to trust. [the system's]")
 
 
 def add_slo(parser: argparse.ArgumentParser) -> None:
     """The objectives that goodput is counted by."""
+    add = adding(parser)
     for name, default, what in (
         ("ttft", 2.0, "Time to the first token"),
         ("itl", 0.1, "Mean time between the tokens of a request"),
     ):
-        parser.add_argument(
-            f"--slo-{name}",
-            type=positive_number,
+        add(
+            f"--slo-{name} SECONDS",
+            positive_number,
             default=default,
-            metavar="SECONDS",
             help=f"{what} that goodput allows. [%(default)s]",
         )
 

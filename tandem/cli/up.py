@@ -16,7 +16,7 @@ from types import FrameType
 
 from tandem import config
 from tandem.cli import options, processes, run_state
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.cli.plan import GivenFile, StackOptions
 from tandem.cli.run_state import RunState
@@ -33,10 +33,9 @@ environment or the stack's file turns them off.
 
 
 def add_up(parser: argparse.ArgumentParser) -> None:
+    add = adding(parser)
     options.add_stack(parser)
-    parser.add_argument(
-        "--detach", action="store_true", help="Leave the stack running; `tandem down` stops it."
-    )
+    add("--detach", action="store_true", help="Leave the stack running; `tandem down` stops it.")
 
 
 def up(arguments: argparse.Namespace, console: Console) -> int:

@@ -11,7 +11,7 @@ from functools import partial
 
 from tandem.cli import options, worker_counts
 from tandem.cli.client import ApiError
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.cli.verification import CheckError, Verification
 from tandem.logits.spec import FORCED_SEQUENCE
@@ -21,22 +21,20 @@ _OFFERED = f"the answer is made by {FORCED_SEQUENCE}, which the frontend must of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = adding(parser)
     add("--url", required=True, help="URL of the frontend, http:// or https://.")
     add("--model", default="", help="Model to ask. [the first one that is served]")
     options.add_trust(parser)
     add(
-        "--kv",
+        "--kv HOST:PORT,...",
         default="",
-        metavar="HOST:PORT,...",
         help="Metrics ports of all workers; a name stands for every address that it has. Checks "
         "that KV cache moved from prefill to decode.",
     )
     add(
-        "--kv-bytes-per-token",
-        type=int,
+        "--kv-bytes-per-token N",
+        int,
         default=8,
-        metavar="N",
         help="Fewest KV bytes that must move for each prompt token. [%(default)s, the least of"
         " any engine]",
     )
@@ -46,16 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"Check that a forced answer is exact, first token included; {_OFFERED}",
     )
     add(
-        "--expect-terminate",
+        "--expect-terminate PHRASE",
         default="",
-        metavar="PHRASE",
         help=f"Check that an output hook ends an answer before PHRASE; {_OFFERED}",
     )
     add(
-        "--timeout",
-        type=float,
+        "--timeout SECONDS",
+        float,
         default=120.0,
-        metavar="SECONDS",
         help="Time for all checks together. [%(default)s]",
     )
 

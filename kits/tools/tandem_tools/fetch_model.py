@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.errors import ConfigError
 from tandem_tools.model_bucket import SCHEMES, Bucket
@@ -26,29 +26,23 @@ _REPOSITORY = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = adding(parser)
     add(
-        "uri",
-        metavar="URI",
+        "uri URI",
         help="hf://organisation/name, s3://bucket/folder, gs://bucket/folder, or file:///folder.",
     )
-    add("--to", type=Path, required=True, metavar="DIR", help="Folder to fetch the model into.")
+    add("--to DIR", Path, required=True, help="Folder to fetch the model into.")
     add("--revision", default="", help="Branch, tag or commit of a hub. [its main branch]")
     add(
         "--only-tokenizer",
         action="store_true",
         help="Fetch no weights: a frontend and the sim engine need none.",
     )
+    add("--lora", action="store_true", help="Fetch a LoRA adapter in PEFT's layout.")
     add(
-        "--lora",
-        action="store_true",
-        help="Fetch a LoRA adapter in PEFT's layout.",
-    )
-    add(
-        "--wait",
-        type=float,
+        "--wait SECONDS",
+        float,
         default=3600.0,
-        metavar="SECONDS",
         help="How long to wait while another process fetches into the folder. [%(default)s]",
     )
 

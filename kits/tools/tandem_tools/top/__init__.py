@@ -19,7 +19,7 @@ import msgspec
 from tandem import config
 from tandem.cli import options, run_state, worker_counts
 from tandem.cli.client import ApiError
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.cli.up import stopping_on_signals
 from tandem.cli.worker_counts import Target
@@ -43,20 +43,19 @@ PLAIN_WIDTH = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = adding(parser)
     for name, what, default in (
         ("routers", "routers", f"those of `tandem up`, else {ROUTER}"),
         ("workers", "workers, to show speed, hit rate and KV", "those of `tandem up`"),
         ("frontends", "frontends, to show TTFT, ITL and goodput", "those of `tandem up`"),
     ):
         add(
-            f"--{name}",
+            f"--{name} HOST:PORT,...",
             default="",
-            metavar="HOST:PORT,...",
             help=f"Metrics ports of {what}; a name stands for every address that it has. "
             f"[{default}]",
         )
-    add("--interval", type=float, default=1.0, metavar="SECONDS", help="[%(default)s]")
+    add("--interval SECONDS", float, default=1.0, help="[%(default)s]")
     add("--once", action="store_true", help="Show the figures of one interval, and end.")
     add("--json", action="store_true", help="Write each interval's figures as a line of JSON.")
     options.add_run_dir(parser)
