@@ -231,6 +231,12 @@ def api_key(variable: str) -> str:
     return key.split(",")[0].strip()
 
 
+def check_folder(path: Path | None) -> None:
+    """A run is not to be lost at its end: raises ConfigError where its file has no folder."""
+    if path is not None and not path.parent.is_dir():
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
+
+
 def port(text: str) -> int:
     number = int(text)
     if not 0 <= number <= MOST_PORT:

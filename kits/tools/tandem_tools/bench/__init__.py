@@ -46,7 +46,7 @@ def bench(arguments: argparse.Namespace, console: Console) -> int:
     """
     load = _load(arguments)
     for path in (arguments.json, arguments.plot):
-        _check_folder(path)
+        options.check_folder(path)
     program = aiperf.program()
     key = options.api_key(arguments.api_key_env)
     model = _model(Client(arguments.url, api_key=key), arguments.model)
@@ -79,7 +79,7 @@ def _parameters(load: BenchLoad, slo: Slo) -> tuple[str, ...]:
     """What a plot says of a run beside its figures."""
     return (
         *load.said(),
-        f"SLO: TTFT {slo.ttft_seconds:g} s, ITL {slo.itl_seconds:g} s",
+        slo.said(),
         f"tandem {metadata.version('tandem-tools')}",
     )
 
@@ -155,12 +155,6 @@ def _load(arguments: argparse.Namespace) -> BenchLoad:
         prompt_tokens=arguments.prompt_tokens or PROMPT_TOKENS,
         output_tokens=arguments.output_tokens or OUTPUT_TOKENS,
     )
-
-
-def _check_folder(path: Path | None) -> None:
-    """A run is not to be lost at its end. Raises ConfigError."""
-    if path is not None and not path.parent.is_dir():
-        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def _model(client: Client, wanted: str) -> str:

@@ -22,7 +22,7 @@ from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.errors import ConfigError
 from tandem_tools.check_hook import checks, crowd, duration, report, samples
-from tandem_tools.check_hook.findings import Check
+from tandem_tools.check_hook.report import Check
 from tandem_tools.check_hook.subject import Subject
 
 

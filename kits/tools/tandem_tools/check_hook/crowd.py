@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tandem.hooks.chain import Chain
 from tandem.hooks.trial import Brought, TrialRequest
 from tandem_tools.check_hook import duration, samples
-from tandem_tools.check_hook.findings import Check
+from tandem_tools.check_hook.report import Check
 from tandem_tools.check_hook.subject import Subject
 from tandem_tools.check_hook.trials import TrialAnswer, answer, contrast, trial_answer
 from tandem_tools.check_hook.weight import Weight, growth

@@ -9,7 +9,7 @@ from statistics import median, quantiles
 from tandem.hooks.piece import Piece
 from tandem.hooks.trial import Brought, TrialRequest
 from tandem_tools.check_hook import samples
-from tandem_tools.check_hook.findings import Check
+from tandem_tools.check_hook.report import Check
 from tandem_tools.check_hook.subject import Probe, Subject
 
 BUDGET_SECONDS = 1e-3

@@ -121,9 +121,8 @@ class _Fleet:
 
     def addresses(self) -> FleetAddresses:
         """Raises ApiError for a name without an address."""
-        return FleetAddresses(
-            *(_resolved(each) for each in (self.routers, self.workers, self.frontends))
-        )
+        asked = self.routers, self.workers, self.frontends
+        return FleetAddresses(*map(worker_counts.addresses, asked))
 
 
 def _asked_fleet(arguments: argparse.Namespace) -> _Fleet:
@@ -142,10 +141,6 @@ def _asked_fleet(arguments: argparse.Namespace) -> _Fleet:
         url = ROUTER if state is None else state.url
     targets = {name: worker_counts.targets(text, f"--{name}") for name, text in given.items()}
     return _Fleet(url, arguments.interval, names=names, **targets)
-
-
-def _resolved(targets: list[Target]) -> list[str]:
-    return sorted({address for each in targets for address in each.addresses()})
 
 
 # --- without keys ---------------------------------------------------------------------------------

@@ -128,7 +128,7 @@ def _addresses(arguments: argparse.Namespace) -> list[str]:
     if arguments.routers or arguments.frontends:
         given = (arguments.routers, "--routers"), (arguments.frontends, "--frontends")
         targets = [each for text, flag in given for each in worker_counts.targets(text, flag)]
-        return sorted({address for each in targets for address in each.addresses()})
+        return worker_counts.addresses(targets)
     state = run_state.read(arguments.run_dir)
     if state is None:
         return [ROUTER, FRONTEND]
