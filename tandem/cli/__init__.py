@@ -83,9 +83,7 @@ def _complain(error: Exception, status: int) -> int:
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """A command's arguments, and its function as `run`. Raises StartError where no kit that is
-    installed has the command.
-    """
+    """A command's arguments, and its function as `run`. Raises StartError where no kit has it."""
     parser, parsers = _parser()
     if (asked := _asked(words)) in _HELP:
         with launching.importing():

@@ -1,6 +1,4 @@
-"""What `tandem up` leaves in its run directory so that `tandem down`, in another process, ends
-exactly that.
-"""
+"""What `tandem up` leaves in its run directory for `tandem down` to end."""
 
 from __future__ import annotations
 

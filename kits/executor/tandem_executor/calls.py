@@ -62,9 +62,7 @@ class ExecutorCalls:
     def __init__(
         self, where: str | bytes | os.PathLike[str], executor_config: ExecutorConfig | None = None
     ) -> None:
-        """Raises ConfigError where `where` is neither a router nor a model's folder, or the
-        configuration cannot be used.
-        """
+        """Raises ConfigError for a wrong `where`, or a configuration that cannot be used."""
         config = checked_copy(executor_config)
         live = Live(config.logits_post_processor_config)
         self._config = config
@@ -106,9 +104,7 @@ class ExecutorCalls:
             return self._core.ready(id)
 
     def cancel_request(self, id: int) -> None:
-        """End a request: it gets a final response with CANCELLED. One that has ended is not
-        touched.
-        """
+        """End a request, with a final response of CANCELLED. One that has ended is not touched."""
         with self._lock:
             self._core.check_open()
             self._core.cancel(id)

@@ -1,6 +1,4 @@
-"""A request on its way through an executor: as it is enqueued, as it is sent, and as it is kept
-until its final response is read.
-"""
+"""A request on its way through an executor: enqueued, sent, and kept until it is read."""
 
 from __future__ import annotations
 
@@ -50,7 +48,5 @@ class Entry:
     """Rows that the request holds of `max_logits_rows`, until its responses were read."""
 
     def spare(self) -> int:
-        """How many tokens it need not hold any longer, as it has ended: they never came, or are
-        shown to nobody.
-        """
+        """Tokens that an ended request need not hold: they never came, or nobody is shown them."""
         return self.credit - self.unread.unread_tokens

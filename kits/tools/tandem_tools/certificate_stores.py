@@ -37,9 +37,7 @@ class Store(Protocol):
         ...
 
     def write(self, holding: Holding) -> bool:
-        """False: somebody else has written since it was read; nothing of theirs is lost. Raises
-        StoreError.
-        """
+        """False: another process has written since; nothing of it is lost. Raises StoreError."""
         ...
 
 

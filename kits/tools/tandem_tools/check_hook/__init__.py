@@ -45,9 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_hook(arguments: argparse.Namespace, console: Console) -> int:
-    """Status 0, or 1 where something must be fixed. Raises StartError where the hook cannot be
-    built.
-    """
+    """Status 0, or 1 where something must be fixed. Raises StartError for no usable hook."""
     sys.path.append(str(Path.cwd()))
     subject = Subject(arguments.hook, _config(arguments.config))
     done = asyncio.run(_run(subject, arguments.text, None if arguments.json else console))

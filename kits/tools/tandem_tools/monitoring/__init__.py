@@ -1,6 +1,4 @@
-"""`tandem monitoring export`: dashboards and rules for a Prometheus and a Grafana without the
-chart.
-"""
+"""`tandem monitoring export`: dashboards and rules without the chart."""
 
 from __future__ import annotations
 
