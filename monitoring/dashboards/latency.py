@@ -64,25 +64,23 @@ _PERCENTILES = Row(
     heatmap("Time between tokens, distribution", ITL, height=9),
     heatmap("Whole request, distribution", E2E, height=9),
 )
+_RECORDED = "as recorded for the alerts"
 _BUDGET = Row(
     "Error budget",
-    lines(
-        "TTFT objective missed",
-        *_burns("ttft_misses"),
-        unit="percentunit",
-        note="Share of successful requests, as recorded for the alerts, over each window.",
-    ),
-    lines(
-        "ITL objective missed",
-        *_burns("itl_misses"),
-        unit="percentunit",
-        note="Share of successful requests, as recorded for the alerts, over each window.",
+    *(
+        lines(
+            f"{what.upper()} objective missed",
+            *_burns(f"{what}_misses"),
+            unit="percentunit",
+            note=f"Share of successful requests, {_RECORDED}, over each window.",
+        )
+        for what in ("ttft", "itl")
     ),
     lines(
         "Requests that failed",
         *_burns("errors"),
         unit="percentunit",
-        note="Share of requests with status 5xx or queue_full, as recorded for the alerts.",
+        note=f"Share of requests with status 5xx or queue_full, {_RECORDED}.",
     ),
 )
 _CLIENTS = Row(

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from math import inf
-from types import TracebackType
 from typing import overload
 
 from tandem.errors import TandemError
@@ -97,12 +96,7 @@ class AsyncExecutor(ExecutorCalls):
         await started.wait()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.shutdown()
 
     def _engines_died(self, error: TandemError) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from types import TracebackType
 from typing import overload
 
 import uvloop
@@ -109,12 +108,7 @@ class Executor(ExecutorCalls):
     def __enter__(self) -> Executor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
     # --- inside ----------------------------------------------------------------------------------
