@@ -28,10 +28,9 @@ class ServiceClassifier:
         self,
         url: str,
         path: str,
-        *,
-        api_key_file: str = "",
-        api_key_env: str = "",
-        http: Mapping[str, Any] | None = None,
+        api_key_file: str,
+        api_key_env: str,
+        http: Mapping[str, Any] | None,
     ) -> None:
         """`path` is asked below `url`, unless `url` ends with it. Raises LoadError."""
         base = str(url).rstrip("/")

@@ -78,14 +78,16 @@ class JudgeClassifier(ServiceClassifier):
         ignore_categories: Sequence[str] = (),
         send_prompt: bool = True,
         max_tokens: int = 32,
-        **service: Any,
+        api_key_file: str = "",
+        api_key_env: str = "",
+        http: Mapping[str, Any] | None = None,
     ) -> None:
         """`categories`: code to name, in place of Llama Guard's. `ignore_categories`: codes that do
-        not block by themselves. `service`: as ServiceClassifier has it. Raises LoadError.
+        not block by themselves. Raises LoadError.
         """
         if template and "{output}" not in template:
             raise LoadError("template must hold {output}, or the judge does not see the output")
-        super().__init__(url, "/chat/completions", **service)
+        super().__init__(url, "/chat/completions", api_key_file, api_key_env, http)
         self._model = model
         self._template = template
         known = CATEGORIES if categories is None else categories

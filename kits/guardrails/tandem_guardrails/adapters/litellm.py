@@ -38,12 +38,14 @@ class LiteLlmClassifier(ServiceClassifier):
         url: str,
         params: Mapping[str, Any] | None = None,
         send_prompt: bool = False,
-        **service: Any,
+        api_key_file: str = "",
+        api_key_env: str = "",
+        http: Mapping[str, Any] | None = None,
     ) -> None:
         """`params`: additional_provider_specific_params. `send_prompt`: the prompt goes along as
-        structured_messages. `service`: as ServiceClassifier has it. Raises LoadError.
+        structured_messages. Raises LoadError.
         """
-        super().__init__(url, PATH, **service)
+        super().__init__(url, PATH, api_key_file, api_key_env, http)
         self._params = dict(params or {})
         self._send_prompt = send_prompt
 

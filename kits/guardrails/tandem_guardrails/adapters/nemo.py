@@ -8,6 +8,7 @@ setting `path`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from tandem.errors import LoadError
@@ -34,16 +35,17 @@ class NemoClassifier(ServiceClassifier):
         model: str = "",
         config_id: str = "",
         send_prompt: bool = True,
-        **service: Any,
+        api_key_file: str = "",
+        api_key_env: str = "",
+        http: Mapping[str, Any] | None = None,
     ) -> None:
         """`model`: of self-check rails; empty: the name of the served one. `config_id`: the rails
         to run; empty: the server's default. `send_prompt`: output rails see the prompt, and the
-        microservice runs its input rails on it too. `service`: as ServiceClassifier has it. Raises
-        LoadError.
+        microservice runs its input rails on it too. Raises LoadError.
         """
         if path not in (CHECKS, MICROSERVICE_CHECKS):
             raise LoadError(f"path must be {CHECKS} or {MICROSERVICE_CHECKS}, not {path!r}")
-        super().__init__(url, path, **service)
+        super().__init__(url, path, api_key_file, api_key_env, http)
         self._model = model
         self._send_prompt = send_prompt
         self._guardrails: dict[str, Any] = {"config_id": config_id} if config_id else {}

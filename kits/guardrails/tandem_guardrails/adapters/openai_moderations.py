@@ -27,12 +27,14 @@ class ModerationsClassifier(ServiceClassifier):
         model: str = "omni-moderation-latest",
         thresholds: Mapping[str, float] | None = None,
         block_flagged: bool = True,
-        **service: Any,
+        api_key_file: str = "",
+        api_key_env: str = "",
+        http: Mapping[str, Any] | None = None,
     ) -> None:
         """`thresholds`: block where a category's score is at least that; `block_flagged`: block
-        what the service itself flags. `service`: as ServiceClassifier has it. Raises LoadError.
+        what the service itself flags. Raises LoadError.
         """
-        super().__init__(url, "/moderations", **service)
+        super().__init__(url, "/moderations", api_key_file, api_key_env, http)
         self._model = model
         self._block_flagged = block_flagged
         self._thresholds = dict(thresholds or {})
