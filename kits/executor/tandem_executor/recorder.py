@@ -139,9 +139,7 @@ class Recorder:
         queued: int,
         silent: int,
     ) -> None:
-        """An iteration is over, unless nothing `came`, started or ended. `queued` requests wait,
-        and of `silent` active ones nothing has come.
-        """
+        """An iteration is over, unless nothing happened. `silent`: active, and without output."""
         if not (came or self._started or self._ended):
             return
         self._number += 1

@@ -135,9 +135,7 @@ def compute(shape: Shape, worker: WorkerPlan) -> Fit:
 
 
 def fewest_gpus(shape: Shape, worker: WorkerPlan) -> int:
-    """The least power of two of GPUs that share a layer, times the parts of a pipeline, that holds
-    a sequence; 0: none up to all heads.
-    """
+    """The fewest GPUs, in powers of two a pipeline's part, that hold a sequence; 0: none."""
     ranks = 1
     while ranks <= shape.heads * worker.division.groups:
         division = dataclasses.replace(worker.division, tensor=ranks)

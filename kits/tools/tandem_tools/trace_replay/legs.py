@@ -60,9 +60,7 @@ class Request:
 
 
 def blocks_of(line: TracedRequest) -> Blocks:
-    """The numbers of a prompt's whole blocks, as routers count them: those of a trace are larger.
-    A prompt without numbers has nothing in common with others.
-    """
+    """A prompt's whole blocks as routers count them; those of a trace are larger."""
     numbers = (each * _PARTS + part for each in line.hash_ids for part in range(_PARTS))
     return tuple(islice(numbers, line.input_length // BLOCK_TOKENS))
 
