@@ -6,7 +6,7 @@ import base64
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tandem.errors import StartError
 from tandem.wire.tls import ROLES
@@ -29,18 +29,10 @@ class StoreError(Exception):
     """The certificates could not be read or written; the message says what to do."""
 
 
-class Store(Protocol):
-    def read(self) -> Holding:
-        """Raises StoreError."""
-        ...
-
-    def write(self, holding: Holding) -> bool:
-        """False: another process has written since; nothing of it is lost. Raises StoreError."""
-        ...
-
-
 class CertificateFolder:
-    """Every file below one path, each replaced in one step; keys are for their owner alone."""
+    """Every file below one path, each replaced in one step; keys are for their owner alone. To read
+    and to write raises StoreError.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -123,7 +115,9 @@ class CertificateSecrets:
         return Holding(*map(_content, self._found))
 
     def write(self, holding: Holding) -> bool:
-        """The CA's comes first: what it signed is never kept without it."""
+        """The CA's comes first: what it signed is never kept without it. False: another process has
+        written since; nothing of it is lost.
+        """
         contents = (holding.authorities, holding.certificates, holding.voucher or {})
         return all(
             self._write(name, found, content)

@@ -20,7 +20,9 @@ from tandem.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
     from tandem_tools.certificate_issuing import Plan
-    from tandem_tools.certificate_stores import Store
+    from tandem_tools.certificate_stores import CertificateFolder, CertificateSecrets
+
+    Store = CertificateFolder | CertificateSecrets
 
 ATTEMPTS = 5
 """When others write at the same time."""

@@ -20,7 +20,7 @@ from tandem.errors import ConfigError
 from tandem_tools.model_bucket import SCHEMES, Bucket
 from tandem_tools.model_folder import FetchError, Marker, ModelFolder, Source
 from tandem_tools.model_hub import Hub
-from tandem_tools.model_sources import Folder, ModelSource, wanted
+from tandem_tools.model_sources import Folder, wanted
 
 _REPOSITORY = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
@@ -65,7 +65,7 @@ def fetch_model(arguments: argparse.Namespace, console: Console) -> int:
 
 def _fetch(
     source: Source,
-    origin: ModelSource,
+    origin: Hub | Folder | Bucket,
     folder: ModelFolder,
     console: Console,
     *,
@@ -101,7 +101,7 @@ def _is_there(source: Source, folder: ModelFolder, console: Console) -> bool:
     return True
 
 
-def _origin(source: Source, folder: ModelFolder) -> ModelSource:
+def _origin(source: Source, folder: ModelFolder) -> Hub | Folder | Bucket:
     parts = urlsplit(source.uri)
     if parts.scheme == "hf" and _REPOSITORY.fullmatch(parts.netloc + parts.path):
         return Hub(parts.netloc + parts.path, source.revision, folder)

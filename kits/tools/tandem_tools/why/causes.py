@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 import msgspec
 
 from tandem.prefix_blocks import BLOCK_TOKENS
 from tandem.timeline import PARTS, LegTimes, Part
-from tandem_router.core.story import Moment
 from tandem_tools.why import queueing
 from tandem_tools.why.evidence import Evidence, Run
 
@@ -326,18 +325,13 @@ def _client(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
     yield Cause("client", "client", "outside", parts["client"], said)
 
 
-_GIVEN_UP: dict[str, Callable[[str, float, Moment], str]] = {
-    "retry": lambda workers, seconds, why: (
-        f"Its run on {workers} was given up after {seconds:.3f}"
-        f" s ({why.code}), and tried again elsewhere."
-    ),
-    "resume": lambda workers, seconds, why: (
-        f"Its run on {workers} was lost after {seconds:.3f} s"
-        f" ({why.code}), and others went on from there."
-    ),
-    "regenerate": lambda workers, seconds, why: (
-        f"Its run on {workers} of {seconds:.3f} s was blocked by a classifier, and run again."
-    ),
+_GIVEN_UP = {
+    "retry": "Its run on {workers} was given up after {seconds:.3f} s ({code}), and tried again"
+    " elsewhere.",
+    "resume": "Its run on {workers} was lost after {seconds:.3f} s ({code}), and others went on"
+    " from there.",
+    "regenerate": "Its run on {workers} of {seconds:.3f} s was blocked by a classifier, and run"
+    " again.",
 }
 
 
@@ -349,7 +343,7 @@ def _other(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
         chosen = [each for each in (run.chosen.prefill, run.chosen.decode) if each is not None]
         workers = " and ".join(each.name for each in chosen)
         name, lost = run.given_up.name, lost + run.seconds
-        said = _GIVEN_UP[name](workers, run.seconds, run.given_up)
+        said = _GIVEN_UP[name].format(workers=workers, seconds=run.seconds, code=run.given_up.code)
         level: Level = "outside" if name == "regenerate" else "engine"
         yield Cause(name, "other", level, run.seconds, said)
     if evidence.outcome == "finished":
