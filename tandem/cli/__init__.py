@@ -24,7 +24,7 @@ _OWN = {
     "chat": "tandem.cli.chat:COMMAND",
     "demo": "tandem.cli.demo:COMMAND",
     "config": "tandem.cli.config_command:COMMAND",
-    "verify": "tandem.cli.verify:COMMAND",
+    "verify": "tandem.cli.verification:COMMAND",
     "keys": "tandem.cli.keys:COMMAND",
 }
 """Where the commands of this package are. Kits bring the others."""
