@@ -33,7 +33,7 @@ from tandem.upstream.submission import Prompt, Submission
 from tandem.v1 import common_pb2, router_pb2
 from tandem_executor import halves
 from tandem_executor.config import MOST_SECONDS, ExecutorConfig
-from tandem_executor.entries import Asked
+from tandem_executor.core import Asked
 from tandem_executor.live import ELSEWHERE, OF_REQUEST
 from tandem_executor.requests import GuidedDecodingParams, GuideType, Request
 
