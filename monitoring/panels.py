@@ -57,7 +57,7 @@ def render(panel: Panel, number: int, place: dict[str, int], expressions: Expres
             for index, (query, each) in enumerate(zip(panel.queries, scoped, strict=True))
         ],
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
-        "options": _OPTIONS[panel.kind](panel),
+        "options": _options(panel),
         "transparent": False,
     }
 
@@ -94,7 +94,7 @@ def _defaults(panel: Panel) -> dict[str, Any]:
             "steps": [{"color": color, "value": value} for value, color in steps],
         },
         "mappings": [],
-        "custom": _LOOKS[panel.kind](panel),
+        "custom": _looks(panel),
     }
     if panel.minimum is not None:
         defaults["min"] = panel.minimum
@@ -112,13 +112,6 @@ def _lines(panel: Panel) -> dict[str, Any]:
         "spanNulls": False,
         "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
         "thresholdsStyle": {"mode": "line" if panel.thresholds else "off"},
-    }
-
-
-def _timeseries(panel: Panel) -> dict[str, Any]:
-    return {
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
-        "tooltip": {"mode": "multi", "sort": "desc"},
     }
 
 
@@ -158,17 +151,20 @@ def _heatmap(panel: Panel) -> dict[str, Any]:
     }
 
 
-def _table(panel: Panel) -> dict[str, Any]:
-    return {"showHeader": True, "cellHeight": "sm", "frameIndex": 0}
+def _options(panel: Panel) -> dict[str, Any]:
+    match panel.kind:
+        case "timeseries":
+            legend = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
+            return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
+        case "stat":
+            return _stat(panel)
+        case "heatmap":
+            return _heatmap(panel)
+        case "table":
+            return {"showHeader": True, "cellHeight": "sm", "frameIndex": 0}
 
 
-def _no_looks(panel: Panel) -> dict[str, Any]:
-    return {}
-
-
-def _cells(panel: Panel) -> dict[str, Any]:
-    return {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False}
-
-
-_OPTIONS = {"timeseries": _timeseries, "stat": _stat, "heatmap": _heatmap, "table": _table}
-_LOOKS = {"timeseries": _lines, "stat": _no_looks, "heatmap": _no_looks, "table": _cells}
+def _looks(panel: Panel) -> dict[str, Any]:
+    if panel.kind == "table":
+        return {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False}
+    return _lines(panel) if panel.kind == "timeseries" else {}

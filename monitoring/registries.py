@@ -113,22 +113,13 @@ def _worker() -> Iterator[Metric]:
         classifiers=None,
         forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
         load=lambda: worker_pb2.Load(step_age_ms=0),
-        figures=lambda: EngineFigures(open_handovers=0, retractions=0, ranks=(_rank(),)),
+        figures=lambda: EngineFigures(
+            open_handovers=0,
+            retractions=0,
+            ranks=(RankLoad(**dict.fromkeys(RankLoad.__dataclass_fields__, 1)),),
+        ),
     ).collect()
     yield from classifier_metrics("decode", {"any": ClassifierCounters()})
     yield from StartCollector(
         "decode", model="any", started=lambda: True, ready=lambda: False
     ).collect()
-
-
-def _rank() -> RankLoad:
-    return RankLoad(
-        running=0,
-        queued=0,
-        preallocating=0,
-        transferring=0,
-        retracted=0,
-        kv_tokens_used=0,
-        kv_tokens_total=1,
-        accept_length=1,
-    )

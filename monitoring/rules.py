@@ -6,6 +6,7 @@ which are plain text.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,10 +39,13 @@ class Recording:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Alert:
-    """`after` is how long the expression must hold: 5m. Its runbook is named after it."""
+    """`after` is how long the expression must hold: 5m. The runbook has the alert's name. In the
+    summary and the description `{pod}` stands for the label `pod`, and `{place}` for namespace
+    and release.
+    """
 
     name: str
-    severity: Literal["critical", "warning"]
+    severity: Literal["critical", "warning"] = "warning"
     after: str
     summary: str
     description: str
@@ -104,16 +108,13 @@ def _rule(rule: Recording | Alert, expressions: Expressions) -> dict[str, Any]:
 
 
 def _checked(annotation: str, expressions: Expressions, alert: Alert) -> str:
-    """The text, once its labels are known to be those of the alert's series."""
-    known = expressions.labels(alert.expression)
-    for label in _labels_of(annotation):
-        if label not in known:
-            raise UnknownLabelError(f"{alert.name} has no label {label}")
-    return " ".join(annotation.split())
-
-
-def _labels_of(annotation: str) -> list[str]:
-    return [each.split()[0].rstrip("}") for each in annotation.split("$labels.")[1:]]
+    """The text with its labels, which must be those of the alert's series."""
+    text = annotation.replace("{place}", "{namespace}/{job}")
+    text = re.sub(r"\{(\w+)\}", r"{{ $labels.\1 }}", text)
+    unknown = {*re.findall(r"\$labels\.(\w+)", text)} - expressions.labels(alert.expression)
+    if unknown:
+        raise UnknownLabelError(f"{alert.name} has no label {', '.join(sorted(unknown))}")
+    return text
 
 
 class _Dumper(yaml.SafeDumper):

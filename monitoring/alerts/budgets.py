@@ -42,7 +42,7 @@ def _burn_alerts(name: str, what: str, objective: str, said: str) -> Iterator[Al
             severity=each.severity,
             after=each.after,
             labels={"long_window": each.long, "short_window": each.short},
-            summary=f"{said} too often in {{{{ $labels.namespace }}}}/{{{{ $labels.job }}}}.",
+            summary=f"{said} too often in {{place}}.",
             description=f"{{{{ $value | humanizePercentage }}}} over the last {each.long}: this"
             f" spends {each.spends}.",
             expression=f"""
@@ -57,7 +57,7 @@ def _errors(name: str, severity: Literal["critical", "warning"], share: float, a
         name=name,
         severity=severity,
         after=after,
-        summary="Requests fail in {{ $labels.namespace }}/{{ $labels.job }}.",
+        summary="Requests fail in {place}.",
         description="{{ $value | humanizePercentage }} of the requests of the last five minutes"
         " ended with status 5xx or queue_full.",
         expression=f"{burn('errors', '5m')} > {share}\n{_ENOUGH}",

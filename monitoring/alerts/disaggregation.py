@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from monitoring.rules import Alert, Group
 
-_PLACE = "{{ $labels.namespace }}/{{ $labels.job }}"
 MIN_KV_BYTES = 100_000
 """Each second; below it, other traffic of a pod may be more than its KV cache."""
 
@@ -13,7 +12,7 @@ _KV = (
         name="TandemNotDisaggregating",
         severity="critical",
         after="10m",
-        summary=f"Requests flow in {_PLACE}, and no KV cache moves.",
+        summary="Requests flow in {place}, and no KV cache moves.",
         description="Decode workers finish {{ $value | humanize }} sequences a second without"
         " receiving a byte: decode computes the prompts itself, or does not say what it got.",
         expression="""
@@ -25,9 +24,8 @@ _KV = (
     ),
     Alert(
         name="TandemKvTransferFailures",
-        severity="warning",
         after="5m",
-        summary=f"Hand-overs of KV cache fail in {_PLACE}.",
+        summary="Hand-overs of KV cache fail in {place}.",
         description="{{ $value | humanizePercentage }} of decode's sequences ended for it.",
         expression="""
             sum by (namespace, job)
@@ -39,7 +37,7 @@ _KV = (
         name="TandemKvCorrupt",
         severity="critical",
         after="0m",
-        summary=f"KV came damaged, or another request's, to {{{{ $labels.pod }}}} of {_PLACE}.",
+        summary="KV came damaged, or another request's, to {pod} of {place}.",
         description="{{ $value | humanize }} sequences were refused by decode's check within 15"
         " minutes. None of their output was shown.",
         expression="""
@@ -48,9 +46,8 @@ _KV = (
     ),
     Alert(
         name="TandemKvTransferSlow",
-        severity="warning",
         after="10m",
-        summary=f"KV cache moves slowly over {{{{ $labels.transport }}}} in {_PLACE}.",
+        summary="KV cache moves slowly over {transport} in {place}.",
         description="One hand-over in a hundred takes {{ $value | humanizeDuration }} or longer,"
         " and the first token waits for it.",
         expression="""
@@ -59,19 +56,16 @@ _KV = (
     ),
     Alert(
         name="TandemKvUsageHigh",
-        severity="warning",
         after="10m",
-        summary=f"The KV cache of {{{{ $labels.phase }}}} worker {{{{ $labels.pod }}}} of {_PLACE}"
-        " is nearly full.",
+        summary="The KV cache of {phase} worker {pod} of {place} is nearly full.",
         description="{{ $value | humanizePercentage }} of it is in use; sequences will wait for"
         " room.",
         expression="tandem_worker_kv_used_ratio > 0.9",
     ),
     Alert(
         name="TandemRetractions",
-        severity="warning",
         after="10m",
-        summary=f"Decode worker {{{{ $labels.pod }}}} of {_PLACE} takes sequences out of its batch"
+        summary="Decode worker {pod} of {place} takes sequences out of its batch"
         " for want of KV cache.",
         description="{{ $value | humanize }} times a second. Their users see a pause, and part of"
         " the work is done twice.",
@@ -83,9 +77,8 @@ _KV = (
 _RDMA = (
     Alert(
         name="TandemKvOverTcp",
-        severity="warning",
         after="10m",
-        summary=f"KV cache leaves {{{{ $labels.pod }}}} of {_PLACE} over TCP.",
+        summary="KV cache leaves {pod} of {place} over TCP.",
         description="RDMA is expected, and {{ $value | humanize1024 }}B each second go over TCP, as"
         " UCX says, or, where it does not, as the pod's network interfaces carry as much.",
         expression=f"""

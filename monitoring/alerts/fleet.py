@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from monitoring.rules import PODS, START_SECONDS, Alert, Group
 
-_PLACE = "{{ $labels.namespace }}/{{ $labels.job }}"
 STALE_SECONDS = 600
 """More than a watch may be silent: it ends after 240 s and begins anew."""
 EXPIRY_DAYS = 7
@@ -40,7 +39,7 @@ def _none_ready(name: str, phase: str) -> Alert:
         name=name,
         severity="critical",
         after="2m",
-        summary=f"No {phase} worker takes work in {_PLACE}.",
+        summary=f"No {phase} worker takes work in {{place}}.",
         description=f"Every request needs a {phase} worker, so every request fails.",
         expression=f"""
             sum by (namespace, job) (tandem_worker_ready{{phase="{phase}"}}) == 0
@@ -56,7 +55,7 @@ _AVAILABLE = (
         name="TandemNoReadyPair",
         severity="critical",
         after="2m",
-        summary=f"Router {{{{ $labels.pod }}}} of {_PLACE} has no pair of workers.",
+        summary="Router {pod} of {place} has no pair of workers.",
         description="Workers may be ready, but none of prefill fits one of decode, or the router"
         " does not see them.",
         expression=f"""
@@ -72,7 +71,7 @@ _AVAILABLE = (
         name="TandemFrontendNotReady",
         severity="critical",
         after="5m",
-        summary=f"Frontend {{{{ $labels.pod }}}} of {_PLACE} would refuse a request.",
+        summary="Frontend {pod} of {place} would refuse a request.",
         description="The frontend has no stream to a router, or its router has no pair for the"
         " model.",
         expression=f"""
@@ -82,9 +81,8 @@ _AVAILABLE = (
     ),
     Alert(
         name="TandemWorkerNotReady",
-        severity="warning",
         after="10m",
-        summary=f"{{{{ $labels.phase }}}} worker {{{{ $labels.pod }}}} of {_PLACE} is not ready.",
+        summary="{phase} worker {pod} of {place} is not ready.",
         description="The worker has loaded its model, does not drain, and takes no work.",
         expression="""
             tandem_worker_ready == 0
@@ -93,9 +91,8 @@ _AVAILABLE = (
     ),
     Alert(
         name="TandemWorkerStartLong",
-        severity="warning",
         after="1m",
-        summary=f"Worker {{{{ $labels.pod }}}} of {_PLACE} has been starting for long.",
+        summary="Worker {pod} of {place} has been starting for long.",
         description="The worker's start began {{ $value | humanizeDuration }} ago, more than half"
         " of the time that a start may take. A worker takes no work until its model is loaded.",
         expression=f"""
@@ -104,9 +101,8 @@ _AVAILABLE = (
     ),
     Alert(
         name="TandemPodCannotStart",
-        severity="warning",
         after="10m",
-        summary="{{ $labels.pod }} in {{ $labels.namespace }} waits for its container to be made.",
+        summary="{pod} in {namespace} waits for its container to be made.",
         description="A volume, a Secret or an image is missing: the pod's events say which.",
         expression=f"""
             max by (namespace, pod) (
@@ -124,8 +120,8 @@ _SEEN = (
         name="TandemMetricsAbsent",
         severity="critical",
         after="5m",
-        summary=f"Prometheus sees no {{{{ $labels.component }}}} of {_PLACE}.",
-        description="Prometheus scrapes no {{ $labels.component }}: other alerts are blind to it.",
+        summary="Prometheus sees no {component} of {place}.",
+        description="Prometheus scrapes no {component}: other alerts are blind to it.",
         expression="\nor ".join(
             (
                 *(_absent(each) for each in ("frontend", "router")),
@@ -138,18 +134,16 @@ _SEEN = (
     ),
     Alert(
         name="TandemTargetDown",
-        severity="warning",
         after="5m",
-        summary=f"{{{{ $labels.pod }}}} of {_PLACE} does not answer scrapes.",
+        summary="{pod} of {place} does not answer scrapes.",
         description="The pod's metrics port is closed, or the process's event loop is stuck. A"
         " worker that loads its model answers.",
         expression="up == 0",
     ),
     Alert(
         name="TandemProcessRestarting",
-        severity="warning",
         after="0m",
-        summary=f"{{{{ $labels.pod }}}} of {_PLACE} restarts again and again.",
+        summary="{pod} of {place} restarts again and again.",
         description="The pod's process started {{ $value }} times anew within half an hour.",
         expression="changes(process_start_time_seconds[30m]) > 2",
     ),
@@ -157,11 +151,9 @@ _SEEN = (
 _ROUTER = (
     Alert(
         name="TandemQueueGrowing",
-        severity="warning",
         after="10m",
-        summary=f"Requests come faster to {_PLACE} than they are served.",
-        description="{{ $value }} sequences wait for a pair at {{ $labels.pod }}, and more each"
-        " minute.",
+        summary="Requests come faster to {place} than they are served.",
+        description="{{ $value }} sequences wait for a pair at {pod}, and more each minute.",
         expression="""
             tandem_router_queue_length > 10
             and deriv(tandem_router_queue_length[10m]) > 0""",
@@ -170,17 +162,16 @@ _ROUTER = (
         name="TandemQueueNearlyFull",
         severity="critical",
         after="2m",
-        summary=f"Router {{{{ $labels.pod }}}} of {_PLACE} is about to refuse requests.",
+        summary="Router {pod} of {place} is about to refuse requests.",
         description="The router's queue is {{ $value | humanizePercentage }} full; past 100 %"
         " requests are refused with status 429.",
         expression="tandem_router_queue_length / (tandem_router_queue_limit > 0) > 0.8",
     ),
     Alert(
         name="TandemPairsRejected",
-        severity="warning",
         after="30m",
-        summary=f"{{{{ $labels.phase }}}} workers of {_PLACE} have no partner.",
-        description="{{ $value }} workers are connected to router {{ $labels.pod }}, and no pair"
+        summary="{phase} workers of {place} have no partner.",
+        description="{{ $value }} workers are connected to router {pod}, and no pair"
         " uses them: their fingerprint or revision fits no worker of the other phase, or they"
         " drain.",
         expression="""
@@ -189,37 +180,33 @@ _ROUTER = (
     ),
     Alert(
         name="TandemLegsOverdue",
-        severity="warning",
         after="10m",
-        summary=f"Worker {{{{ $labels.worker }}}} of {_PLACE} does not close cancelled sequences.",
+        summary="Worker {worker} of {place} does not close cancelled sequences.",
         description="Sequences that the worker should have closed hold {{ $value }} of its slots.",
         expression="tandem_router_worker_overdue_legs > 0",
     ),
     Alert(
         name="TandemWorkerUnreadable",
-        severity="warning",
         after="0m",
-        summary=f"Worker {{{{ $labels.worker }}}} of {_PLACE} sends unreadable messages.",
-        description="Router {{ $labels.pod }} has had such a message within the last quarter of an"
+        summary="Worker {worker} of {place} sends unreadable messages.",
+        description="Router {pod} has had such a message within the last quarter of an"
         " hour. Sequences that the worker runs end with worker_error, and a worker that goes on is"
         " ejected.",
         expression="increase(tandem_router_worker_faults_total[15m]) > 0",
     ),
     Alert(
         name="TandemEngineStalled",
-        severity="warning",
         after="0m",
-        summary=f"The engine of worker {{{{ $labels.worker }}}} of {_PLACE} makes no step.",
-        description="The engine has work. Router {{ $labels.pod }} gives the worker nothing new,"
+        summary="The engine of worker {worker} of {place} makes no step.",
+        description="The engine has work. Router {pod} gives the worker nothing new,"
         " and takes the worker's sequences away once stall_failover_seconds are over.",
         expression="tandem_router_worker_stalled > 0",
     ),
     Alert(
         name="TandemWorkerEjected",
-        severity="warning",
         after="5m",
-        summary=f"Worker {{{{ $labels.worker }}}} of {_PLACE} fails far more often than others.",
-        description="Router {{ $labels.pod }} gives the worker nothing, or one request at a time."
+        summary="Worker {worker} of {place} fails far more often than others.",
+        description="Router {pod} gives the worker nothing, or one request at a time."
         " Other workers do its work.",
         expression="tandem_router_worker_ejected > 0",
     ),
@@ -227,9 +214,8 @@ _ROUTER = (
 _CHANGE = (
     Alert(
         name="TandemDrainTimeout",
-        severity="warning",
         after="0m",
-        summary=f"{{{{ $labels.pod }}}} of {_PLACE} cut requests off when it shut down.",
+        summary="{pod} of {place} cut requests off when it shut down.",
         description="{{ $value }} requests were still open when drain_seconds were over.",
         expression="\nor ".join(
             f"max_over_time(tandem_{each}_drain_aborted_total[15m]) > 0"
@@ -238,9 +224,8 @@ _CHANGE = (
     ),
     Alert(
         name="TandemStaleDiscovery",
-        severity="warning",
         after="5m",
-        summary=f"Router {{{{ $labels.pod }}}} of {_PLACE} does not learn of new workers.",
+        summary="Router {pod} of {place} does not learn of new workers.",
         description="The router last heard from its source of workers"
         " {{ $value | humanizeDuration }} ago. Requests go on; workers that come now stay idle,"
         " and addresses that go stay listed.",
@@ -248,28 +233,24 @@ _CHANGE = (
     ),
     Alert(
         name="TandemCertificateExpiry",
-        severity="warning",
         after="1h",
-        summary=f"The certificate {{{{ $labels.file }}}} of {{{{ $labels.pod }}}} in {_PLACE} ends"
-        " soon, or cannot be read.",
+        summary="The certificate {file} of {pod} in {place} ends soon, or cannot be read.",
         description="The certificate ends in {{ $value | humanizeDuration }}. After that no"
         " connection that the certificate secures can be made.",
         expression=f"tandem_tls_certificate_expiry_seconds - time() < {EXPIRY_DAYS} * 86400",
     ),
     Alert(
         name="TandemKeyFileStale",
-        severity="warning",
         after="5m",
-        summary=f"Frontend {{{{ $labels.pod }}}} of {_PLACE} cannot use its key file.",
+        summary="Frontend {pod} of {place} cannot use its key file.",
         description="The keys read before stay in use: new keys are refused, and revoked keys still"
         " work.",
         expression="tandem_frontend_key_file_stale > 0",
     ),
     Alert(
         name="TandemModelNamesFileStale",
-        severity="warning",
         after="5m",
-        summary=f"Frontend {{{{ $labels.pod }}}} of {_PLACE} cannot use its file of models' names.",
+        summary="Frontend {pod} of {place} cannot use its file of models' names.",
         description="The names and weights read before stay in use: new names are not served, and"
         " requests go to the same models as before.",
         expression="tandem_frontend_model_names_file_stale > 0",
@@ -278,10 +259,8 @@ _CHANGE = (
 _MEMORY = (
     Alert(
         name="TandemHeldBytesHigh",
-        severity="warning",
         after="2m",
-        summary=f"{{{{ $labels.pod }}}} of {_PLACE} is about to refuse requests for want of"
-        " memory.",
+        summary="{pod} of {place} is about to refuse requests for want of memory.",
         description="The process holds {{ $value | humanizePercentage }} of max_held_bytes in"
         " bodies, prompts, collected answers and backlogs; past 75 % new requests are refused with"
         " status 429, and at 100 % whoever holds the most is ended.",
@@ -294,9 +273,8 @@ _MEMORY = (
 _READING = (
     Alert(
         name="TandemBodiesWaiting",
-        severity="warning",
         after="5m",
-        summary=f"Long prompts wait at {{{{ $labels.pod }}}} of {_PLACE} before they are read.",
+        summary="Long prompts wait at {pod} of {place} before they are read.",
         description="{{ $value }} bodies above 16 KiB wait for a process that reads them.",
         expression="sum without (size) (tandem_frontend_waiting_bodies) > 10",
     ),
@@ -304,9 +282,8 @@ _READING = (
 _CERTIFICATES = (
     Alert(
         name="TandemCertificatesNotKept",
-        severity="warning",
         after="5m",
-        summary="The certificates of {{ $labels.namespace }}/{{ $labels.job }} are not kept.",
+        summary="The certificates of {place} are not kept.",
         description="The process that makes certificates fails, or does not run: no certificate is"
         " renewed. Pods that run go on; a pod that starts hangs once a Secret with certificates is"
         " gone.",

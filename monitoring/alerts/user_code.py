@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from monitoring.rules import Alert, Group
 
-_PLACE = "{{ $labels.namespace }}/{{ $labels.job }}"
 FELT_SECONDS = 0.05
 """What a user feels between two tokens."""
 SPARE_STATES = 16
@@ -13,9 +12,8 @@ SPARE_STATES = 16
 _HOOKS = (
     Alert(
         name="TandemHookErrors",
-        severity="warning",
         after="5m",
-        summary=f"Hook {{{{ $labels.hook }}}} of {_PLACE} fails in {{{{ $labels.phase }}}}.",
+        summary="Hook {hook} of {place} fails in {phase}.",
         description="{{ $value | humanizePercentage }} of the hook's calls raised or took too long."
         " With on_error: closed each such call ends a request with hook_failed.",
         expression="""
@@ -25,9 +23,8 @@ _HOOKS = (
     ),
     Alert(
         name="TandemHookSlow",
-        severity="warning",
         after="10m",
-        summary=f"Hook {{{{ $labels.hook }}}} of {_PLACE} slows {{{{ $labels.phase }}}} down.",
+        summary="Hook {hook} of {place} slows {phase} down.",
         description="One call of the hook in a hundred takes {{ $value | humanizeDuration }} or"
         " longer.",
         expression=f"""
@@ -36,10 +33,8 @@ _HOOKS = (
     ),
     Alert(
         name="TandemHookStateGrowing",
-        severity="warning",
         after="15m",
-        summary=f"Hook {{{{ $labels.hook }}}} at {{{{ $labels.pod }}}} of {_PLACE} keeps sequences"
-        " that are over.",
+        summary="Hook {hook} at {pod} of {place} keeps sequences that are over.",
         description="The hook was not told the end of {{ $value }} sequences more than its worker"
         " has open: the state that the hook keeps for them grows.",
         expression=f"""
@@ -50,9 +45,8 @@ _HOOKS = (
     ),
     Alert(
         name="TandemHookPoolRestarting",
-        severity="warning",
         after="0m",
-        summary=f"Processes of the hook pool at {{{{ $labels.pod }}}} of {_PLACE} die.",
+        summary="Processes of the hook pool at {pod} of {place} die.",
         description="{{ $value | humanize }} processes were replaced within 15 minutes; requests"
         " that these processes judged failed.",
         expression="""
@@ -63,9 +57,8 @@ _HOOKS = (
 _OTHERS = (
     Alert(
         name="TandemClassifierErrors",
-        severity="warning",
         after="5m",
-        summary=f"Classifier {{{{ $labels.classifier }}}} of {_PLACE} fails.",
+        summary="Classifier {classifier} of {place} fails.",
         description="{{ $value | humanizePercentage }} of the classifier's calls raised or took too"
         " long.",
         expression="""
@@ -76,10 +69,8 @@ _OTHERS = (
     ),
     Alert(
         name="TandemLogitsStateGrowing",
-        severity="warning",
         after="15m",
-        summary=f"Logits processors at {{{{ $labels.pod }}}} of {_PLACE} keep sequences that are"
-        " over.",
+        summary="Logits processors at {pod} of {place} keep sequences that are over.",
         description="{{ $value }} sequences more than the worker has open hold state.",
         expression=f"""
             sum by (namespace, job, pod, instance, phase) (tandem_logits_states)
@@ -90,7 +81,7 @@ _OTHERS = (
         name="TandemAuditDropped",
         severity="critical",
         after="0m",
-        summary=f"{{{{ $labels.pod }}}} of {_PLACE} lost records of its audit log.",
+        summary="{pod} of {place} lost records of its audit log.",
         description="{{ $value | humanize }} decisions were not written within 15 minutes: the"
         " disk is full, or slower than they come.",
         expression="""

@@ -36,11 +36,20 @@ GOODPUT_NOW = stat(
 
 
 def lines(title: str, *queries: str | tuple[str, str], **how: Any) -> Panel:
-    """A panel of lines, one for each (expression, legend). An expression alone has the labels that
-    it groups by for its legend.
-    """
+    """Lines of (expression, legend) each; an expression alone has its grouping as its legend."""
     pairs = [(each, _grouping(each)) if isinstance(each, str) else each for each in queries]
     return Panel(title=title, queries=[Query(*each) for each in pairs], **how)
+
+
+def rates(title: str, counter: str, *, by: str, above_zero: bool = False, **how: Any) -> Panel:
+    """A line of a counter's rate for each group of labels; `above_zero`: where there is any."""
+    expression = rate(counter, by=by) + (" > 0" if above_zero else "")
+    return lines(title, expression, **({"unit": "cps"} | how))
+
+
+def shares(title: str, *queries: str | tuple[str, str], **how: Any) -> Panel:
+    """Lines from 0 to 100 %."""
+    return lines(title, *queries, unit="percentunit", maximum=1, **how)
 
 
 def table(title: str, expression: str, **how: Any) -> Panel:

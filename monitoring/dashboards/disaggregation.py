@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitoring.dashboard import Dashboard, Row
-from monitoring.dashboards.common import KV_BYTES, heatmap, lines, percentiles, stat
+from monitoring.dashboards.common import KV_BYTES, heatmap, lines, percentiles, rates, shares, stat
 from monitoring.queries import quantile, rate, ratio, total
 
 _KV = 'tandem_kv_transfer_seconds{phase="decode"}'
@@ -43,11 +43,7 @@ _TRANSFER = Row(
     percentiles("Transfer time", _KV, by="transport"),
     heatmap("Transfer time, distribution", _KV),
     lines("Speed of a transfer", ratio(_KV_BYTES, _KV_SUM), unit="Bps"),
-    lines(
-        "Failures by reason",
-        rate('tandem_worker_failed_legs_total{code=~"kv_.*"}', by="phase, code"),
-        unit="cps",
-    ),
+    rates("Failures by reason", 'tandem_worker_failed_legs_total{code=~"kv_.*"}', by="phase, code"),
     lines(
         "Open hand-overs",
         total("tandem_kv_open_handovers", by="phase"),
@@ -78,22 +74,16 @@ _PHASES = Row(
         note="As engines say: in prefill those that are queued, in decode also those that wait for"
         " pages or were retracted. Forms that are compiled for count too.",
     ),
-    lines(
+    shares(
         "Slots in use",
         ratio(
             total("tandem_router_worker_open_legs", by="phase"),
             total("tandem_router_worker_slots", by="phase"),
         ),
-        unit="percentunit",
-        maximum=1,
         note="The phase that is full limits the release: give it workers.",
     ),
     lines("Ready workers", "sum by (phase) (tandem_worker_ready)"),
-    lines(
-        "How sequences ended",
-        rate("tandem_worker_legs_total", by="phase, outcome") + " > 0",
-        unit="cps",
-    ),
+    rates("How sequences ended", "tandem_worker_legs_total", by="phase, outcome", above_zero=True),
 )
 _STATES = Row(
     "Requests in engines",
@@ -110,12 +100,7 @@ _STATES = Row(
         note="Preallocating is high while the KV cache is full; transferring, while prefill is slow"
         " or the network is.",
     ),
-    lines(
-        "Retractions",
-        rate("tandem_engine_retractions_total", by="phase, pod"),
-        unit="cps",
-        width=6,
-    ),
+    rates("Retractions", "tandem_engine_retractions_total", by="phase, pod", width=6),
     lines(
         "Tokens a step by speculative decoding",
         "avg by (phase, rank) (tandem_engine_accept_length)",
@@ -131,14 +116,12 @@ _ENGINE = Row(
         unit="cps",
         width=6,
     ),
-    lines(
+    shares(
         "KV cache in use",
         "max by (phase, pod, rank) (tandem_engine_kv_used_ratio)",
-        unit="percentunit",
-        maximum=1,
         width=6,
     ),
-    lines(
+    shares(
         "Prefix cache hits",
         (
             ratio(
@@ -161,8 +144,6 @@ _ENGINE = Row(
             ),
             "lost where sessions' prompts differ early",
         ),
-        unit="percentunit",
-        maximum=1,
         width=6,
     ),
     percentiles(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitoring.dashboard import Dashboard, Row
-from monitoring.dashboards.common import heatmap, lines, percentiles, table
+from monitoring.dashboards.common import heatmap, lines, percentiles, rates, shares, table
 from monitoring.queries import quantile, rate, ratio, total
 
 _HOOK, _CLASSIFIER = "phase, hook", "phase, classifier"
@@ -15,20 +15,14 @@ _FAILED = '{verdict=~"error|timeout"}'
 
 _HOOKS = Row(
     "Output hooks",
-    lines("Verdicts", rate(_HOOK_VERDICTS, by=f"{_HOOK}, verdict") + " > 0", unit="cps"),
-    lines(
-        "Errors and timeouts",
-        rate(_HOOK_VERDICTS + _FAILED, by=f"{_HOOK}, verdict"),
-        unit="cps",
-    ),
-    lines(
+    rates("Verdicts", _HOOK_VERDICTS, by=f"{_HOOK}, verdict", above_zero=True),
+    rates("Errors and timeouts", _HOOK_VERDICTS + _FAILED, by=f"{_HOOK}, verdict"),
+    shares(
         "Share of chunks that hooks changed or withheld",
         ratio(
             rate(f'{_HOOK_VERDICTS}{{verdict!="emit"}}', by=_HOOK),
             rate(_HOOK_VERDICTS, by=_HOOK),
         ),
-        unit="percentunit",
-        maximum=1,
     ),
     lines(
         "Time of a call",
@@ -56,11 +50,7 @@ _POOL = Row(
     "Hook pool",
     lines("Processes that can judge", total("tandem_hook_pool_processes", by="phase, pod")),
     lines("Chunks that wait for a verdict", total("tandem_hook_pool_outstanding", by="phase, pod")),
-    lines(
-        "Processes replaced",
-        rate("tandem_hook_pool_restarts_total", by="phase, pod"),
-        unit="cps",
-    ),
+    rates("Processes replaced", "tandem_hook_pool_restarts_total", by="phase, pod"),
 )
 _CLASSIFIERS = Row(
     "Classifiers",
@@ -98,21 +88,16 @@ _CLASSIFIERS = Row(
 _LOGITS = Row(
     "Logits processors",
     lines("Sequences that hold state", total("tandem_logits_states", by="phase, pod"), width=12),
-    lines(
+    rates(
         "Requests that a processor failed",
-        rate('tandem_worker_failed_legs_total{code="logits_processor_failed"}', by="phase"),
-        unit="cps",
+        'tandem_worker_failed_legs_total{code="logits_processor_failed"}',
+        by="phase",
         width=12,
     ),
 )
 _FORMS = Row(
     "Forms of answers",
-    lines(
-        "Compilations",
-        rate("tandem_form_compilations_total", by="phase, outcome"),
-        unit="cps",
-        width=6,
-    ),
+    rates("Compilations", "tandem_form_compilations_total", by="phase, outcome", width=6),
     lines(
         "Time of a compilation",
         (quantile(0.5, "tandem_form_compile_seconds", by="phase"), "p50 {{phase}}"),

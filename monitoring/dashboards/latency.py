@@ -14,6 +14,7 @@ from monitoring.dashboards.common import (
     heatmap,
     lines,
     percentiles,
+    shares,
 )
 from monitoring.queries import EVERY_REQUEST, rate, ratio
 from monitoring.recording import WINDOWS, burn
@@ -32,13 +33,11 @@ def _burns(what: str) -> list[tuple[str, str]]:
 _GOODPUT = Row(
     "Goodput",
     replace(GOODPUT_NOW, height=8),
-    lines(
+    shares(
         "Requests that met their objectives",
         (GOODPUT, "both"),
         (ratio(rate(f'{_MET}{{ttft="met"}}'), rate(EVERY_REQUEST)), "time to first token"),
         (ratio(rate(f'{_MET}{{itl="met"}}'), rate(EVERY_REQUEST)), "time between tokens"),
-        unit="percentunit",
-        maximum=1,
         width=10,
         note="Share of all requests but those that failed by their client's doing; a failed"
         " request met nothing.",
@@ -65,25 +64,23 @@ _PERCENTILES = Row(
     heatmap("Time between tokens, distribution", ITL, height=9),
     heatmap("Whole request, distribution", E2E, height=9),
 )
+_RECORDED = "as recorded for the alerts"
 _BUDGET = Row(
     "Error budget",
-    lines(
-        "TTFT objective missed",
-        *_burns("ttft_misses"),
-        unit="percentunit",
-        note="Share of successful requests, as recorded for the alerts, over each window.",
-    ),
-    lines(
-        "ITL objective missed",
-        *_burns("itl_misses"),
-        unit="percentunit",
-        note="Share of successful requests, as recorded for the alerts, over each window.",
+    *(
+        lines(
+            f"{what.upper()} objective missed",
+            *_burns(f"{what}_misses"),
+            unit="percentunit",
+            note=f"Share of successful requests, {_RECORDED}, over each window.",
+        )
+        for what in ("ttft", "itl")
     ),
     lines(
         "Requests that failed",
         *_burns("errors"),
         unit="percentunit",
-        note="Share of requests with status 5xx or queue_full, as recorded for the alerts.",
+        note=f"Share of requests with status 5xx or queue_full, {_RECORDED}.",
     ),
 )
 _CLIENTS = Row(

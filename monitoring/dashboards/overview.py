@@ -11,6 +11,8 @@ from monitoring.dashboards.common import (
     TTFT,
     lines,
     percentiles,
+    rates,
+    shares,
     stat,
     table,
 )
@@ -39,9 +41,11 @@ _HEALTH = Row(
 )
 _TRAFFIC = Row(
     "Traffic",
-    lines(
+    rates(
         "Requests by outcome",
-        rate("tandem_frontend_requests_total", by="outcome") + " > 0",
+        "tandem_frontend_requests_total",
+        by="outcome",
+        above_zero=True,
         unit="reqps",
         stacked=True,
     ),
@@ -69,14 +73,12 @@ _WORKERS = Row(
         (total("tandem_worker_open_legs", by="phase"), "open, {{phase}}"),
         (total("tandem_worker_waiting_legs", by="phase"), "waiting, {{phase}}"),
     ),
-    lines(
+    shares(
         "KV cache in use",
         ratio(
             total("tandem_worker_kv_tokens_used", by="phase"),
             total("tandem_worker_kv_tokens_total", by="phase"),
         ),
-        unit="percentunit",
-        maximum=1,
     ),
 )
 _PROCESSES = Row(
@@ -92,7 +94,7 @@ _PROCESSES = Row(
         width=6,
         note="Bodies, prompts, collected answers and backlogs, which max_held_bytes bounds.",
     ),
-    lines("Trace spans", rate("tandem_trace_spans_total", by="outcome"), unit="cps", width=6),
+    rates("Trace spans", "tandem_trace_spans_total", by="outcome", width=6),
     table("Versions", "count by (component, version) (tandem_build_info)"),
 )
 DASHBOARD = Dashboard(

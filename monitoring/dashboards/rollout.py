@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitoring.dashboard import Dashboard, Row
-from monitoring.dashboards.common import lines, table
+from monitoring.dashboards.common import lines, rates, table
 from monitoring.queries import rate, total
 
 _READY = Row(
@@ -62,10 +62,10 @@ _REQUESTS = Row(
         note="A rollout must leave all of these at 0.",
     ),
     lines("Retries on another pair", (rate("tandem_router_retries_total"), "retries"), unit="cps"),
-    lines(
+    rates(
         "Sequences refused by workers",
-        rate('tandem_worker_failed_legs_total{code=~"draining|queue_full"}', by="phase, code"),
-        unit="cps",
+        'tandem_worker_failed_legs_total{code=~"draining|queue_full"}',
+        by="phase, code",
     ),
 )
 _PODS = Row(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from monitoring.dashboard import Dashboard, Row
-from monitoring.dashboards.common import heatmap, lines, percentiles, stat
+from monitoring.dashboards.common import heatmap, lines, percentiles, rates, shares, stat
 from monitoring.queries import rate, ratio, total
 
 _ADMISSION = Row(
@@ -11,9 +11,11 @@ _ADMISSION = Row(
     lines("Queue", "sum by (pod) (tandem_router_queue_length)"),
     percentiles("Wait for a pair", "tandem_router_queue_seconds"),
     heatmap("Wait for a pair, distribution", "tandem_router_queue_seconds"),
-    lines(
+    rates(
         "Requests by outcome",
-        rate("tandem_router_requests_total", by="outcome") + " > 0",
+        "tandem_router_requests_total",
+        by="outcome",
+        above_zero=True,
         unit="reqps",
         stacked=True,
     ),
@@ -23,10 +25,8 @@ _ADMISSION = Row(
         (rate("tandem_router_requeued_total"), "queued again"),
         unit="cps",
     ),
-    lines(
-        "Cancelled sequences by reason",
-        rate("tandem_router_cancels_total", by="reason") + " > 0",
-        unit="cps",
+    rates(
+        "Cancelled sequences by reason", "tandem_router_cancels_total", by="reason", above_zero=True
     ),
 )
 _PAIRING = Row(
@@ -48,10 +48,11 @@ _PAIRING = Row(
         note="The most of one router. A connected worker that is not routable drains, fits no"
         " worker of the other phase, or no canary has moved KV to or from it.",
     ),
-    lines(
+    rates(
         "Ways of sequences",
-        rate("tandem_router_ways_total", by="way, reason") + " > 0",
-        unit="cps",
+        "tandem_router_ways_total",
+        by="way, reason",
+        above_zero=True,
         stacked=True,
         width=24,
         note="Through a pair or an aggregated worker, and why.",
@@ -62,20 +63,19 @@ _PAIRING = Row(
         width=10,
         note="Since the router's start.",
     ),
-    lines(
+    shares(
         "Slots in use by worker",
         ratio(
             "sum by (phase, worker) (tandem_router_worker_open_legs)",
             "max by (phase, worker) (tandem_router_worker_slots)",
         ),
-        unit="percentunit",
-        maximum=1,
         note="Sum of all routers.",
     ),
-    lines(
+    rates(
         "How sequences ended on workers",
-        rate("tandem_router_legs_total", by="phase, outcome") + " > 0",
-        unit="cps",
+        "tandem_router_legs_total",
+        by="phase, outcome",
+        above_zero=True,
     ),
     lines(
         "Overdue sequences",
@@ -92,10 +92,11 @@ _PAIRING = Row(
         unit="cps",
         note="An ejected worker gets nothing new; on probation, one request at a time.",
     ),
-    lines(
+    rates(
         "Canaries by end",
-        rate("tandem_router_canaries_total", by="outcome") + " > 0",
-        unit="cps",
+        "tandem_router_canaries_total",
+        by="outcome",
+        above_zero=True,
         note="Each new worker has one that finishes. The router's log says why one failed.",
     ),
 )
@@ -112,12 +113,12 @@ _DISCOVERY = Row(
         "max by (pod) (tandem_router_discovery_age_seconds)",
         unit="s",
     ),
-    lines("Failed look-ups", rate("tandem_router_discovery_errors_total", by="reason"), unit="cps"),
+    rates("Failed look-ups", "tandem_router_discovery_errors_total", by="reason"),
 )
 _RELAY = Row(
     "Relay",
     lines("Payload", rate("tandem_router_relayed_bytes_total", by="pod"), unit="Bps"),
-    lines("Frames of workers", rate("tandem_router_relayed_frames_total", by="pod"), unit="cps"),
+    rates("Frames of workers", "tandem_router_relayed_frames_total", by="pod"),
     lines(
         "Connections",
         (total("tandem_router_frontends", by="pod"), "frontends at {{pod}}"),

@@ -34,7 +34,7 @@ _OWN = {
     "chat": "tandem.cli.chat:COMMAND",
     "demo": "tandem.cli.demo:COMMAND",
     "config": "tandem.cli.config_command:COMMAND",
-    "verify": "tandem.cli.verify:COMMAND",
+    "verify": "tandem.cli.verification:COMMAND",
     "keys": "tandem.cli.keys:COMMAND",
 }
 """Where the commands of this package are. Kits bring the others."""
@@ -106,9 +106,7 @@ def _complain(error: Exception, status: int) -> int:
 
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """A command's arguments, and its function as `run`. Raises StartError where no kit that is
-    installed has the command.
-    """
+    """A command's arguments, and its function as `run`. Raises StartError where no kit has it."""
     parser, commands = _parser()
     parsers = commands.choices
     if (asked := _asked(words)) not in parsers:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from tandem.cli import options, run_state
+from tandem.cli.answer import follow
 from tandem.cli.client import ApiError, Client
 from tandem.cli.commands import Command
 from tandem.cli.console import Console
-from tandem.cli.journey import follow
 from tandem.cli.up import SIMULATED
 
 Message = dict[str, str]
@@ -88,11 +88,11 @@ class _Conversation:
         interrupted, is no part of the conversation. Raises ApiError.
         """
         messages = [*self._messages, _message("user", text)]
-        journey = follow(self._client, {**self._body, "messages": messages}, self._console)
+        answer = follow(self._client, {**self._body, "messages": messages}, self._console)
         if "tandem" in self._body:
             self._console.line()
-            journey.show(self._console)
-        self._messages = [*messages, _message("assistant", journey.text)]
+            answer.show(self._console)
+        self._messages = [*messages, _message("assistant", answer.text)]
 
     def hold(self) -> None:
         """Ask what is typed, until an empty line or the end of the input."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from tandem.cli.console import Console
 from tandem.errors import StartError
@@ -22,6 +23,22 @@ class Command:
     """Returns the exit status. Raises ApiError and StartError, which `tandem` shows."""
     example: str
     """A line that does something useful as it stands, or with other names in it."""
+
+
+def adding(parser: argparse._ActionsContainer) -> Callable[..., None]:
+    """`add_argument` of a parser or a group, in short: it takes an option with its metavar, such as
+    "--requests N", and then its type.
+    """
+
+    def add(option: str, kind: Callable[[str], object] | None = None, **how: Any) -> None:
+        name, _, metavar = option.partition(" ")
+        if metavar:
+            how["metavar"] = metavar
+        if kind is not None:
+            how["type"] = kind
+        parser.add_argument(name, **how)
+
+    return add
 
 
 def load(name: str, where: str) -> Command:

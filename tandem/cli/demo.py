@@ -1,6 +1,4 @@
-"""`tandem demo`: the whole path once, on real processes, with every claim checked. The exit status
-is 1 if one does not hold.
-"""
+"""`tandem demo`: the whole path once, on real processes. Status 1 if a claim does not hold."""
 
 from __future__ import annotations
 
@@ -9,10 +7,10 @@ import os
 from collections.abc import Callable, Sequence
 
 from tandem.cli import options, reference
+from tandem.cli.answer import StreamedAnswer, follow
 from tandem.cli.client import ApiError, Client
 from tandem.cli.commands import Command
 from tandem.cli.console import Console
-from tandem.cli.journey import Journey, follow
 from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
 from tandem.cli.up import SIMULATED, bring_up, report_stopped, stopping_on_signals
@@ -96,10 +94,10 @@ class Claims:
     def text_streams(self) -> None:
         """A chat completion streams through both workers, with a hook in each."""
         self._title(f"a chat completion, prefill and decode in two processes: {QUESTION}")
-        journey = self._follow({"max_tokens": MAX_TOKENS, "tandem": {"report": True}})
+        answer = self._follow({"max_tokens": MAX_TOKENS, "tandem": {"report": True}})
         self._console.line()
-        journey.show(self._console)
-        for problem in journey.problems():
+        answer.show(self._console)
+        for problem in answer.problems():
             raise ClaimError(problem)
         self._console.done(
             "text streamed through two workers, a hook in each, under its own request_id"
@@ -108,19 +106,17 @@ class Claims:
     def a_sequence_is_forced(self) -> None:
         """A logits processor is exact across both phases, first token included."""
         self._title(f"a logits processor in both phases: the answer must be {HELLO_WORLD!r}")
-        journey = self._follow(self._forcing(HELLO_WORLD))
-        if journey.text != HELLO_WORLD or journey.finish_reason != "stop":
-            raise ClaimError(f"forced {HELLO_WORLD!r}, but the answer was {journey.text!r}")
+        answer = self._follow(self._forcing(HELLO_WORLD))
+        if answer.text != HELLO_WORLD or answer.finish_reason != "stop":
+            raise ClaimError(f"forced {HELLO_WORLD!r}, but the answer was {answer.text!r}")
         self._console.done("exact from the first token, which prefill sampled")
 
     def a_hook_stops_a_request(self) -> None:
-        """The decode worker's hook ends a request at a phrase that is spread over several
-        tokens.
-        """
+        """The decode worker's hook ends a request at a phrase of several tokens."""
         self._title(f"{DECODE_HOOK} stops an answer at a phrase that spans chunks")
-        journey = self._follow(self._forcing(GUARDED))
-        if journey.text != SHOWN or journey.stop_reason != STOP_REASON:
-            raise ClaimError(f"not stopped as it should: {journey.stop_reason=} {journey.text=}")
+        answer = self._follow(self._forcing(GUARDED))
+        if answer.text != SHOWN or answer.stop_reason != STOP_REASON:
+            raise ClaimError(f"not stopped as it should: {answer.stop_reason=} {answer.text=}")
         self._console.done(f"stop_reason {STOP_REASON!r}; nothing of the phrase was shown")
 
     def the_pair_equals_one_process(self) -> None:
@@ -128,8 +124,8 @@ class Claims:
         self._title("the same prompt, greedy, in one aggregated process")
         prompt = self._tokenize(messages=[{"role": "user", "content": QUESTION}])
         body = {"model": self._model, "prompt": prompt, "max_tokens": MAX_TOKENS, "temperature": 0}
-        answer = self._client.post("/v1/completions", {**body, "detokenize": False})
-        through_pair = answer["choices"][0]["token_ids"]
+        said = self._client.post("/v1/completions", {**body, "detokenize": False})
+        through_pair = said["choices"][0]["token_ids"]
         alone = reference.generate(
             self._stack.options,
             [(prompt, MAX_TOKENS)],
@@ -145,7 +141,7 @@ class Claims:
         self._console.line()
         self._console.line(self._console.bold(f"— {text}"))
 
-    def _follow(self, body: dict[str, object]) -> Journey:
+    def _follow(self, body: dict[str, object]) -> StreamedAnswer:
         messages = [{"role": "user", "content": QUESTION}]
         whole = {"model": self._model, "messages": messages, "temperature": 0, **body}
         return follow(self._client, whole, self._console, margin="  ")

@@ -7,7 +7,7 @@ import sys
 
 import msgspec
 
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.keys.file import parse
 from tandem.keys.ring import digest_of, new_key
@@ -18,26 +18,15 @@ _LISTS = ("models", "logits_processors")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    new = actions.add_parser(
-        "new", help="Print a new key, which is shown only now, and the key's line for the key file."
-    )
-    new.add_argument("name", help="Name of the key in metrics, audit logs and other components.")
+    said = "Print a new key, which is shown only now, and the key's line for the key file."
+    new = adding(actions.add_parser("new", help=said))
+    new("name", help="Name of the key in metrics, audit logs and other components.")
     for name in _LIMITS:
-        new.add_argument(
-            _flag(name),
-            type=int,
-            metavar="N",
-            help="Limit of the key's requests. [no limit]",
-        )
-    new.add_argument("--max-priority", type=int, default=0, metavar="N", help="[%(default)s]")
-    new.add_argument("--weight", type=int, default=1, metavar="N", help="[%(default)s]")
+        new(f"{_flag(name)} N", int, help="Limit of the key's requests. [no limit]")
+    new("--max-priority N", int, default=0, help="[%(default)s]")
+    new("--weight N", int, default=1, help="[%(default)s]")
     for name in _LISTS:
-        new.add_argument(
-            _flag(name),
-            nargs="*",
-            metavar="NAME",
-            help="Names that requests of the key may use. [all]",
-        )
+        new(f"{_flag(name)} NAME", nargs="*", help="Names that requests of the key may use. [all]")
 
 
 def keys(arguments: argparse.Namespace, console: Console) -> int:

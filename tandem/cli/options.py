@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tandem import config, stack_file
+from tandem.cli.commands import adding
 from tandem.cli.plan import GivenFile, StackOptions
 from tandem.errors import ConfigError
 from tandem.stack_file import StackFile
@@ -18,96 +19,81 @@ MOST_PORT = 65_535
 
 
 def add_engine(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = adding(parser)
+    add(
         "--engine",
         choices=("sim", "sglang", "vllm"),
         help="Engine of the workers: real SGLang or vLLM, or the simulation, which needs no torch."
         " [sglang where it is installed]",
     )
-    parser.add_argument(
-        "--model-path",
-        type=Path,
-        metavar="DIR",
+    add(
+        "--model-path DIR",
+        Path,
         help="Folder of the model. [the tiny model of the package tandem-tiny]",
     )
-    parser.add_argument(
-        "--engine-option",
+    add(
+        "--engine-option KEY=VALUE",
         action="append",
         default=[],
-        metavar="KEY=VALUE",
         dest="engine_options",
         help="An option of the engine; may be given again.",
     )
 
 
 def add_run_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--run-dir",
-        type=Path,
+    add = adding(parser)
+    add(
+        "--run-dir DIR",
+        Path,
         default=RUN_DIR,
-        metavar="DIR",
         help="Folder for logs and the list of processes. [%(default)s]",
     )
 
 
 def add_stack(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
+    add = adding(parser)
+    add(
+        "--config FILE",
+        Path,
         help="YAML file of the stack, as `tandem init` writes one. A flag beside it wins.",
     )
     add_engine(parser)
     add_run_dir(parser)
-    parser.add_argument(
-        "--port",
-        type=port,
-        help=f"Port of the frontend; 0 picks a free one. [{DEFAULT_PORT}]",
-    )
+    add("--port", port, help=f"Port of the frontend; 0 picks a free one. [{DEFAULT_PORT}]")
     for phase in ("prefill", "decode"):
-        parser.add_argument(
-            f"--{phase}",
-            type=positive,
-            metavar="N",
+        add(
+            f"--{phase} N",
+            positive,
             help=f"Number of {phase} workers. [1, or none beside --aggregated]",
         )
-        parser.add_argument(
-            f"--hook-{phase}",
-            default="",
-            metavar="MODULE:CLASS",
-            help=f"Output hook of the {phase} workers.",
-        )
-    parser.add_argument(
-        "--aggregated",
-        type=positive,
+        add(f"--hook-{phase} MODULE:CLASS", default="", help=f"Output hook of the {phase} workers.")
+    add(
+        "--aggregated N",
+        positive,
         nargs="?",
         const=1,
-        metavar="N",
         help="Number of workers that serve both phases, beside the pairs that --prefill and"
         " --decode ask for, or alone. [0; 1 without a number]",
     )
-    parser.add_argument(
-        "--token-processes",
-        type=positive,
-        metavar="N",
+    add(
+        "--token-processes N",
+        positive,
         help="Processes that each decode worker's tokens go through; sglang alone. [1]",
     )
-    parser.add_argument(
-        "--further-model",
+    add(
+        "--further-model DIR",
+        Path,
         action="append",
-        type=Path,
         default=[],
-        metavar="DIR",
         dest="further_models",
         help="Folder of a further model, which gets workers of its own; may be given again.",
     )
-    parser.add_argument(
-        "--certificates",
-        type=Path,
-        metavar="DIR",
+    add(
+        "--certificates DIR",
+        Path,
         help="Folder that `tandem certificates --to DIR` made: mutual TLS between the components.",
     )
-    parser.add_argument(
+    add(
         "--test-logits-processor",
         action="store_true",
         help='Force every answer to be "Hello world!": proves the logits path in both phases.',
@@ -115,9 +101,7 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
 
 
 def stack_options(arguments: argparse.Namespace) -> StackOptions:
-    """What the flags ask for, and beside them the file. Raises ConfigError for what argparse cannot
-    see is wrong.
-    """
+    """A stack by its flags and its file. Raises ConfigError for what argparse cannot see."""
     file = given_file(arguments.config) if arguments.config else None
     said = file.content if file else StackFile()
     if arguments.aggregated and (arguments.prefill is None) is not (arguments.decode is None):
@@ -165,9 +149,7 @@ def _counts(arguments: argparse.Namespace, said: StackFile) -> tuple[int, int, i
 
 
 def further_models(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Folders of models whose names differ from each other's and the first one's. Raises
-    ConfigError.
-    """
+    """Folders of further models, each with a name of its own. Raises ConfigError."""
     paths = tuple(map(model_path, arguments.further_models))
     if paths and config.inherited("served_model_name"):
         raise ConfigError("--further-model: one served_model_name cannot be that of several models")
@@ -191,9 +173,7 @@ def engine(given: str | None) -> str:
 
 
 def model_path(given: Path | None) -> Path:
-    """The folder asked for, or that of the tiny model. Raises ConfigError where the folder holds no
-    model, and where that package is not installed.
-    """
+    """The folder asked for, or the tiny model's. Raises ConfigError where there is no model."""
     path = _tiny() if given is None else given
     if not (path / "config.json").is_file():
         raise ConfigError(f"{path} holds no model (no config.json): name one with --model-path")
@@ -213,36 +193,40 @@ def _tiny() -> Path:
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
     """The key that a frontend asks for, and whom it is believed to be."""
-    add = parser.add_argument
-    add("--api-key-env", default="", metavar="NAME", help="Variable that holds an API key.")
-    add("--ca-file", type=Path, metavar="FILE", help="PEM certificates to trust. [the system's]")
+    add = adding(parser)
+    add("--api-key-env NAME", default="", help="Variable that holds an API key.")
+    add("--ca-file FILE", Path, help="PEM certificates to trust. [the system's]")
 
 
 def add_slo(parser: argparse.ArgumentParser) -> None:
     """The objectives that goodput is counted by."""
+    add = adding(parser)
     for name, default, what in (
         ("ttft", 2.0, "Time to the first token"),
         ("itl", 0.1, "Mean time between the tokens of a request"),
     ):
-        parser.add_argument(
-            f"--slo-{name}",
-            type=positive_number,
+        add(
+            f"--slo-{name} SECONDS",
+            positive_number,
             default=default,
-            metavar="SECONDS",
             help=f"{what} that goodput allows. [%(default)s]",
         )
 
 
 def api_key(variable: str) -> str:
-    """The key in an environment variable, "" where none is named. Raises ConfigError where it is
-    not set.
-    """
+    """The key in an environment variable; "" without a name. Raises ConfigError: it is not set."""
     if not variable:
         return ""
     if not (key := config.environment().get(variable, "").strip()):
         raise ConfigError(f"--api-key-env: the variable {variable} is not set, or empty")
     # A Secret may hold several, as the frontend's own setting does.
     return key.split(",")[0].strip()
+
+
+def check_folder(path: Path | None) -> None:
+    """A run is not to be lost at its end: raises ConfigError where its file has no folder."""
+    if path is not None and not path.parent.is_dir():
+        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def port(text: str) -> int:

@@ -1,6 +1,4 @@
-"""Which processes make a stack on this machine, and with which flags. No process is started
-here.
-"""
+"""Which processes make a stack on this machine, and with which flags. Starts no process."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What `tandem up` leaves in its run directory so that `tandem down`, in another process, ends
-exactly that.
-"""
+"""What `tandem up` leaves in its run directory for `tandem down` to end."""
 
 from __future__ import annotations
 
@@ -8,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from tandem.cli import processes
 from tandem.cli.plan import StackOptions
@@ -62,28 +62,15 @@ def write(run_dir: Path, state: RunState) -> None:
 
 
 def read(run_dir: Path) -> RunState | None:
-    """The state of the started stack, or None if nothing was started. Raises StartError for a file
-    that is not ours, or cannot be read.
-    """
+    """The state of the started stack; None: there is none. Raises StartError for a bad file."""
     path = run_dir / FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return RunState(
-            url=content["url"],
-            engine=content["engine"],
-            owner=_identity(content["owner"]),
-            processes={
-                name: Identity(each["pid"], each["started"])
-                for name, each in content["processes"].items()
-            },
-            metrics=content.get("metrics", {}),
-            asked=content.get("asked", {}),
-        )
+        return msgspec.json.decode(path.read_bytes(), type=RunState)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise StartError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except msgspec.DecodeError as error:
         raise StartError(f"{path} is damaged ({error!r}): remove it") from error
 
 
@@ -102,7 +89,3 @@ def nothing_in(run_dir: Path) -> str:
         f"nothing is up: {run_dir.resolve()} holds no {FILE}. A stack is found from the folder in"
         " which it was started, or with the --run-dir that it was given."
     )
-
-
-def _identity(content: Any) -> Identity | None:
-    return None if content is None else Identity(content["pid"], content["started"])

@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from tandem import config, launching
 from tandem.cli import processes
@@ -35,9 +34,7 @@ TAIL_LINES = 25
 
 
 class StackError(StartError):
-    """The stack did not start, or one of its processes ended. The message ends with the tail of its
-    log.
-    """
+    """The stack did not start, or a process ended. The message ends with the tail of its log."""
 
 
 @dataclass(slots=True)
@@ -64,14 +61,10 @@ class Component:
 
 
 class Stack:
-    """Starts, watches and stops the processes of one stack. As a context manager it starts on entry
-    and stops on exit.
-    """
+    """Starts, watches and stops the processes of one stack; a context manager does both ends."""
 
     def __init__(self, options: StackOptions, *, run_dir: Path, parent: int = 0) -> None:
-        """`parent`: this process, where none of the stack's may outlive it, however it ends; 0:
-        they live on when it is killed.
-        """
+        """`parent`: this process, where none of the stack's may outlive it; 0: they live on."""
         self.options = options
         self.run_dir = run_dir
         self.components: dict[str, Component] = {}
@@ -87,12 +80,7 @@ class Stack:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -158,9 +146,7 @@ class Stack:
                 raise StackError(f"{component.name} {_ending(status)}\n{tail(component.log)}")
 
     def stop(self, *, grace_seconds: float | None = None) -> list[str]:
-        """Frontend, routers, workers: each drains, within its bound. Returns the names of those
-        that had to be killed.
-        """
+        """Frontend, routers, workers: each drains within its bound. Returns names of the killed."""
         if grace_seconds is None:
             grace_seconds = STOP_SECONDS if self._was_ready else UNREADY_STOP_SECONDS
         identities = {name: each.identity for name, each in self.components.items()}
@@ -216,9 +202,7 @@ class Stack:
 def stop_in_order(
     components: Mapping[str, processes.Identity], *, grace_seconds: float
 ) -> list[str]:
-    """End the components of a stack: frontend, routers, then all workers together. Returns the
-    names of the killed.
-    """
+    """End a stack: frontend, routers, then all workers together. Returns names of the killed."""
     kinds = {name: name.partition("-")[0] for name in components}
     groups = [
         [name for name in components if kinds[name] == "frontend"],

@@ -16,7 +16,7 @@ from types import FrameType
 
 from tandem import config
 from tandem.cli import options, processes, run_state
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.cli.plan import GivenFile, StackOptions
 from tandem.cli.run_state import RunState
@@ -27,16 +27,13 @@ START_SECONDS = {"sim": 60.0, "sglang": 600.0, "vllm": 600.0}
 SIMULATED = "The engine is simulated: its answers are random words."
 PLAYGROUND = "playground"
 OFFERED = (PLAYGROUND, "allow_reports")
-"""Settings of the frontend that are on here, where nobody but the machine's user comes, unless the
-environment or the stack's file turns them off.
-"""
+"""Settings of the frontend that are on for the machine's user, unless turned off."""
 
 
 def add_up(parser: argparse.ArgumentParser) -> None:
+    add = adding(parser)
     options.add_stack(parser)
-    parser.add_argument(
-        "--detach", action="store_true", help="Leave the stack running; `tandem down` stops it."
-    )
+    add("--detach", action="store_true", help="Leave the stack running; `tandem down` stops it.")
 
 
 def up(arguments: argparse.Namespace, console: Console) -> int:
@@ -69,9 +66,7 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def offers(file: GivenFile | None = None) -> dict[str, tuple[str, ...]]:
-    """Flags for what the stack offers to its user alone, unless its file decides that. Raises
-    ConfigError.
-    """
+    """Flags for what a stack offers its user, unless its file decides that. Raises ConfigError."""
     said = file.content.frontend.config if file else {}
     on = (
         name for name in OFFERED if name not in said and config.inherited_switch(name, default=True)
@@ -184,9 +179,7 @@ def report_stopped(killed: list[str], seconds: float | None, console: Console) -
 
 @contextmanager
 def stopping_on_signals() -> Iterator[None]:
-    """SIGTERM, and the end of the terminal (SIGHUP, unless `nohup` has it ignored), stop a
-    foreground command as Ctrl-C does.
-    """
+    """SIGTERM and SIGHUP (unless `nohup` ignores it) stop a foreground command as Ctrl-C does."""
     on_terminal = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,5 @@
-"""What `tandem verify` checks, one method each.
+"""`tandem verify`: whether a deployment serves, and whether its KV cache really moves. `helm test`
+runs it; it needs no torch, no model and no access to the cluster.
 
 A deployment can answer perfectly on its decode workers alone: only the workers' own counters show
 that prefill computed the prompt and that its KV cache arrived.
@@ -6,19 +7,24 @@ that prefill computed the prompt and that its KV cache arrived.
 
 from __future__ import annotations
 
+import argparse
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from tandem.cli import worker_counts
+from tandem.cli import options, worker_counts
 from tandem.cli.answer import AnswerError, StreamedAnswer, stream
 from tandem.cli.client import ApiError, Client
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.cli.worker_counts import Counts, Reading, Target
 from tandem.logits.builtin import HELLO_WORLD
 from tandem.logits.spec import FORCED_SEQUENCE
 
+Check = Callable[[], None]
+_OFFERED = f"the answer is made by {FORCED_SEQUENCE}, which the frontend must offer to clients."
 POLL_SECONDS = 0.5
 PROBE_SECONDS = 5.0
 SETTLE_SECONDS = 10.0
@@ -26,6 +32,78 @@ SETTLE_SECONDS = 10.0
 ANSWER_TOKENS = 32
 FORCED_TOKENS = 256
 """Room for a forced answer, which ends itself."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = adding(parser)
+    add("--url", required=True, help="URL of the frontend, http:// or https://.")
+    add("--model", default="", help="Model to ask. [the first one that is served]")
+    options.add_trust(parser)
+    add(
+        "--kv HOST:PORT,...",
+        default="",
+        help="Metrics ports of all workers; a name stands for every address that it has. Checks "
+        "that KV cache moved from prefill to decode.",
+    )
+    add(
+        "--kv-bytes-per-token N",
+        int,
+        default=8,
+        help="Fewest KV bytes that must move for each prompt token. [%(default)s, the least of"
+        " any engine]",
+    )
+    add(
+        "--expect-forced",
+        action="store_true",
+        help=f"Check that a forced answer is exact, first token included; {_OFFERED}",
+    )
+    add(
+        "--expect-terminate PHRASE",
+        default="",
+        help=f"Check that an output hook ends an answer before PHRASE; {_OFFERED}",
+    )
+    add(
+        "--timeout SECONDS",
+        float,
+        default=120.0,
+        help="Time for all checks together. [%(default)s]",
+    )
+
+
+def verify(arguments: argparse.Namespace, console: Console) -> int:
+    """Raises ConfigError for a question that cannot be asked, ApiError for a bad address."""
+    verification = Verification(
+        console,
+        url=arguments.url,
+        model=arguments.model,
+        api_key=options.api_key(arguments.api_key_env),
+        ca_file=arguments.ca_file,
+        workers=worker_counts.targets(arguments.kv),
+        kv_bytes_per_token=arguments.kv_bytes_per_token,
+        timeout_seconds=arguments.timeout,
+    )
+    if not _holds(verification.it_is_ready, console):
+        return 1
+    checks: list[Check] = [verification.a_completion_streams]
+    if arguments.expect_forced:
+        checks.append(verification.a_sequence_is_forced)
+    if phrase := arguments.expect_terminate:
+        checks.append(partial(verification.a_hook_ends_an_answer, phrase))
+    failed = sum(not _holds(check, console) for check in checks)
+    if failed:
+        console.failed(f"{failed} of {len(checks)} checks failed")
+        return 1
+    console.done(console.bold("the deployment serves"))
+    return 0
+
+
+def _holds(check: Check, console: Console) -> bool:
+    try:
+        check()
+    except (CheckError, ApiError) as error:
+        console.failed(str(error))
+        return False
+    return True
 
 
 class CheckError(Exception):
@@ -47,9 +125,7 @@ class Verification:
         kv_bytes_per_token: int,
         timeout_seconds: float,
     ) -> None:
-        """`timeout_seconds` is for all checks together. Raises ApiError for a bad `url`, and
-        ConfigError for a `ca_file` that cannot be read.
-        """
+        """`timeout_seconds`: of all checks. Raises ApiError (`url`) and ConfigError (`ca_file`)."""
         self._console = console
         self._client = Client(
             url, timeout_seconds=timeout_seconds, api_key=api_key, ca_file=ca_file
@@ -84,11 +160,13 @@ class Verification:
         if not answer.text and answer.stop_reason is None:
             raise CheckError("the answer has no text")
         self._console.done(
-            f"{self._model} streamed {answer.completion_tokens} tokens in {answer.chunks} chunks, "
-            f"prompt {answer.prompt_tokens} tokens, finish_reason {answer.finish_reason!r}"
+            f"{self._model} streamed {answer.usage['completion_tokens']} tokens in"
+            f" {len(answer.arrivals)} chunks, prompt {answer.usage['prompt_tokens']} tokens,"
+            f" finish_reason {answer.finish_reason!r}"
         )
         if self._workers:
-            self._kv_moved(before, least=answer.prompt_tokens * self._kv_bytes_per_token)
+            least = answer.usage["prompt_tokens"] * self._kv_bytes_per_token
+            self._kv_moved(before, least=least)
 
     def a_sequence_is_forced(self) -> None:
         """A logits processor is exact in both phases, first token included."""
@@ -164,3 +242,6 @@ def _told(grown: Mapping[str, Counts]) -> str:
         f"{phase} {counts.legs:.0f} sequences and {counts.kv_bytes:,.0f} bytes"
         for phase, counts in sorted(grown.items(), reverse=True)
     )
+
+
+COMMAND = Command(add_arguments, verify, example="tandem verify --url http://127.0.0.1:8000")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -60,18 +60,21 @@ def targets(text: str, flag: str = "--kv") -> list[Target]:
     return found
 
 
-def read(workers: Sequence[Target], *, timeout_seconds: float) -> Reading:
+def addresses(found: Iterable[Target]) -> list[str]:
+    """Every address behind several targets, each once. Raises ApiError for an unknown name."""
+    return sorted({address for target in found for address in target.addresses()})
+
+
+def read(workers: Iterable[Target], *, timeout_seconds: float) -> Reading:
     """The counts of every worker now. Raises ApiError where one cannot be asked."""
-    addresses = sorted({address for target in workers for address in target.addresses()})
     return {
         address: counts(Client(address, timeout_seconds=timeout_seconds).text("/metrics"))
-        for address in addresses
+        for address in addresses(workers)
     }
 
 
 def counts(exposition: str) -> Mapping[str, Counts]:
-    """A worker's counts by phase, from its metrics as Prometheus reads them. Raises ApiError for a
-    text that is none."""
+    """A worker's counts by phase, from its metrics. Raises ApiError for a text that is none."""
     kv_bytes: defaultdict[str, float] = defaultdict(float)
     legs: defaultdict[str, float] = defaultdict(float)
     try:

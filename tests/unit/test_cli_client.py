@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tandem.cli import main, options, processes, run_state
+from tandem.cli.answer import follow
 from tandem.cli.client import ApiError, Client
 from tandem.cli.console import Console
-from tandem.cli.journey import follow
 from tandem.cli.run_state import RunState
 from tandem.cli.up import SIMULATED
 

@@ -9,18 +9,62 @@ read stays within `max_unread_tokens`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from tandem.errors import TandemError, TooLargeError, WorkerError
 from tandem.logits.tap import Logits
-from tandem_executor.entries import Asked, Entry, Start
 from tandem_executor.errors import FullError, ShutDownError
 from tandem_executor.ranking import Ranking
 from tandem_executor.recorder import Recorder
+from tandem_executor.requests import Request
 from tandem_executor.responses import FinishReason, Response
 from tandem_executor.unread import Completion, Measure, Unread
 from tandem_executor.waiters import Waiter, Waiters
 
 FIRST_ID = 1
+
+
+class Asked(NamedTuple):
+    """A request as it is enqueued: what is wrong with it, or else what it may bring."""
+
+    request: Request
+    fault: TandemError | None = None
+    sequences: int = 1
+    tokens: int = 1
+    """The most that may come of it, of all sequences together."""
+    seconds: float = 0.0
+    """Until it times out."""
+    logits_rows: int = 0
+    """The most rows of logits that it may bring."""
+
+
+class Start(NamedTuple):
+    """A request that is to be sent now."""
+
+    request_id: int
+    request: Request
+    deadline: float
+
+
+@dataclass(slots=True)
+class Entry:
+    """A request whose final response has not been read."""
+
+    asked: Asked
+    unread: Unread
+    deadline: float
+    started: bool = False
+    waits: bool = True
+    """No response has come yet."""
+    credit: int = 0
+    """What it holds of `max_unread_tokens`: unread tokens, and those that may still come."""
+    logits_rows: int = 0
+    """Rows that the request holds of `max_logits_rows`, until its responses were read."""
+
+    def spare(self) -> int:
+        """Tokens that an ended request need not hold: they never came, or nobody is shown them."""
+        return self.credit - self.unread.unread_tokens
 
 
 class ExecutorCore:
@@ -40,8 +84,7 @@ class ExecutorCore:
         self._max_sequences = self._places = max_open_sequences
         self._max_unread = self._credit = max_unread_tokens
         self._max_rows = self._rows = max_logits_rows
-        """Rows of logits that may still be promised. Those of a request come back once all of it
-        has been read."""
+        """Rows of logits that may still be promised; a request's come back once it was read."""
         self._entries: dict[int, Entry] = {}
         self._next_id = FIRST_ID
         self._queue = Ranking()
@@ -111,9 +154,7 @@ class ExecutorCore:
         self._end(request_id, FinishReason.CANCELLED)
 
     def wait(self, waiter: Waiter) -> None:
-        """Wake it once there may be something for it to read, or at shutdown. Raises ShutDownError
-        where nothing can come any more.
-        """
+        """Wake it once it may find something, or at shutdown. Raises ShutDownError after `stop`."""
         if self._stopped:
             self._check_running()
         self._waiters.add(waiter)
@@ -123,9 +164,7 @@ class ExecutorCore:
         self._waiters.forget(waiter, unread=bool(self._ready))
 
     def shut_down(self) -> None:
-        """End everything, and wake whoever waits: there is nothing to read any longer. May be
-        called twice.
-        """
+        """End everything, and wake whoever waits. May be called twice."""
         self.closed = True
         self._entries.clear()
         self.recorder.clear()
@@ -135,9 +174,7 @@ class ExecutorCore:
         self._waiters.wake_all()
 
     def leave(self) -> None:
-        """Give the core up in a process that is a fork of the program's: whoever waits is in the
-        other process.
-        """
+        """Give the core up in a fork of the program: whoever waits is in the other process."""
         self.closed = True
         self._waiters = Waiters()
 
@@ -149,9 +186,7 @@ class ExecutorCore:
         return len(self._queue.ranks)
 
     def starts(self) -> list[Start]:
-        """Requests that are to be sent now. Of each the backend says `tokens`, and `finish` once
-        for each sequence or `fail`.
-        """
+        """Requests to send now. The backend says `tokens` of each, and `finish` or `fail`."""
         found: list[Start] = []
         if not self._queue.ranks:
             return found
@@ -178,9 +213,7 @@ class ExecutorCore:
         return cancels
 
     def measure(self, request_id: int, measure: Measure) -> None:
-        """How to measure a request that was started; asked for at the end of each sequence, where
-        the program wants it.
-        """
+        """How to measure a started request, at each sequence's end, where it is wanted."""
         if (entry := self._open(request_id)) is not None:
             entry.unread.measure = measure
 
@@ -192,9 +225,7 @@ class ExecutorCore:
         log_probs: list[float],
         logits: Logits | None = None,
     ) -> None:
-        """Take in a sequence's tokens. A request that has ended takes nothing more. The lists are
-        kept. `logits`: of one token that is streamed.
-        """
+        """Take in a sequence's tokens, keeping the lists. `logits`: of one streamed token."""
         entry = self._entries.get(request_id)
         if entry is None or (unread := entry.unread).ended:
             return
@@ -226,9 +257,7 @@ class ExecutorCore:
         self._end(request_id, FinishReason.TIMED_OUT)
 
     def wakes(self) -> list[Waiter]:
-        """Who is to be woken for what came or ended since the last call, which the program may
-        have done too. They want the lock, so wake them without it.
-        """
+        """Whom to wake, without the lock, for what came or ended since the last call."""
         came, self._came = self._came, []
         return self._waiters.take(came, first=len(came) >= len(self._ready)) if came else []
 
@@ -243,9 +272,7 @@ class ExecutorCore:
         return None if first is None else first[1]
 
     def record(self, now: float, *, came: bool) -> None:
-        """An iteration is over: something `came` since the last one, or started, or ended. With
-        none of that there was none.
-        """
+        """An iteration is over, unless nothing `came`, started or ended since the last one."""
         queued = self.queued
         self.recorder.record(now, came=came, queued=queued, silent=self._waiting - queued)
 

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from google.protobuf.message import DecodeError
 
 from tandem.errors import InvalidRequestError, VoucherError
 from tandem.v1 import common_pb2
 from tandem_executor.requests import ContextPhaseParams, Request, RequestType
-
-
-class Left(NamedTuple):
-    """What a context-only request leaves."""
-
-    params: ContextPhaseParams
-    log_probs: list[float]
-    """Log-probabilities of the first tokens, where the request asked for them."""
 
 
 def is_context_only(request: Request) -> bool:
@@ -52,13 +42,13 @@ def voucher_of(request: Request) -> bytes:
     return b"" if params is None else params.opaque_state or b""
 
 
-def left(request_id: int, voucher: bytes) -> Left:
-    """What the router says that a context-only request left. Raises VoucherError where that cannot
-    be read.
+def left(request_id: int, voucher: bytes) -> tuple[ContextPhaseParams, list[float]]:
+    """What the router says that a context-only request left, and the log-probabilities of the first
+    tokens where the request asked for them. Raises VoucherError where that cannot be read.
     """
     content = _content(voucher)
     params = ContextPhaseParams(list(content.first_token_ids), request_id, voucher)
-    return Left(params, list(content.first_logprobs))
+    return params, list(content.first_logprobs)
 
 
 def _check_params(params: ContextPhaseParams) -> None:

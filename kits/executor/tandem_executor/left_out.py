@@ -18,83 +18,68 @@ _INPUTS = "a request is made of token ids alone"
 _LANGUAGES = "no engine here serves adapters of languages"
 _OWN_ADAPTERS = "workers load adapters by their own settings, and a task_id names one"
 _ENCODER = "models are decoders alone"
+_EVICTION = "workers evict what was used least recently"
+_FORMS = "every worker compiles forms of answers"
 _WORKERS = "the workers' own settings decide"
 _RESULTS = "a router passes on tokens and log-probabilities, and nothing else of the model"
 _KV_EVENTS = "a router's stream says how full KV caches are, and of no event in them"
 
+
+def _by_name(*given: tuple[str, tuple[str, ...]]) -> dict[str, str]:
+    """Reasons by name, from a reason and all that it is the reason for."""
+    return {name: reason for reason, names in given for name in names}
+
+
 FIELDS: Mapping[str, Mapping[str, str]] = {
-    "Request": {
-        "max_new_tokens": "it is the older name of max_tokens",
-        "position_ids": _INPUTS,
-        "external_draft_tokens_config": _DRAFTS,
-        "prompt_tuning_config": _INPUTS,
-        "multimodal_input": _INPUTS,
-        "multimodal_embedding": _INPUTS,
-        "mrope_config": _INPUTS,
-        "lookahead_config": _DRAFTS,
-        "eagle_config": _DRAFTS,
-        "kv_cache_retention_config": "workers evict what was used least recently",
-        "encoder_input_token_ids": _ENCODER,
-        "encoder_input_features": _ENCODER,
-        "encoder_output_length": _ENCODER,
-        "cross_attention_mask": _ENCODER,
-        "skip_cross_attn_blocks": _ENCODER,
-        "num_return_sequences": "SamplingConfig has num_return_sequences",
-        "language_adapter_uid": _LANGUAGES,
-        "disagg_request_id": "context_phase_params say whose the KV cache is",
-    },
+    "Request": _by_name(
+        ("it is the older name of max_tokens", ("max_new_tokens",)),
+        (_INPUTS, ("position_ids", "prompt_tuning_config", "multimodal_input")),
+        (_INPUTS, ("multimodal_embedding", "mrope_config")),
+        (_DRAFTS, ("external_draft_tokens_config", "lookahead_config", "eagle_config")),
+        (_EVICTION, ("kv_cache_retention_config",)),
+        (_ENCODER, ("encoder_input_token_ids", "encoder_input_features")),
+        (_ENCODER, ("encoder_output_length", "cross_attention_mask", "skip_cross_attn_blocks")),
+        ("SamplingConfig has num_return_sequences", ("num_return_sequences",)),
+        (_LANGUAGES, ("language_adapter_uid",)),
+        ("context_phase_params say whose the KV cache is", ("disagg_request_id",)),
+    ),
     "ContextPhaseParams": {"draft_tokens": _DRAFTS},
     "LoraConfig": {"weights": _OWN_ADAPTERS, "config": _OWN_ADAPTERS},
-    "SamplingConfig": {
-        "random_seed": "it is the older name of seed",
-        "min_length": "it is the older name of min_tokens",
-        "top_p_min": "top_p does not decay",
-        "top_p_reset_ids": "top_p does not decay",
-        "top_p_decay": "top_p does not decay",
-        "prompt_ignore_length": "penalties count what the engine counts",
-        "beam_search_diversity_rate": _BEAMS,
-        "length_penalty": _BEAMS,
-        "early_stopping": _BEAMS,
-        "beam_width_array": _BEAMS,
-    },
+    "SamplingConfig": _by_name(
+        ("it is the older name of seed", ("random_seed",)),
+        ("it is the older name of min_tokens", ("min_length",)),
+        ("top_p does not decay", ("top_p_min", "top_p_reset_ids", "top_p_decay")),
+        ("penalties count what the engine counts", ("prompt_ignore_length",)),
+        (_BEAMS, ("beam_search_diversity_rate", "length_penalty", "early_stopping")),
+        (_BEAMS, ("beam_width_array",)),
+    ),
     "OutputConfig": {
         "return_encoder_output": _ENCODER,
         "additional_model_outputs": _RESULTS,
     },
-    "ExecutorConfig": {
-        "normalize_log_probs": "log-probabilities are never divided by a length",
-        "decoding_config": _DRAFTS,
-        "spec_dec_config": _DRAFTS,
-        "guided_decoding_config": "every worker compiles forms of answers",
-        "additional_model_outputs": _RESULTS,
-        "prompt_table_offloading": _INPUTS,
-        "mm_embedding_offloading": _INPUTS,
-    },
+    "ExecutorConfig": _by_name(
+        ("log-probabilities are never divided by a length", ("normalize_log_probs",)),
+        (_DRAFTS, ("decoding_config", "spec_dec_config")),
+        (_FORMS, ("guided_decoding_config",)),
+        (_RESULTS, ("additional_model_outputs",)),
+        (_INPUTS, ("prompt_table_offloading", "mm_embedding_offloading")),
+    ),
 }
 """Arguments, by class. None and False ask for nothing, so they pass."""
 
 FALSE = frozenset({"return_encoder_output", "prompt_table_offloading", "mm_embedding_offloading"})
 """Arguments whose default is False; the default of the others is None."""
 
-UNUSED: Mapping[str, str] = {
-    "scheduler_config": _WORKERS,
-    "kv_cache_config": _WORKERS,
-    "enable_chunked_context": _WORKERS,
-    "max_batch_size": _WORKERS,
-    "max_num_tokens": _WORKERS,
-    "parallel_config": _WORKERS,
-    "peft_cache_config": _WORKERS,
-    "use_gpu_direct_storage": _WORKERS,
-    "gpu_weights_percent": _WORKERS,
-    "extended_runtime_perf_knob_config": _WORKERS,
-    "debug_config": _WORKERS,
-    "recv_poll_period_ms": "an executor does not poll",
-    "max_seq_idle_microseconds": "every request has a deadline instead",
-    "cache_transceiver_config": _WORKERS,
-    "gather_generation_logits": "each request asks for its own logits",
-    "fail_fast_on_attention_window_too_large": _WORKERS,
-    "enable_trt_overlap": _WORKERS,
-}
+UNUSED: Mapping[str, str] = _by_name(
+    (_WORKERS, ("scheduler_config", "kv_cache_config", "enable_chunked_context")),
+    (_WORKERS, ("max_batch_size", "max_num_tokens", "parallel_config", "peft_cache_config")),
+    (_WORKERS, ("use_gpu_direct_storage", "gpu_weights_percent", "debug_config")),
+    (_WORKERS, ("extended_runtime_perf_knob_config", "cache_transceiver_config")),
+    (_WORKERS, ("fail_fast_on_attention_window_too_large", "enable_trt_overlap")),
+    ("an executor does not poll", ("recv_poll_period_ms",)),
+    ("every request has a deadline instead", ("max_seq_idle_microseconds",)),
+    ("each request asks for its own logits", ("gather_generation_logits",)),
+)
 """Arguments of ExecutorConfig that are taken and change nothing, with a warning."""
 
 ORDER: Mapping[str, tuple[str, ...]] = {
@@ -124,30 +109,19 @@ ORDER: Mapping[str, tuple[str, ...]] = {
 }
 """Arguments that TensorRT-LLM takes by position."""
 
-NAMES: Mapping[str, str] = {
-    "AdditionalModelOutput": _RESULTS,
-    "AdditionalOutput": _RESULTS,
-    "DebugTensorsPerIteration": _RESULTS,
-    "DecodingConfig": _DRAFTS,
-    "DecodingMode": _DRAFTS,
-    "EagleConfig": _DRAFTS,
-    "ExternalDraftTokensConfig": _DRAFTS,
-    "GuidedDecodingConfig": "every worker compiles forms of answers",
-    "KvCacheRetentionConfig": "workers evict what was used least recently",
-    "KvCacheTransferMode": "workers evict what was used least recently",
-    "LookaheadDecodingConfig": _DRAFTS,
-    "ModelType": "models are decoders alone, and the workers' folder says which",
-    "MropeConfig": _INPUTS,
-    "MultimodalInput": _INPUTS,
-    "PromptTuningConfig": _INPUTS,
-    "SpecDecodingStats": _DRAFTS,
-    "SpeculativeDecodingConfig": _DRAFTS,
-    "SpeculativeDecodingFastLogitsInfo": _DRAFTS,
-    "SpeculativeDecodingMetrics": _DRAFTS,
-    "StaticBatchingStats": "nothing runs in static batches",
-    "deserialize_result": "results are pickled",
-    "kv_cache": _KV_EVENTS,
-}
+NAMES: Mapping[str, str] = _by_name(
+    (_RESULTS, ("AdditionalModelOutput", "AdditionalOutput", "DebugTensorsPerIteration")),
+    (_DRAFTS, ("DecodingConfig", "DecodingMode", "EagleConfig", "ExternalDraftTokensConfig")),
+    (_DRAFTS, ("LookaheadDecodingConfig", "SpecDecodingStats", "SpeculativeDecodingConfig")),
+    (_DRAFTS, ("SpeculativeDecodingFastLogitsInfo", "SpeculativeDecodingMetrics")),
+    (_FORMS, ("GuidedDecodingConfig",)),
+    (_EVICTION, ("KvCacheRetentionConfig", "KvCacheTransferMode")),
+    ("models are decoders alone, and the workers' folder says which", ("ModelType",)),
+    (_INPUTS, ("MropeConfig", "MultimodalInput", "PromptTuningConfig")),
+    ("nothing runs in static batches", ("StaticBatchingStats",)),
+    ("results are pickled", ("deserialize_result",)),
+    (_KV_EVENTS, ("kv_cache",)),
+)
 """Names of the module."""
 
 METHODS: Mapping[str, str] = {
@@ -158,9 +132,7 @@ METHODS: Mapping[str, str] = {
 
 
 class _LeftOut:
-    """An attribute that is left out: it reads as its default, and refuses whatever asks for
-    something.
-    """
+    """An attribute that is left out: it reads as its default, and refuses any other value."""
 
     def __init__(self, name: str, reason: str, default: bool | None) -> None:
         self._name, self._reason, self._default = name, reason, default

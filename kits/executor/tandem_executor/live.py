@@ -7,17 +7,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
-from tandem.errors import LoadError, UnsupportedError
+from tandem.errors import LoadError
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, checked
 from tandem.hooks.classifiers.contract import ExternalClassifierHook, ScoringContext
-from tandem.logits.callbacks import (
-    Callback,
-    batched_callback,
-    callback,
-    with_client_id,
-)
+from tandem.logits.callbacks import Callback, batched_callback, callback, with_client_id
 from tandem.logits.registry import Registry
 from tandem.logits.tap import LogitsTap, Tapped
 from tandem_executor.config import LogitsPostProcessorConfig
@@ -37,17 +32,7 @@ ELSEWHERE = {
 """What is refused of engines in another process, and why, by the name of the argument."""
 HOOKED = dict.fromkeys(("return_context_logits", "return_generation_logits"), _HOOKED)
 """What is refused where hooks or classifiers judge output."""
-_REGISTER = "register_external_classifier_hook"
 LoopOf = Callable[[], asyncio.AbstractEventLoop | None]
-
-
-def refuse_classifier() -> NoReturn:
-    """Raises UnsupportedError: the engines are not in the program's process."""
-    raise UnsupportedError(
-        f"{_REGISTER}: an object cannot leave its process: name its class to the workers, in"
-        " `classifiers` of their settings",
-        param=_REGISTER,
-    )
 
 
 class LiveClassifier:
@@ -121,17 +106,13 @@ class Live:
         return tuple(self._classes)
 
     def register(self, registry: Registry) -> None:
-        """Let requests of a worker in this process name them. Raises LoadError where a name cannot
-        be, or is taken.
-        """
+        """Let requests of a worker in this process name the functions. Raises LoadError."""
         for name, processor in self._classes.items():
             registry.register(name, processor)
 
     @contextmanager
     def held(self, request_id: int, trace_id: str, request: Request) -> Iterator[Tapped | None]:
-        """Within the block the request's function is called, and its logits are kept in what is
-        yielded; None: it asks for none.
-        """
+        """Call the request's function, and yield where its logits are kept; None: none wanted."""
         function, output = request.logits_post_processor, request.output_config
         context, generation = output.return_context_logits, output.return_generation_logits
         with ExitStack() as held:

@@ -99,8 +99,7 @@ class Recorder:
         self._number = 0
         self._active: dict[int, Unread] = {}
         self._changed: dict[int, Unread] = {}
-        """Requests that were enqueued or have ended since the last record, where they are watched.
-        """
+        """Requests that were enqueued or ended since the last record, if they are watched."""
         self._started = self._ended = 0
         """Since the last record."""
         self._arrivals = 0.0
@@ -140,9 +139,7 @@ class Recorder:
         queued: int,
         silent: int,
     ) -> None:
-        """An iteration is over, unless nothing `came`, started or ended. `queued` requests wait,
-        and of `silent` active ones nothing has come.
-        """
+        """An iteration is over, unless nothing happened. `silent`: active, and without output."""
         if not (came or self._started or self._ended):
             return
         self._number += 1

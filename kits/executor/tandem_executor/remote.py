@@ -30,8 +30,7 @@ from tandem.v1 import router_pb2
 from tandem.wire.tls import PeerTls
 from tandem_executor import halves, submissions, timing
 from tandem_executor.config import ExecutorConfig
-from tandem_executor.core import ExecutorCore
-from tandem_executor.entries import Start
+from tandem_executor.core import ExecutorCore, Start
 from tandem_executor.live import Live
 from tandem_executor.recorder import KvCache
 from tandem_executor.responses import FinishReason

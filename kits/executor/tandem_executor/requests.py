@@ -42,9 +42,7 @@ class ContextPhaseParams:
 @refuses_left_out
 @dataclass(slots=True)
 class LoraConfig:
-    """The LoRA adapter that runs a request: of those that the workers have, the one whose name is
-    this number.
-    """
+    """The LoRA adapter that runs a request: the workers' adapter whose name is this number."""
 
     task_id: int
 
@@ -52,9 +50,7 @@ class LoraConfig:
 @refuses_left_out
 @dataclass(slots=True)
 class SamplingConfig:
-    """How tokens are chosen. Without `top_k` above 1, `top_p` and `min_p` it is greedy, whatever
-    the temperature, as it is there.
-    """
+    """How tokens are chosen. Greedy without `top_k` above 1, `top_p` and `min_p`, as there."""
 
     beam_width: int = 1
     """1: beams are not searched."""
@@ -89,8 +85,7 @@ class OutputConfig:
     """False: a result that is not streamed begins with the prompt."""
     _: KW_ONLY
     return_perf_metrics: bool = False
-    """Times, what the hand-over took, and what hooks did; a router passes it on only with
-    `allow_reports`."""
+    """Times, hand-over and hooks; a router passes them on only with `allow_reports`."""
     return_external_scores: bool | None = None
     """What classifiers answered; a router passes it on only with `allow_external_scores`. None: of
     engines of the executor's own."""

@@ -12,61 +12,50 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tandem.errors import ConfigError, StartError, TandemError, UnsupportedError
 from tandem.hooks.classifiers.contract import ExternalClassifierHook
 from tandem_executor.config import ExecutorConfig
-from tandem_executor.live import ELSEWHERE, Live, LoopOf, refuse_classifier
+from tandem_executor.live import ELSEWHERE, Live, LoopOf
+
+if TYPE_CHECKING:
+    from tandem_executor.local.stack import LocalStack
 
 _ADDRESS = re.compile(r"(?:dns://)?(?:\[[0-9A-Fa-f:.%]+\]|[^\s/\\:\[\]]+):([0-9]{1,5})")
 _MODEL_FILE = "config.json"
+_REGISTER = "register_external_classifier_hook"
 _MOST_SHOWN = 200
 """Characters of what is no address and no folder, in the error that says so."""
 
 
-class Serving(Protocol):
-    """A router, and what is behind it."""
-
-    @property
-    def refused(self) -> Mapping[str, str]:
-        """Arguments of requests and configurations that are not offered here, and why."""
-        ...
-
-    @property
-    def own(self) -> bool:
-        """Whether the engines are the executor's own."""
-        ...
-
-    def start(self) -> str:
-        """Returns the router's address, once it is there. Raises StartError."""
-        ...
-
-    def register_external_classifier_hook(self, hook: ExternalClassifierHook, loop: LoopOf) -> None:
-        """As Executor does. `loop`: where the hook is awaited; None: on that of the engines."""
-        ...
-
-    def close(self) -> None:
-        """Stop what `start` started. May be called twice, and in any thread."""
-        ...
-
-
 class Elsewhere:
-    """A router that others run. Implements Serving."""
+    """A router that others run. LocalStack has the same face."""
 
-    refused, own = ELSEWHERE, False
+    refused = ELSEWHERE
+    """Arguments of requests and configurations that are not offered here, and why."""
+    own = False
+    """Whether the engines are the executor's own."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
     def start(self) -> str:
+        """Returns the router's address, once the router is there. Raises StartError."""
         return self._address
 
     def register_external_classifier_hook(self, hook: ExternalClassifierHook, loop: LoopOf) -> None:
-        refuse_classifier()
+        """As Executor does. `loop`: where the hook is awaited; None: on that of the engines. Raises
+        UnsupportedError: the engines are not in the program's process.
+        """
+        raise UnsupportedError(
+            f"{_REGISTER}: an object cannot leave its process: name its class to the workers, in"
+            " `classifiers` of their settings",
+            param=_REGISTER,
+        )
 
     def close(self) -> None:
-        """Stop no router: another operator runs it."""
+        """Stop what `start` started. May be called twice, and in any thread."""
 
 
 def serving(
@@ -74,7 +63,7 @@ def serving(
     executor_config: ExecutorConfig,
     live: Live,
     on_death: Callable[[TandemError], object],
-) -> Serving:
+) -> Elsewhere | LocalStack:
     """What serves "host:port", or the model of a folder. `on_death` is told, in another thread, why
     engines of the executor's own run nothing any more.
 
@@ -97,12 +86,7 @@ def serving(
             f"engines of one's own need {error.name!r}, which is not installed:"
             " pip install tandem-serving"
         ) from error
-    made: Serving = LocalStack(
-        Path(where),
-        executor_config,
-        live=live,
-        on_death=on_death,
-    )
+    made = LocalStack(Path(where), executor_config, live=live, on_death=on_death)
     _check_offered(executor_config, made.refused)
     return made
 

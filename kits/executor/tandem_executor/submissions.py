@@ -33,7 +33,7 @@ from tandem.upstream.submission import Prompt, Submission
 from tandem.v1 import common_pb2, router_pb2
 from tandem_executor import halves
 from tandem_executor.config import MOST_SECONDS, ExecutorConfig
-from tandem_executor.entries import Asked
+from tandem_executor.core import Asked
 from tandem_executor.live import ELSEWHERE, OF_REQUEST
 from tandem_executor.requests import GuidedDecodingParams, GuideType, Request
 
@@ -95,9 +95,7 @@ def submission(
 
 
 def _snapshot(request: Request) -> Request:
-    """The request as it is now: the program may change its own for the next one. Numbers are
-    plain ones: those of an array have a kind of their own.
-    """
+    """A copy of the request, which the program may change, with plain numbers for an array's."""
     try:
         prompt = array("I", _values(request.input_token_ids))
     except (TypeError, OverflowError) as error:

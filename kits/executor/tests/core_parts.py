@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandem_executor.core import ExecutorCore
-from tandem_executor.entries import Asked
+from tandem_executor.core import Asked, ExecutorCore
 from tandem_executor.requests import Request, SamplingConfig
 from tandem_executor.responses import FinishReason
 from tandem_executor.unread import Completion

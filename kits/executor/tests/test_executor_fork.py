@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
-import threading
 
-from core_parts import core
-
-from tandem_executor import ExecutorConfig, Request, ShutDownError
-from tandem_executor.calls import Calls
+from tandem_executor import AsyncExecutor, Request, ShutDownError
 
 
 def test_a_fork_cannot_use_the_executor_and_waits_for_nobody() -> None:
     """Without a connection: gRPC itself may end a process that was forked while it works."""
-    lock = threading.Lock()
-    calls = Calls(ExecutorConfig(), core(), lock, lambda: None, refused=dict)
+    executor = AsyncExecutor("127.0.0.1:1")
+    executor._nudge = lambda: None
     request = Request([1], max_tokens=1)
     read, write = os.pipe()
-    with lock:  # as a thread of the program may hold it
+    with executor._lock:  # as a thread of the program may hold it
         child = os.fork()
         if child == 0:
             said = "it passed"
             try:
-                calls.enqueue([request])
+                executor.enqueue_requests([request])
             except BaseException as error:  # noqa: BLE001 - the child says what it was
                 said = type(error).__name__
             os.write(write, said.encode())
@@ -31,4 +27,4 @@ def test_a_fork_cannot_use_the_executor_and_waits_for_nobody() -> None:
     with os.fdopen(read) as pipe:
         assert pipe.read() == ShutDownError.__name__
     os.waitpid(child, 0)
-    assert calls.enqueue([request]) == [1], "the program's own goes on"
+    assert executor.enqueue_requests([request]) == [1], "the program's own goes on"

@@ -446,7 +446,7 @@ def test_shutdown_wakes_who_waits_and_later_calls_raise(model_path: Path) -> Non
             target=lambda: found.append(executor.await_responses(request_id))
         )
         waiting.start()
-        wait_until(lambda: executor._calls._core._waiters._of)
+        wait_until(lambda: executor._core._waiters._of)
         executor.shutdown()
         waiting.join(SECONDS)
         assert found == [[]]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tandem.errors import WorkerError
-from tandem_executor.entries import Asked
+from tandem_executor.core import Asked
 from tandem_executor.errors import FullError
 from tandem_executor.responses import FinishReason, Response
 from tandem_executor.waiters import Waiter

@@ -25,9 +25,7 @@ class _Sequence:
 
 
 class JsonOnly:
-    """White space before and inside the value passes. Nothing is held back: what was shown could
-    still become JSON.
-    """
+    """Ends the answer where it is no JSON. White space passes, and nothing is held back."""
 
     resumable = True
 

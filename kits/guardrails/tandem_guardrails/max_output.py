@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from tandem.errors import LoadError
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 from tandem.hooks.sequences import Sequences
@@ -14,96 +12,76 @@ _WIDE_ENDS = frozenset("。！？")
 _CLOSERS = frozenset("\"'”’»)]}”’」』）】")
 
 
-class _Counter(Protocol):
-    def read(self, text: str) -> int | None:
-        """Where the unit that is one too many begins; None: not in this text."""
-        ...
+class _Counter:
+    """Counts the units of text that comes in pieces; the units here are words."""
 
-
-class _Characters:
     def __init__(self, limit: int) -> None:
         self._left = limit
+        self._inside = False
 
+    def read(self, text: str) -> int | None:
+        """Where the unit that is one too many begins; None: not in this text."""
+        for place, character in enumerate(text):
+            if not self._inside:
+                if not self._begins(character):
+                    continue
+                if not self._left:
+                    return place
+                self._left -= 1
+            self._inside = not self._ends(character)
+        return None
+
+    def _begins(self, character: str) -> bool:
+        return not character.isspace()
+
+    def _ends(self, character: str) -> bool:
+        """Whether a unit that has begun is over with this character."""
+        return character.isspace()
+
+
+class _Characters(_Counter):
     def read(self, text: str) -> int | None:
         cut = self._left
         self._left -= len(text)
         return cut if self._left < 0 else None
 
 
-class _Words:
-    def __init__(self, limit: int) -> None:
-        self._left = limit
-        self._inside = False
+class _Lines(_Counter):
+    def _begins(self, character: str) -> bool:
+        return True
 
-    def read(self, text: str) -> int | None:
-        for place, character in enumerate(text):
-            if character.isspace():
-                self._inside = False
-            elif not self._inside:
-                if not self._left:
-                    return place
-                self._left -= 1
-                self._inside = True
-        return None
+    def _ends(self, character: str) -> bool:
+        return character == "\n"
 
 
-class _Lines:
-    def __init__(self, limit: int) -> None:
-        self._left = limit
-        self._inside = False
-
-    def read(self, text: str) -> int | None:
-        for place, character in enumerate(text):
-            if not self._inside:
-                if not self._left:
-                    return place
-                self._left -= 1
-            self._inside = character != "\n"
-        return None
-
-
-class _Sentences:
+class _Sentences(_Counter):
     """A sentence ends at . ! ? … (and quotes or brackets closed after it) before white space, at
     the full-width 。！？, and at the end of a line.
     """
 
-    def __init__(self, limit: int) -> None:
-        self._left = limit
-        self._inside = False
+    _ending = False
+
+    def _begins(self, character: str) -> bool:
         self._ending = False
+        return not (character.isspace() or character in _CLOSERS)
 
-    def read(self, text: str) -> int | None:
-        for place, character in enumerate(text):
-            if self._inside:
-                self._go_on(character)
-            elif not (character.isspace() or character in _CLOSERS):
-                if not self._left:
-                    return place
-                self._left -= 1
-                self._inside = True
-                self._ending = False
-                self._go_on(character)
-        return None
-
-    def _go_on(self, character: str) -> None:
+    def _ends(self, character: str) -> bool:
         if character in _WIDE_ENDS or character == "\n" or (self._ending and character.isspace()):
-            self._inside = False
-        else:
-            self._ending = character in _ENDS or (self._ending and character in _CLOSERS)
+            return True
+        self._ending = character in _ENDS or (self._ending and character in _CLOSERS)
+        return False
 
 
-_COUNTERS: dict[str, type[_Characters | _Words | _Sentences | _Lines]] = {
+_COUNTERS = {
     "characters": _Characters,
-    "words": _Words,
+    "words": _Counter,
     "sentences": _Sentences,
     "lines": _Lines,
 }
 
 
 class MaxOutput:
-    """The answer ends before the first character of what would be one too many. White space before
-    it stays. Nothing is held back.
-    """
+    """The answer ends before what would be one too many, after white space. Holds nothing back."""
 
     resumable = True
 

@@ -34,9 +34,7 @@ class Pattern:
     action: Action = "redact"
     replacement: str = "[redacted]"
     accept: Callable[[str], int] | None = None
-    """How many characters of a match count, as by a checksum; 0: the match is none. Without
-    `accept` every match counts.
-    """
+    """How many characters of a match count, as by a checksum; 0: none. Without it, all."""
 
 
 class _Sequence:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tandem.errors import LoadError
-from tandem.hooks.contract import Chunk, Verdict
 from tandem_guardrails import arguments
 from tandem_guardrails.pattern_filter import Action, Pattern, PatternFilter
 
@@ -11,7 +10,7 @@ ACTIONS: tuple[Action, ...] = ("redact", "terminate")
 _KEYS = ("pattern", "name", "action", "replacement")
 
 
-class Patterns:
+class Patterns(PatternFilter):
     """Each pattern is a mapping: `pattern` in RE2's syntax, and, all optional, `name` (the
     stop_reason of a terminate), `action` (redact or terminate) and `replacement`.
     """
@@ -22,14 +21,10 @@ class Patterns:
         """Raises LoadError."""
         if not isinstance(patterns, list) or not patterns:
             raise LoadError(f"patterns must be a list with at least one pattern, not {patterns!r}")
-        self._filter = PatternFilter(
+        super().__init__(
             [_pattern(place, given) for place, given in enumerate(patterns)],
             max_match=arguments.whole("max_match", max_match),
         )
-        self.close = self._filter.close
-
-    def __call__(self, chunk: Chunk) -> Verdict:
-        return self._filter(chunk)
 
 
 def action_of(name: str, value: object) -> Action:

@@ -8,7 +8,6 @@ in their manuals match too.
 
 from __future__ import annotations
 
-from tandem.hooks.contract import Chunk, Verdict
 from tandem_guardrails import arguments
 from tandem_guardrails.pattern_filter import Pattern, PatternFilter
 from tandem_guardrails.patterns import action_of
@@ -45,7 +44,7 @@ KINDS: dict[str, str] = {
 }
 
 
-class Secrets:
+class Secrets(PatternFilter):
     """Takes credentials out, or ends the answer at one; the stop_reason is its kind."""
 
     resumable = True
@@ -58,7 +57,7 @@ class Secrets:
         replacement: str = "[secret]",
     ) -> None:
         """Without `kinds` all of KINDS. Raises LoadError."""
-        self._filter = PatternFilter(
+        super().__init__(
             [
                 Pattern(
                     name=kind,
@@ -70,7 +69,3 @@ class Secrets:
             ],
             max_match=MAX_MATCH,
         )
-        self.close = self._filter.close
-
-    def __call__(self, chunk: Chunk) -> Verdict:
-        return self._filter(chunk)

@@ -189,7 +189,7 @@ def test_sequences_are_apart_and_forgotten() -> None:
     first.push("c", final=True)
     assert (first.shown.text, second.shown.text) == ("ac", "b")
     hook.close(2)
-    assert len(hook._filter._sequences) == 0
+    assert len(hook._sequences) == 0
 
 
 @one_case(

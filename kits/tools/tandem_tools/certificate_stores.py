@@ -6,7 +6,7 @@ import base64
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tandem.errors import StartError
 from tandem.wire.tls import ROLES
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 CERTIFICATE_FILES = (CA_FILE, *(f"{role}.{end}" for role in ROLES for end in ("key", "crt")))
 API_SECONDS = 20.0
 _LABELS = {"app.kubernetes.io/managed-by": "tandem", "app.kubernetes.io/part-of": "tandem"}
-"""Labels of Secrets that are made here. Not that of the release: a GitOps controller would prune
-what bears it and is not rendered.
-"""
+"""Labels of Secrets made here: with the release's, a GitOps controller would prune them."""
 _Data = dict[str, bytes | str]
 """Base64 by file."""
 _NOT_FOUND = 404
@@ -31,20 +29,10 @@ class StoreError(Exception):
     """The certificates could not be read or written; the message says what to do."""
 
 
-class Store(Protocol):
-    def read(self) -> Holding:
-        """Raises StoreError."""
-        ...
-
-    def write(self, holding: Holding) -> bool:
-        """False: somebody else has written since it was read; nothing of theirs is lost. Raises
-        StoreError.
-        """
-        ...
-
-
 class CertificateFolder:
-    """Every file below one path, each replaced in one step; keys are for their owner alone."""
+    """Every file below one path, each replaced in one step; keys are for their owner alone. To read
+    and to write raises StoreError.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -127,7 +115,9 @@ class CertificateSecrets:
         return Holding(*map(_content, self._found))
 
     def write(self, holding: Holding) -> bool:
-        """The CA's comes first: what it signed is never kept without it."""
+        """The CA's comes first: what it signed is never kept without it. False: another process has
+        written since; nothing of it is lost.
+        """
         contents = (holding.authorities, holding.certificates, holding.voucher or {})
         return all(
             self._write(name, found, content)

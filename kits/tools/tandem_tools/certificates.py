@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from tandem import logs
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.errors import ConfigError, StartError
 
 if TYPE_CHECKING:
     from tandem_tools.certificate_issuing import Plan
-    from tandem_tools.certificate_stores import Store
+    from tandem_tools.certificate_stores import CertificateFolder, CertificateSecrets
+
+    Store = CertificateFolder | CertificateSecrets
 
 ATTEMPTS = 5
 """When others write at the same time."""
@@ -31,8 +33,8 @@ _DNS_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?(\.[a-z0-9]([a-z0-9-]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--to", type=Path, metavar="DIR", help="Keep the certificates in this folder.")
+    add = adding(parser)
+    add("--to DIR", Path, help="Keep the certificates in this folder.")
     add(
         "--secrets",
         nargs=2,
@@ -40,42 +42,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Keep the certificates in these two Secrets, which are made if missing.",
     )
     add(
-        "--voucher-secret",
+        "--voucher-secret NAME",
         default="",
-        metavar="NAME",
         help="Keep the routers' voucher key in this Secret. A folder always holds it.",
     )
     add(
-        "--owner",
+        "--owner ACCOUNT",
         default="",
-        metavar="ACCOUNT",
         help="ServiceAccount with which Kubernetes deletes Secrets made here; without one they"
         " stay.",
     )
     add("--namespace", default="", help="Of the Secrets.")
     add(
-        "--peer-name",
-        type=_peer_name,
+        "--peer-name NAME",
+        _peer_name,
         default="tandem",
-        metavar="NAME",
         help="The components' setting tls_peer_name; roles are names below it. [%(default)s]",
     )
-    add(
-        "--days",
-        type=_days,
-        default=90,
-        help="Days for which a certificate is valid. [%(default)s]",
-    )
-    add("--ca-days", type=_days, default=3650, help="Days for which the CA is valid. [%(default)s]")
+    add("--days", _days, default=90, help="Days for which a certificate is valid. [%(default)s]")
+    add("--ca-days", _days, default=3650, help="Days for which the CA is valid. [%(default)s]")
     add(
         "--keep",
         action="store_true",
         help="Go on: check the certificates every ten seconds, until stopped.",
     )
     add(
-        "--metrics-listen",
+        "--metrics-listen ADDRESS",
         default="127.0.0.1:7401",
-        metavar="ADDRESS",
         help="With --keep: address of metrics and probes. [%(default)s]",
     )
     add(

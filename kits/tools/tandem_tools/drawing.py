@@ -1,6 +1,4 @@
-"""What plots of `tandem bench` and `tandem replay` are drawn with, in SVG: axes with round ticks,
-words, lines.
-"""
+"""Draws the plots of `tandem bench` and `tandem replay` in SVG: axes, words, lines."""
 
 from __future__ import annotations
 

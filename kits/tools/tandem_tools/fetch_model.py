@@ -14,41 +14,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.errors import ConfigError
 from tandem_tools.model_bucket import SCHEMES, Bucket
 from tandem_tools.model_folder import FetchError, Marker, ModelFolder, Source
 from tandem_tools.model_hub import Hub
-from tandem_tools.model_sources import Folder, ModelSource, wanted
+from tandem_tools.model_sources import Folder, wanted
 
 _REPOSITORY = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = adding(parser)
     add(
-        "uri",
-        metavar="URI",
+        "uri URI",
         help="hf://organisation/name, s3://bucket/folder, gs://bucket/folder, or file:///folder.",
     )
-    add("--to", type=Path, required=True, metavar="DIR", help="Folder to fetch the model into.")
+    add("--to DIR", Path, required=True, help="Folder to fetch the model into.")
     add("--revision", default="", help="Branch, tag or commit of a hub. [its main branch]")
     add(
         "--only-tokenizer",
         action="store_true",
         help="Fetch no weights: a frontend and the sim engine need none.",
     )
+    add("--lora", action="store_true", help="Fetch a LoRA adapter in PEFT's layout.")
     add(
-        "--lora",
-        action="store_true",
-        help="Fetch a LoRA adapter in PEFT's layout.",
-    )
-    add(
-        "--wait",
-        type=float,
+        "--wait SECONDS",
+        float,
         default=3600.0,
-        metavar="SECONDS",
         help="How long to wait while another process fetches into the folder. [%(default)s]",
     )
 
@@ -71,7 +65,7 @@ def fetch_model(arguments: argparse.Namespace, console: Console) -> int:
 
 def _fetch(
     source: Source,
-    origin: ModelSource,
+    origin: Hub | Folder | Bucket,
     folder: ModelFolder,
     console: Console,
     *,
@@ -107,7 +101,7 @@ def _is_there(source: Source, folder: ModelFolder, console: Console) -> bool:
     return True
 
 
-def _origin(source: Source, folder: ModelFolder) -> ModelSource:
+def _origin(source: Source, folder: ModelFolder) -> Hub | Folder | Bucket:
     parts = urlsplit(source.uri)
     if parts.scheme == "hf" and _REPOSITORY.fullmatch(parts.netloc + parts.path):
         return Hub(parts.netloc + parts.path, source.revision, folder)

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from tandem.engine import lora
 from tandem_tools.model_folder import FetchError, ModelFolder
@@ -35,16 +34,6 @@ class Listing:
 
     files: Mapping[str, int]
     commit: str = ""
-
-
-class ModelSource(Protocol):
-    """Raises FetchError, or OSError where the volume refuses. `bring` may be repeated."""
-
-    def listing(self) -> Listing: ...
-
-    def bring(self, names: Collection[str], commit: str, folder: ModelFolder) -> None:
-        """Put these files into the folder, each whole or not at all."""
-        ...
 
 
 def wanted(
@@ -77,7 +66,9 @@ def wanted(
 
 
 class Folder:
-    """file:// : a folder of this machine."""
+    """file:// : a folder of this machine. Every source lists its files, and brings each whole or
+    not at all, again if asked; it raises FetchError, or OSError where the volume refuses.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path

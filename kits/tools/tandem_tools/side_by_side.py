@@ -13,15 +13,25 @@ T = TypeVar("T")
 
 
 def start(
-    addresses: Iterable[str], ask: Callable[[str], T]
+    addresses: Iterable[str],
+    ask: Callable[[str], T],
+    running: dict[str, threading.Thread] | None = None,
 ) -> dict[str, tuple[threading.Thread, list[T | ApiError]]]:
-    """A thread for each. One whose peer sends a little now and then is left to itself."""
+    """A thread for each. `running`: threads of earlier calls, by address. A component whose thread
+    still runs, because its peer sends a little now and then, is not asked again and gives nothing.
+    """
+    running = {} if running is None else running
+    for address in [each for each, thread in running.items() if not thread.is_alive()]:
+        del running[address]
     asked = {}
     for address in dict.fromkeys(addresses):
         answers: list[T | ApiError] = []
-        thread = threading.Thread(target=_ask, args=(ask, address, answers), daemon=True)
-        thread.start()
-        asked[address] = thread, answers
+        if address not in running:
+            running[address] = threading.Thread(
+                target=_ask, args=(ask, address, answers), daemon=True
+            )
+            running[address].start()
+        asked[address] = running[address], answers
     return asked
 
 
@@ -30,6 +40,8 @@ def _ask(ask: Callable[[str], T], address: str, answers: list[T | ApiError]) -> 
         answers.append(ask(address))
     except ApiError as error:
         answers.append(error)
+    except Exception as error:  # noqa: BLE001 - whatever it sends, the others are shown
+        answers.append(ApiError(f"its answer cannot be read: {error!r}"))
 
 
 def collect(

@@ -134,7 +134,7 @@ def test_the_sim_engines_settings_are_written_as_a_table(
     assert main([*asked]) == 0
     assert capsys.readouterr().out == path.read_text(encoding="utf-8")
     assert main(["measure-times", option, "prefill=1"]) == 2
-    assert "no option 'prefill'" in capsys.readouterr().err
+    assert "unknown option of the sim engine: 'prefill'" in capsys.readouterr().err
 
 
 def test_long_prompts_can_be_shown_by_themselves_and_the_ways_are_told(

@@ -162,7 +162,7 @@ def test_where_no_router_answers_one_frame_is_a_failure(
 
 
 @pytest.mark.promise("S5-205")
-def test_one_that_sends_a_little_now_and_then_holds_nobody_up(
+def test_one_that_sends_a_little_now_and_then_holds_nobody_up_and_is_asked_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each byte is in time, and the answer would end long after its time."""
@@ -184,11 +184,14 @@ def test_one_that_sends_a_little_now_and_then_holds_nobody_up(
         thread.start()
         try:
             told = readings.read(FleetAddresses([address])).routers[address]
+            threads = threading.active_count()
+            again = readings.read(FleetAddresses([address])).routers[address]
+            assert threading.active_count() == threads, "the first reading still runs"
         finally:
             over.set()
             thread.join()
     assert isinstance(told, ApiError)
-    assert str(told) == "it does not answer in time"
+    assert str(told) == str(again) == "it does not answer in time"
 
 
 @pytest.mark.parametrize(
@@ -257,12 +260,12 @@ def test_however_it_ends_the_terminal_is_as_it_was(way: str | signal.Signals) ->
 
 
 BROKEN = """
-import tandem_tools.top.frame as frame
+from tandem_tools.top import frame, readings
 
-def screen(*_):
-    raise RuntimeError("this screen is broken")
+def broken(*_):
+    raise RuntimeError("this part is broken")
 
-frame.screen = screen
+PART = broken
 from tandem import cli
 import sys
 sys.exit(cli.main())
@@ -270,14 +273,17 @@ sys.exit(cli.main())
 
 
 @pytest.mark.promise("S5-751")
-def test_an_error_leaves_the_terminal_as_it_was() -> None:
+@pytest.mark.parametrize("part", ["frame.screen", "readings.read"])
+def test_an_error_ends_it_and_leaves_the_terminal_as_it_was(part: str) -> None:
+    """Also one of the thread that reads."""
+    program = "-c", BROKEN.replace("PART", part)
     with (
         answering({"/debug/fleet": json.dumps(FLEET)}) as router,
-        on_terminal("top", f"--routers={router}", program=("-c", BROKEN)) as terminal,
+        on_terminal("top", f"--routers={router}", program=program) as terminal,
     ):
         assert terminal.end() == 1
         assert terminal.is_as_before()
-        assert "RuntimeError: this screen is broken" in terminal.text
+        assert "RuntimeError: this part is broken" in terminal.text
 
 
 @pytest.mark.promise("S5-751")

@@ -28,13 +28,7 @@ from tandem.logits.ready import READY
 from tandem.worker.config import WorkerConfig
 from tandem_executor.config import ExecutorConfig
 from tandem_executor.errors import ShutDownError
-from tandem_executor.live import (
-    ELSEWHERE,
-    HOOKED,
-    Live,
-    LiveClassifier,
-    LoopOf,
-)
+from tandem_executor.live import ELSEWHERE, HOOKED, Live, LiveClassifier, LoopOf
 from tandem_executor.local import process, settings, workers
 from tandem_executor.local.judging import Judges
 from tandem_executor.local.process import Order
@@ -57,7 +51,9 @@ _MOST_PATH_BYTES = 107
 
 
 class LocalStack:
-    """What an executor runs a model on; implements tandem_executor.serving.Serving."""
+    """What an executor runs a model on, with the face of tandem_executor.serving.Elsewhere."""
+
+    own = True
 
     def __init__(
         self,
@@ -67,9 +63,7 @@ class LocalStack:
         live: Live,
         on_death: Callable[[TandemError], object],
     ) -> None:
-        """`live`: what requests may name beside what the settings say. `on_death` is told, in
-        another thread, why nothing more can be run.
-        """
+        """`live`: what requests may name besides. `on_death` is told by another thread."""
         self._model_path = model_path
         self._config = executor_config
         self._live = live
@@ -87,10 +81,6 @@ class LocalStack:
         given = self._config.worker_settings or {}
         judged = given.get("hook") or given.get("hooks") or self._live.judged
         return HOOKED if judged else {}
-
-    @property
-    def own(self) -> bool:
-        return True
 
     @property
     def _in_process(self) -> bool:
@@ -227,9 +217,7 @@ class LocalStack:
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    """One of this user's alone, and gone with all that is in it. Raises StartError where no socket
-    could have a name in it.
-    """
+    """A folder of this user alone, deleted at the end. Raises StartError: its name is too long."""
     folder = Path(tempfile.mkdtemp(prefix="tandem-"))
     try:
         longest = folder / "prefill.sock"

@@ -1,4 +1,4 @@
-"""What the adapters share beside the client: how one is made, and how an answer is read."""
+"""What the adapters share: how a service is asked, and how its answer is read."""
 
 from __future__ import annotations
 
@@ -15,25 +15,47 @@ T = TypeVar("T")
 MAX_REASON_CHARS = 500
 
 
-def connect(
-    url: str,
-    path: str,
-    *,
-    api_key_file: str,
-    api_key_env: str,
-    http: Mapping[str, Any] | None,
-    key_header: str = "Authorization",
-    key_prefix: str = "Bearer ",
-) -> GuardrailClient:
-    """A client of `path` under `url`, unless `url` ends with it. Raises LoadError."""
-    base = str(url).rstrip("/")
-    return GuardrailClient(
-        base if base.endswith(path) else base + path,
-        key=ApiKey(file=api_key_file, variable=api_key_env),
-        key_header=key_header,
-        key_prefix=key_prefix,
-        options=HttpOptions.parse(http),
-    )
+class ServiceClassifier:
+    """A blocking classifier that asks a vendor's service about each output with text."""
+
+    name: str
+    blocking = True
+    timeout_ms: float
+    key_header = "Authorization"
+    key_prefix = "Bearer "
+
+    def __init__(
+        self,
+        url: str,
+        path: str,
+        api_key_file: str,
+        api_key_env: str,
+        http: Mapping[str, Any] | None,
+    ) -> None:
+        """`path` is asked below `url`, unless `url` ends with it. Raises LoadError."""
+        base = str(url).rstrip("/")
+        self._client = GuardrailClient(
+            base if base.endswith(path) else base + path,
+            key=ApiKey(file=api_key_file, variable=api_key_env),
+            key_header=self.key_header,
+            key_prefix=self.key_prefix,
+            options=HttpOptions.parse(http),
+        )
+        self.shutdown = self._client.aclose
+
+    async def score(self, ctx: ScoringContext) -> dict[str, Any]:
+        if not ctx.generated_text:
+            return {}
+        answer = await self._client.post(encode(self._payload(ctx)), timeout_ms=self.timeout_ms)
+        return self._judge(ctx, answer)
+
+    def _payload(self, ctx: ScoringContext) -> dict[str, Any]:
+        """What is sent."""
+        raise NotImplementedError
+
+    def _judge(self, ctx: ScoringContext, answer: dict[str, Any]) -> dict[str, Any]:
+        """The service's answer as a classifier's. Raises ScoringError."""
+        raise NotImplementedError
 
 
 def encode(payload: Mapping[str, Any]) -> bytes:

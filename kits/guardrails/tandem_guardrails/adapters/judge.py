@@ -17,7 +17,7 @@ from typing import Any
 
 from tandem.errors import LoadError
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
-from tandem_guardrails.adapters.common import connect, conversation, encode, of_type
+from tandem_guardrails.adapters.common import ServiceClassifier, conversation, of_type
 
 LLAMA_GUARD_3 = """\
 Task: Check if there is unsafe content in 'Agent' messages in conversations according our safety \
@@ -62,11 +62,10 @@ _MARK = re.compile(r"<(?=\||/?(?:BEGIN|END)\b)", re.IGNORECASE)
 _CODE = re.compile(r"[A-Za-z0-9_-]{1,40}")
 
 
-class JudgeClassifier:
+class JudgeClassifier(ServiceClassifier):
     """A model as judge; `judge` in the settings."""
 
     name = "judge"
-    blocking = True
     timeout_ms: float = 5000
 
     def __init__(
@@ -88,10 +87,7 @@ class JudgeClassifier:
         """
         if template and "{output}" not in template:
             raise LoadError("template must hold {output}, or the judge does not see the output")
-        self._client = connect(
-            url, "/chat/completions", api_key_file=api_key_file, api_key_env=api_key_env, http=http
-        )
-        self.shutdown = self._client.aclose
+        super().__init__(url, "/chat/completions", api_key_file, api_key_env, http)
         self._model = model
         self._template = template
         known = CATEGORIES if categories is None else categories
@@ -99,12 +95,6 @@ class JudgeClassifier:
         self._ignored = {code.upper() for code in ignore_categories}
         self._send_prompt = send_prompt
         self._max_tokens = max_tokens
-
-    async def score(self, ctx: ScoringContext) -> dict[str, Any]:
-        if not ctx.generated_text:
-            return {}
-        answer = await self._client.post(encode(self._payload(ctx)), timeout_ms=self.timeout_ms)
-        return self._judge(_content(answer))
 
     def _payload(self, ctx: ScoringContext) -> dict[str, Any]:
         if self._template:
@@ -128,8 +118,8 @@ class JudgeClassifier:
         }
         return _FIELD.sub(lambda found: values[found.group(1)], self._template)
 
-    def _judge(self, content: str) -> dict[str, Any]:
-        lines = [line.strip() for line in content.strip().splitlines()]
+    def _judge(self, ctx: ScoringContext, answer: dict[str, Any]) -> dict[str, Any]:
+        lines = [line.strip() for line in _content(answer).strip().splitlines()]
         verdict = lines[0].lower() if lines else ""
         if verdict == "safe":
             return {"verdict": "safe", "categories": []}

@@ -14,48 +14,42 @@ from collections.abc import Mapping
 from typing import Any
 
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
-from tandem_guardrails.adapters.common import MAX_REASON_CHARS, connect, encode, of_type, rewritten
+from tandem_guardrails.adapters.common import (
+    MAX_REASON_CHARS,
+    ServiceClassifier,
+    of_type,
+    rewritten,
+)
 
 PATH = "/beta/litellm_basic_guardrail_api"
 
 
-class LiteLlmClassifier:
+class LiteLlmClassifier(ServiceClassifier):
     """A guardrail of LiteLLM's generic API; `litellm` in the settings."""
 
     name = "litellm"
-    blocking = True
     timeout_ms: float = 1000
+    key_header = "x-api-key"
+    key_prefix = ""
 
     def __init__(
         self,
         *,
         url: str,
-        api_key_file: str = "",
-        api_key_env: str = "",
         params: Mapping[str, Any] | None = None,
         send_prompt: bool = False,
+        api_key_file: str = "",
+        api_key_env: str = "",
         http: Mapping[str, Any] | None = None,
     ) -> None:
         """`params`: additional_provider_specific_params. `send_prompt`: the prompt goes along as
         structured_messages. Raises LoadError.
         """
-        self._client = connect(
-            url,
-            PATH,
-            api_key_file=api_key_file,
-            api_key_env=api_key_env,
-            http=http,
-            key_header="x-api-key",
-            key_prefix="",
-        )
-        self.shutdown = self._client.aclose
+        super().__init__(url, PATH, api_key_file, api_key_env, http)
         self._params = dict(params or {})
         self._send_prompt = send_prompt
 
-    async def score(self, ctx: ScoringContext) -> dict[str, Any]:
-        if not ctx.generated_text:
-            return {}
-        answer = await self._client.post(encode(self._payload(ctx)), timeout_ms=self.timeout_ms)
+    def _judge(self, ctx: ScoringContext, answer: dict[str, Any]) -> dict[str, Any]:
         action = answer.get("action")
         if action == "NONE":
             return {"action": action}

@@ -13,7 +13,7 @@ from typing import Any
 
 from tandem.errors import LoadError
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
-from tandem_guardrails.adapters.common import connect, conversation, encode, of_type, rewritten
+from tandem_guardrails.adapters.common import ServiceClassifier, conversation, of_type, rewritten
 
 CHECKS = "/v1/checks"
 MICROSERVICE_CHECKS = "/v1/guardrail/checks"
@@ -21,11 +21,10 @@ MAX_RAILS = 32
 MAX_RAIL_CHARS = 200
 
 
-class NemoClassifier:
+class NemoClassifier(ServiceClassifier):
     """A NeMo Guardrails server; `nemo` in the settings."""
 
     name = "nemo"
-    blocking = True
     timeout_ms: float = 5000
 
     def __init__(
@@ -46,25 +45,21 @@ class NemoClassifier:
         """
         if path not in (CHECKS, MICROSERVICE_CHECKS):
             raise LoadError(f"path must be {CHECKS} or {MICROSERVICE_CHECKS}, not {path!r}")
-        self._client = connect(
-            url, path, api_key_file=api_key_file, api_key_env=api_key_env, http=http
-        )
-        self.shutdown = self._client.aclose
+        super().__init__(url, path, api_key_file, api_key_env, http)
         self._model = model
         self._send_prompt = send_prompt
         self._guardrails: dict[str, Any] = {"config_id": config_id} if config_id else {}
         if path == CHECKS:
             self._guardrails["rail_types"] = ["output"]
 
-    async def score(self, ctx: ScoringContext) -> dict[str, Any]:
-        if not ctx.generated_text:
-            return {}
-        body = {
+    def _payload(self, ctx: ScoringContext) -> dict[str, Any]:
+        return {
             "model": self._model or str(ctx.request_metadata.get("model", "")),
             "messages": conversation(ctx, send_prompt=self._send_prompt),
             "guardrails": self._guardrails,
         }
-        answer = await self._client.post(encode(body), timeout_ms=self.timeout_ms)
+
+    def _judge(self, ctx: ScoringContext, answer: dict[str, Any]) -> dict[str, Any]:
         status = answer.get("status")
         if status in ("passed", "success"):
             return {"status": status}

@@ -11,14 +11,13 @@ from typing import Any
 
 from tandem.errors import LoadError
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
-from tandem_guardrails.adapters.common import connect, encode, number, of_type
+from tandem_guardrails.adapters.common import ServiceClassifier, number, of_type
 
 
-class ModerationsClassifier:
+class ModerationsClassifier(ServiceClassifier):
     """OpenAI's moderations; `openai_moderations` in the settings."""
 
     name = "openai_moderations"
-    blocking = True
     timeout_ms: float = 2000
 
     def __init__(
@@ -35,10 +34,7 @@ class ModerationsClassifier:
         """`thresholds`: block where a category's score is at least that; `block_flagged`: block
         what the service itself flags. Raises LoadError.
         """
-        self._client = connect(
-            url, "/moderations", api_key_file=api_key_file, api_key_env=api_key_env, http=http
-        )
-        self.shutdown = self._client.aclose
+        super().__init__(url, "/moderations", api_key_file, api_key_env, http)
         self._model = model
         self._block_flagged = block_flagged
         self._thresholds = dict(thresholds or {})
@@ -48,17 +44,14 @@ class ModerationsClassifier:
         if not self._thresholds and not block_flagged:
             raise LoadError("nothing would ever be blocked: set thresholds or block_flagged")
 
-    async def score(self, ctx: ScoringContext) -> dict[str, Any]:
-        if not ctx.generated_text:
-            return {}
-        body = encode({"model": self._model, "input": ctx.generated_text})
-        answer = await self._client.post(body, timeout_ms=self.timeout_ms)
+    def _payload(self, ctx: ScoringContext) -> dict[str, Any]:
+        return {"model": self._model, "input": ctx.generated_text}
+
+    def _judge(self, ctx: ScoringContext, answer: dict[str, Any]) -> dict[str, Any]:
         results = of_type(answer.get("results"), list)
         if len(results) != 1:
             raise ScoringError("bad_answer")
-        return self._judge(of_type(results[0], dict))
-
-    def _judge(self, result: dict[str, Any]) -> dict[str, Any]:
+        result = of_type(results[0], dict)
         flagged = of_type(result.get("flagged"), bool)
         categories = of_type(result.get("categories"), dict)
         scores = {

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tandem.cli import options
 from tandem.cli.client import TIMEOUT_SECONDS, ApiError, Client
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.cli.up import stopping_on_signals
 from tandem.errors import ConfigError
@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_frontend(parser)
     _add_load(parser)
     options.add_slo(parser)
-    add = parser.add_argument
-    add("--json", type=Path, metavar="FILE", help="Write the figures as JSON too.")
-    add("--plot", type=Path, metavar="FILE.svg", help="Draw how TTFT and ITL are distributed.")
+    add = adding(parser)
+    add("--json FILE", Path, help="Write the figures as JSON too.")
+    add("--plot FILE.svg", Path, help="Draw how TTFT and ITL are distributed.")
 
 
 def bench(arguments: argparse.Namespace, console: Console) -> int:
@@ -46,7 +46,7 @@ def bench(arguments: argparse.Namespace, console: Console) -> int:
     """
     load = _load(arguments)
     for path in (arguments.json, arguments.plot):
-        _check_folder(path)
+        options.check_folder(path)
     program = aiperf.program()
     key = options.api_key(arguments.api_key_env)
     model = _model(Client(arguments.url, api_key=key), arguments.model)
@@ -79,71 +79,63 @@ def _parameters(load: BenchLoad, slo: Slo) -> tuple[str, ...]:
     """What a plot says of a run beside its figures."""
     return (
         *load.said(),
-        f"SLO: TTFT {slo.ttft_seconds:g} s, ITL {slo.itl_seconds:g} s",
+        slo.said(),
         f"tandem {metadata.version('tandem-tools')}",
     )
 
 
 def _add_frontend(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = adding(parser)
     add("--url", default=f"http://127.0.0.1:{options.DEFAULT_PORT}", help="[%(default)s]")
     add("--model", default="", help="Model to measure. [the first one that is served]")
-    add("--api-key-env", default="", metavar="NAME", help="Variable that holds an API key.")
+    add("--api-key-env NAME", default="", help="Variable that holds an API key.")
     add(
-        "--model-path",
-        type=Path,
-        metavar="DIR",
+        "--model-path DIR",
+        Path,
         help="Folder with the model's tokenizer, which measures prompts. [that of the checkout, "
         "where it is the model that is served]",
     )
     add(
-        "--timeout",
-        type=options.positive_number,
+        "--timeout SECONDS",
+        options.positive_number,
         default=TIMEOUT_SECONDS,
-        metavar="SECONDS",
         help="Time after which a request counts as failed. [%(default)s]",
     )
 
 
 def _add_load(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    how = parser.add_mutually_exclusive_group()
-    how.add_argument(
-        "--concurrency",
-        type=options.positive,
-        metavar="N",
+    add = adding(parser)
+    how = adding(parser.add_mutually_exclusive_group())
+    how(
+        "--concurrency N",
+        options.positive,
         help=f"Closed loop: keep this many requests open all the time. [{CONCURRENCY}]",
     )
-    how.add_argument(
-        "--rate",
-        type=options.positive_number,
-        metavar="R",
+    how(
+        "--rate R",
+        options.positive_number,
         help="Open loop: send this many requests a second in the mean, at random times (Poisson).",
     )
-    how.add_argument(
-        "--trace",
-        type=Path,
-        metavar="FILE",
+    how(
+        "--trace FILE",
+        Path,
         help="Open loop: JSON lines of timestamp (ms), input_length and output_length (tokens), "
         "and hash_ids, where prompts have beginnings in common.",
     )
     add(
-        "--requests",
-        type=options.positive,
-        metavar="N",
+        "--requests N",
+        options.positive,
         help=f"Most requests to send. [{REQUESTS}; with --seconds or --trace, as many as come]",
     )
     add(
-        "--seconds",
-        type=options.positive_number,
-        metavar="S",
+        "--seconds S",
+        options.positive_number,
         help="Send nothing new after this time, and wait for requests that are open then.",
     )
     for what, default in (("prompt", PROMPT_TOKENS), ("output", OUTPUT_TOKENS)):
         add(
-            f"--{what}-tokens",
-            type=options.positive,
-            metavar="N",
+            f"--{what}-tokens N",
+            options.positive,
             help=f"Length of each {what}, unless a trace says it. [{default}]",
         )
 
@@ -165,12 +157,6 @@ def _load(arguments: argparse.Namespace) -> BenchLoad:
     )
 
 
-def _check_folder(path: Path | None) -> None:
-    """A run is not to be lost at its end. Raises ConfigError."""
-    if path is not None and not path.parent.is_dir():
-        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
-
-
 def _model(client: Client, wanted: str) -> str:
     served = [each["id"] for each in client.get("/v1/models")["data"]]
     if not served:
@@ -181,9 +167,7 @@ def _model(client: Client, wanted: str) -> str:
 
 
 def _model_path(given: Path | None, model: str) -> Path:
-    """Raises ConfigError where the model's tokenizer is not there, so that no prompt is measured
-    with another's.
-    """
+    """Raises ConfigError where the model's own tokenizer is not there to measure prompts."""
     path = options.model_path(given)
     if given is None and path.name != model:
         raise ConfigError(f"name the folder with {model}'s tokenizer: --model-path")

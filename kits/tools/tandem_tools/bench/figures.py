@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 PERCENTILES = (50, 90, 99)
 
@@ -31,6 +31,9 @@ class Slo:
 
     ttft_seconds: float
     itl_seconds: float
+
+    def said(self) -> str:
+        return f"SLO: TTFT {self.ttft_seconds:g} s, ITL {self.itl_seconds:g} s"
 
     def met_by(self, answer: TimedAnswer) -> bool:
         """Whether a whole answer met both objectives. One token has no time between tokens."""
@@ -100,10 +103,7 @@ class Figures:
             "output_tokens_per_second": self._a_second(self.output_tokens),
             "ttft_seconds": percentiles(self.ttft),
             "itl_seconds": percentiles(self.itl),
-            "slo": {
-                "ttft_seconds": self.slo.ttft_seconds,
-                "itl_seconds": self.slo.itl_seconds,
-            },
+            "slo": asdict(self.slo),
             "within_both": self.met,
             "goodput_requests_per_second": self._a_second(self.met),
         }

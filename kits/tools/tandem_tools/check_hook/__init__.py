@@ -18,36 +18,34 @@ from typing import Any
 
 import yaml
 
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.errors import ConfigError
 from tandem_tools.check_hook import checks, crowd, duration, report, samples
-from tandem_tools.check_hook.findings import Check
+from tandem_tools.check_hook.report import Check
 from tandem_tools.check_hook.subject import Subject
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("hook", metavar="MODULE:CLASS")
-    parser.add_argument(
-        "--config",
+    add = adding(parser)
+    add("hook MODULE:CLASS")
+    add(
+        "--config YAML",
         default="",
-        metavar="YAML",
         help="Keyword arguments of the class: a mapping in YAML or JSON, or a file that holds one.",
     )
-    parser.add_argument(
+    add(
         "--text",
         action="append",
         default=[],
         help="An answer that the hook should act on; may be given again. The hook is tried on "
         "answers with the strings of its config and attributes anyway.",
     )
-    parser.add_argument("--json", action="store_true", help="Print the findings as JSON.")
+    add("--json", action="store_true", help="Print the findings as JSON.")
 
 
 def check_hook(arguments: argparse.Namespace, console: Console) -> int:
-    """Status 0, or 1 where something must be fixed. Raises StartError where the hook cannot be
-    built.
-    """
+    """Status 0, or 1 where something must be fixed. Raises StartError for no usable hook."""
     sys.path.append(str(Path.cwd()))
     subject = Subject(arguments.hook, _config(arguments.config))
     done = asyncio.run(_run(subject, arguments.text, None if arguments.json else console))

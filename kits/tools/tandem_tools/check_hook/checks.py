@@ -10,7 +10,7 @@ from tandem.hooks.contract import Phase
 from tandem.hooks.piece import Piece
 from tandem.hooks.trial import Brought, TrialRequest
 from tandem_tools.check_hook import samples
-from tandem_tools.check_hook.findings import Check
+from tandem_tools.check_hook.report import Check, counted
 from tandem_tools.check_hook.subject import TOOK_LONGER, Subject
 from tandem_tools.check_hook.trials import TrialAnswer, answer, contrast, together
 
@@ -23,9 +23,7 @@ async def calls(subject: Subject, texts: Sequence[str]) -> Check:
     number = 0
     for phase, steps, aborted, streaming in samples.in_time(_situations(texts)):
         async with subject.fresh(phase) as (chain, probe):
-            result = await answer(
-                chain, steps, ending="aborted" if aborted else "final", streaming=streaming
-            )
+            result = await answer(chain, steps, aborted=aborted, streaming=streaming)
         if result.failed is not None and not probe.problems:
             probe.problems[result.failed.removeprefix("the output hook failed: ")] = ""
         for what, where in probe.problems.items():
@@ -82,12 +80,8 @@ async def borders(subject: Subject, texts: Sequence[str]) -> Check:
                 f"{known}: {one}\n{name}: {other}"
             )
             return check
-    check.summary = f"{number} splits of {_count(len(first), 'answer')} show the same"
+    check.summary = f"{number} splits of {counted(len(first), 'answer')} show the same"
     return check
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)
 
 
 def _differ(one: TrialAnswer, other: TrialAnswer) -> bool:

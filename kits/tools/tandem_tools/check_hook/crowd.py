@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tandem.hooks.chain import Chain
 from tandem.hooks.trial import Brought, TrialRequest
 from tandem_tools.check_hook import duration, samples
-from tandem_tools.check_hook.findings import Check
+from tandem_tools.check_hook.report import Check
 from tandem_tools.check_hook.subject import Subject
 from tandem_tools.check_hook.trials import TrialAnswer, answer, contrast, trial_answer
 from tandem_tools.check_hook.weight import Weight, growth
@@ -32,9 +32,7 @@ class Scenario:
 
 
 async def checks(subject: Subject, texts: Sequence[str]) -> AsyncIterator[Check]:
-    """Two thousand requests that end in every way: final chunk, empty final chunk, abort, and what
-    the hook itself ends.
-    """
+    """Two thousand requests that end in every way: final or empty chunk, abort, or by the hook."""
     scenarios = [
         Scenario(steps, await _alone(subject, steps))
         for steps in samples.in_time([end for text in texts for end in _endings(text)])

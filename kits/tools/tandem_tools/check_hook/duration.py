@@ -9,7 +9,7 @@ from statistics import median, quantiles
 from tandem.hooks.piece import Piece
 from tandem.hooks.trial import Brought, TrialRequest
 from tandem_tools.check_hook import samples
-from tandem_tools.check_hook.findings import Check
+from tandem_tools.check_hook.report import Check
 from tandem_tools.check_hook.subject import Probe, Subject
 
 BUDGET_SECONDS = 1e-3
@@ -43,9 +43,7 @@ def of_calls(probe: Probe) -> Check:
 
 
 async def long_answer(subject: Subject) -> Check:
-    """A call late in a long answer costs what one at an answer's start costs, at the same time: so
-    whatever else the machine does, both are measured beside it.
-    """
+    """A call late in a long answer costs what an early call costs, measured beside it."""
     check = Check("long answers")
     steps = _long()
     early: list[float] = []

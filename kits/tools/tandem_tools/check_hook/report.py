@@ -1,16 +1,36 @@
-"""Shows what was found: for a reader, or as JSON for a program."""
+"""The findings about a hook, one for each check, for a reader or as JSON for a program."""
 
 from __future__ import annotations
 
 import json
 import textwrap
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 from tandem.cli.console import Console
-from tandem_tools.check_hook.findings import Check
 
 NAME_WIDTH = 14
 LINE_WIDTH = 96
+Status = Literal["ok", "warning", "failed"]
+
+
+@dataclass(slots=True)
+class Check:
+    """The result of checking one property of a hook."""
+
+    name: str
+    summary: str = ""
+    problems: list[str] = field(default_factory=list)
+    """The hook breaks the contract, or harms the worker it runs in."""
+    warnings: list[str] = field(default_factory=list)
+    """Not wrong by itself; its author should know."""
+
+    @property
+    def status(self) -> Status:
+        if self.problems:
+            return "failed"
+        return "warning" if self.warnings else "ok"
 
 
 def show(check: Check, console: Console) -> None:
@@ -33,9 +53,9 @@ def conclude(path: str, checks: Sequence[Check], console: Console) -> None:
     warned = sum(check.status == "warning" for check in checks)
     console.line()
     if failed:
-        console.failed(console.bold(f"{path}: {_count(failed, 'finding')} to fix"))
+        console.failed(console.bold(f"{path}: {counted(failed, 'finding')} to fix"))
     elif warned:
-        console.done(f"{console.bold(path)} keeps to the contract; {_count(warned, 'warning')}")
+        console.done(f"{console.bold(path)} keeps to the contract; {counted(warned, 'warning')}")
     else:
         console.done(f"{console.bold(path)} keeps to the contract")
 
@@ -46,14 +66,7 @@ def as_json(path: str, checks: Sequence[Check]) -> str:
             "hook": path,
             "ok": not any(check.problems for check in checks),
             "checks": [
-                {
-                    "name": check.name,
-                    "status": check.status,
-                    "summary": check.summary,
-                    "problems": check.problems,
-                    "warnings": check.warnings,
-                }
-                for check in checks
+                {"name": check.name, "status": check.status, **asdict(check)} for check in checks
             ],
         },
         ensure_ascii=False,
@@ -61,7 +74,7 @@ def as_json(path: str, checks: Sequence[Check]) -> str:
     )
 
 
-def _count(number: int, what: str) -> str:
+def counted(number: int, what: str) -> str:
     return f"{number} {what}" + "s" * (number != 1)
 
 

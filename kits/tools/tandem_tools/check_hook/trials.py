@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from tandem.hooks.chain import Chain
 from tandem.hooks.trial import Brought, Shown, TrialRequest
 from tandem_tools.check_hook.subject import Probe, Told
-
-Ending = Literal["final", "aborted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +46,15 @@ async def answer(
     chain: Chain,
     steps: Sequence[Brought],
     *,
-    ending: Ending = "final",
-    request_id: int = 1,
+    aborted: bool = False,
     streaming: bool = True,
 ) -> TrialAnswer:
-    """One request from its first chunk to its end."""
-    request = TrialRequest(chain, request_id=request_id, streaming=streaming)
+    """One request from its first chunk to its end; `aborted`: its client goes away."""
+    request = TrialRequest(chain, streaming=streaming)
     for step in steps:
         if not request.over:
             await request.step([step])
-    if ending == "aborted":
+    if aborted:
         await request.abort()
     return trial_answer(request.outputs[0])
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tandem.cli import options
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.engine import model_files
 from tandem_tools.fit import gpus, memory, quantisation, shape
@@ -29,40 +29,32 @@ _SIZES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("model", type=Path, metavar="MODEL", help="A model's folder, or its config.json.")
+    add = adding(parser)
+    add("model MODEL", Path, help="A model's folder, or its config.json.")
     add(
-        "--gpu",
-        type=gpus.of,
+        "--gpu GPU",
+        gpus.of,
         default="h100",
-        metavar="GPU",
         help=f"{', '.join(gpu.name for gpu in gpus.KNOWN)}, or the MiB that nvidia-smi says."
         " [%(default)s]",
     )
     for name, what in _SIZES.items():
+        add(f"--{name} N", options.positive, default=1, help=f"{what} [%(default)s]")
         add(
-            f"--{name}", type=options.positive, default=1, metavar="N", help=f"{what} [%(default)s]"
-        )
-        add(
-            f"--decode-{name}",
-            type=options.positive,
-            metavar="N",
-            help=f"The same for a decode worker. [--{name}]",
+            f"--decode-{name} N", options.positive, help=f"The same for a decode worker. [--{name}]"
         )
     add(
-        "--max-sequences",
-        type=options.positive,
+        "--max-sequences N",
+        options.positive,
         default=MAX_SEQUENCES,
-        metavar="N",
         help="Sequences of a decode worker, as its setting of this name. [%(default)s]",
     )
     add(
-        "--context",
-        type=options.positive,
-        metavar="TOKENS",
+        "--context TOKENS",
+        options.positive,
         help=f"Prompt and answer of a sequence together. [{CONTEXT}, or the model's if shorter]",
     )
-    add("--page-size", type=options.positive, default=PAGE_SIZE, metavar="N", help="[%(default)s]")
+    add("--page-size N", options.positive, default=PAGE_SIZE, help="[%(default)s]")
     add(
         "--kv-dtype",
         choices=shape.KV_DTYPES,
@@ -78,14 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         " [%(default)s]",
     )
     add(
-        "--ep-num-redundant-experts",
-        type=options.positive,
-        metavar="N",
+        "--ep-num-redundant-experts N",
+        options.positive,
         help="SGLang's option of this name: copies of experts in each layer. [none]",
     )
     add(
         "--moe-dense-tp-size",
-        type=int,
+        int,
         choices=(1,),
         help="SGLang's option of this name: 1 gives each GPU the layers without experts whole."
         " [all GPUs share them]",
@@ -97,10 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for phase in _PHASES:
         add(
-            f"--{phase}-memory-share",
-            type=options.share,
+            f"--{phase}-memory-share SHARE",
+            options.share,
             default=0.0,
-            metavar="SHARE",
             help="Share of each GPU's memory for weights and KV cache, mem_fraction_static of"
             f" {phase}. [SGLang's choice]",
         )
@@ -202,9 +192,7 @@ def _rows(
 
 
 def _column(model: Shape, worker: WorkerPlan, fit: Fit) -> dict[str, str]:
-    """What is said of a phase, by the name of its row; a row of which neither says anything is
-    left out.
-    """
+    """The rows of a phase, by name; a row that is empty for both phases is left out."""
     division, decodes = worker.division, worker.phase == "decode"
     length = f"{worker.context:,} tokens"
     return {

@@ -21,9 +21,7 @@ GB = 1e9
 RESERVED_TOKENS = 512
 """What decode keeps free for each sequence that runs: SGLang's num_reserved_decode_tokens."""
 SLIDING_SHARE = 0.8
-"""Tokens that prefill's layers with a window hold, of those of the others: SGLang's
-swa_full_tokens_ratio.
-"""
+"""Tokens of prefill's layers with a window, as a share of the others': swa_full_tokens_ratio."""
 _EVICTION_INTERVAL = 128
 """Tokens after which decode frees what has left a window: SGLANG_SWA_EVICTION_INTERVAL."""
 _FEW_SEQUENCES = 32
@@ -49,8 +47,7 @@ class WorkerPlan:
     gpu: Gpu
     division: Division
     memory_share: float = 0.0
-    """How much of each GPU's free memory weights and KV cache may take together; 0: what SGLang
-    chooses."""
+    """Share of a GPU's free memory for weights and KV cache; 0: what SGLang chooses."""
     page_size: int
     context: int
     """Tokens of each sequence."""
@@ -78,8 +75,7 @@ class Fit:
     kv_tokens: int
     pages: int
     sequences: int
-    """Prompts of `context` tokens that prefill holds at once, or such sequences that decode does.
-    """
+    """Prompts of `context` tokens that prefill holds at once; of decode such sequences."""
     handover_bytes: int
     """KV of a prompt of `context` tokens, on all GPUs of the worker that hold it."""
     pinned_bytes: int
@@ -139,9 +135,7 @@ def compute(shape: Shape, worker: WorkerPlan) -> Fit:
 
 
 def fewest_gpus(shape: Shape, worker: WorkerPlan) -> int:
-    """The least power of two of GPUs that share a layer, times the parts of a pipeline, that holds
-    a sequence; 0: none up to all heads.
-    """
+    """The fewest GPUs, in powers of two a pipeline's part, that hold a sequence; 0: none."""
     ranks = 1
     while ranks <= shape.heads * worker.division.groups:
         division = dataclasses.replace(worker.division, tensor=ranks)
@@ -220,9 +214,7 @@ def _whole_pages(tokens: float, page_size: int) -> int:
 
 
 def _indivisible(shape: Shape, division: Division) -> str:
-    """Why GPUs cannot share a model so; empty: they can. Ranks take whole heads, of KV several of
-    them may take the same.
-    """
+    """Why GPUs cannot share a model so; empty: they can. Ranks take whole heads, or share KV's."""
     if division.parts > len(shape.layers):
         return f"{division.parts} parts cannot share {len(shape.layers)} layers"
     if division.groups > 1 and not shape.grouped:
@@ -240,9 +232,7 @@ def _indivisible(shape: Shape, division: Division) -> str:
 
 
 def _unspreadable(shape: Shape, worker: WorkerPlan) -> str:
-    """Why GPUs cannot each hold as many experts as the others, or have the matrix of logits whole
-    in each group; empty: they can.
-    """
+    """Why experts, or the matrix of logits, cannot be spread over the GPUs; empty: they can."""
     serving, ranks = worker.serving, worker.division.tensor
     copies = serving.ep_num_redundant_experts
     if copies and serving.moe_a2a_backend == "none":

@@ -7,8 +7,8 @@ Only matrices and embeddings are counted: norms and biases are below a thousandt
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from tandem.errors import ConfigError
 from tandem_tools.fit.quantisation import PLAIN_BYTES, Quantisation
@@ -84,9 +84,7 @@ class Serving:
     enable_dp_lm_head: bool = False
     """Each group of data-parallel ranks has the matrix that gives logits whole."""
     gpu_generation: int = 9
-    """The first number of the GPU's compute capability: 9 of Hopper, 10 and 12 of Blackwell, 0 of a
-    GPU that is not known.
-    """
+    """First number of the compute capability: 9 Hopper, 10 and 12 Blackwell, 0 not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +92,15 @@ class SharedBytes:
     """A number of bytes, and by how many GPUs they can be shared."""
 
     bytes: float
-    most_ranks: int
+    most_ranks: int = _ALL
     """Beyond these, ranks hold copies: KV heads, or 1 where nothing can be divided."""
     of_attention: bool = False
     """Each group of data-parallel ranks has them whole."""
     width: int = 0
     """What ranks share, where each takes whole steps of it; 0: they share the bytes equally."""
     step: int = 1
+    parameters: int = 0
+    """The numbers of a model that the bytes hold."""
 
     def of_gpu(self, division: Division) -> float:
         ranks = division.attention if self.of_attention else division.tensor
@@ -199,21 +199,6 @@ def read(config: Mapping[str, Any], quantised: Quantisation, serving: Serving) -
         raise ConfigError(f"config.json describes no model ({error})") from error
 
 
-class _Matrices(NamedTuple):
-    """Matrices of a layer that are shared alike."""
-
-    parameters: int
-    bytes: float
-    most_ranks: int = _ALL
-    of_attention: bool = False
-    width: int = 0
-    step: int = 1
-    """All but the first as of SharedBytes."""
-
-    def shared(self) -> SharedBytes:
-        return SharedBytes(*self[1:])
-
-
 class _Reader:
     """Reads the keys that Hugging Face configurations of decoders have in common."""
 
@@ -246,12 +231,11 @@ class _Reader:
             kv_heads=self._kv_heads,
             latent=self._latent > 0,
             grouped=self._kind in _GROUPED,
-            embeddings=SharedBytes(table * PLAIN_BYTES, _ALL, of_attention=True),
-            head=SharedBytes(table * PLAIN_BYTES, _ALL, of_attention=grouped_head),
+            embeddings=SharedBytes(table * PLAIN_BYTES, of_attention=True),
+            head=SharedBytes(table * PLAIN_BYTES, of_attention=grouped_head),
             tied=tied,
             layers=tuple(
-                Layer(tuple(matrices.shared() for matrices in layer), kv, slide)
-                for layer, slide in zip(counted, slides, strict=True)
+                Layer(tuple(layer), kv, slide) for layer, slide in zip(counted, slides, strict=True)
             ),
             window=self._number("sliding_window") if any(slides) else 0,
             context_length=self._number("max_position_embeddings"),
@@ -306,7 +290,7 @@ class _Reader:
         key = self._number("index_head_dim")
         return latent + key + _scales(key)
 
-    def _attention(self, layer: int) -> list[_Matrices]:
+    def _attention(self, layer: int) -> list[SharedBytes]:
         if self._latent:
             return self._latent_attention(layer)
         # The second matrix of each is the one that leaves attention, and that of values.
@@ -314,11 +298,11 @@ class _Reader:
         keys = 2 * self._hidden * self._kv_heads * self._head
         size = self._size(layer, "self_attn.q_proj")
         return [
-            _Matrices(queries, queries * size, of_attention=True),
-            _Matrices(keys, keys * size, self._kv_heads, of_attention=True),
+            SharedBytes(queries * size, of_attention=True, parameters=queries),
+            SharedBytes(keys * size, self._kv_heads, of_attention=True, parameters=keys),
         ]
 
-    def _latent_attention(self, layer: int) -> list[_Matrices]:
+    def _latent_attention(self, layer: int) -> list[SharedBytes]:
         """What makes the latents is copied to each rank, what reads them divided."""
         rope, nope = self._number("qk_rope_head_dim"), self._number("qk_nope_head_dim")
         value, query_latent = self._number("v_head_dim"), self._number("q_lora_rank", 0)
@@ -338,24 +322,27 @@ class _Reader:
             down["indexer.wq_b"] = query_latent * index_heads * keys
             down["indexer.wk"] = self._hidden * (keys + index_heads)
         # SGLang keeps `kv_b_proj` beside the two matrices that it makes of it: w_kc and w_vc.
-        absorbed = _Matrices(0, up["kv_b_proj"] * PLAIN_BYTES, of_attention=True)
+        absorbed = SharedBytes(up["kv_b_proj"] * PLAIN_BYTES, of_attention=True)
         return [
             self._sum(layer, down, most_ranks=1),
             self._sum(layer, up, most_ranks=_ALL),
             absorbed,
         ]
 
-    def _sum(self, layer: int, parameters: Mapping[str, int], *, most_ranks: int) -> _Matrices:
+    def _sum(self, layer: int, parameters: Mapping[str, int], *, most_ranks: int) -> SharedBytes:
         taken = sum(
             number * self._size(layer, f"self_attn.{name}") for name, number in parameters.items()
         )
-        return _Matrices(sum(parameters.values()), taken, most_ranks, of_attention=True)
+        return SharedBytes(
+            taken, most_ranks, of_attention=True, parameters=sum(parameters.values())
+        )
 
-    def _feed_forward(self, layer: int) -> list[_Matrices]:
+    def _feed_forward(self, layer: int) -> list[SharedBytes]:
         if not self._is_sparse(layer):
             dense = 3 * self._hidden * self._number("intermediate_size")
             size = self._size(layer, "mlp.gate_proj")
-            return [_Matrices(dense, dense * size, self._serving.moe_dense_tp_size or _ALL)]
+            ranks = self._serving.moe_dense_tp_size or _ALL
+            return [SharedBytes(dense * size, ranks, parameters=dense)]
         expert, experts = 3 * self._hidden * self._expert_width(), self._experts()
         held = experts + self._serving.ep_num_redundant_experts
         of_expert = expert * self._size(layer, _EXPERTS.get(self._kind, "mlp.experts.0.gate_proj"))
@@ -365,12 +352,12 @@ class _Reader:
         spread = self._serving.moe_a2a_backend != "none"
         router = experts * self._hidden
         return [
-            _Matrices(shared, of_shared, 1 if spread else _ALL),
-            self._padded(_Matrices(experts * expert, held * of_expert), spread=spread),
-            _Matrices(router, router * PLAIN_BYTES, 1),
+            SharedBytes(of_shared, 1 if spread else _ALL, parameters=shared),
+            self._padded(SharedBytes(held * of_expert, parameters=experts * expert), spread=spread),
+            SharedBytes(router * PLAIN_BYTES, 1, parameters=router),
         ]
 
-    def _padded(self, experts: _Matrices, *, spread: bool) -> _Matrices:
+    def _padded(self, experts: SharedBytes, *, spread: bool) -> SharedBytes:
         """Experts in four bits as SGLang 0.5.21 lays them out (`Mxfp4MoEMethod.create_weights`): a
         rank's part of their width in whole steps, and on Blackwell so their inputs.
         """
@@ -378,8 +365,11 @@ class _Reader:
             return experts
         step = 128 if self._serving.gpu_generation == 10 else 64
         hidden = -(-self._hidden // step) * step if step == 128 else self._hidden
-        return experts._replace(
-            bytes=experts.bytes * hidden / self._hidden, width=self._expert_width(), step=step
+        return replace(
+            experts,
+            bytes=experts.bytes * hidden / self._hidden,
+            width=self._expert_width(),
+            step=step,
         )
 
     def _size(self, layer: int, module: str) -> float:

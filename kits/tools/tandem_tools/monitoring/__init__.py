@@ -1,6 +1,4 @@
-"""`tandem monitoring export`: dashboards and rules for a Prometheus and a Grafana without the
-chart.
-"""
+"""`tandem monitoring export`: dashboards and rules without the chart."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from tandem.cli import options, run_state, worker_counts
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.errors import ConfigError
 from tandem_tools.monitoring import export
@@ -18,21 +16,19 @@ _WHOLE = MonitoredRelease()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = adding(parser)
     add("action", choices=("export",), help="Write files for a Prometheus and a Grafana.")
-    add("--to", type=Path, required=True, metavar="DIR", help="Folder for the files.")
+    add("--to DIR", Path, required=True, help="Folder for the files.")
     add("--job", default=_WHOLE.job, help="Label `job` of the targets. [%(default)s]")
     add("--namespace", default=_WHOLE.namespace, help="Label `namespace` of them. [%(default)s]")
     add(
-        "--targets",
+        "--targets NAME=HOST:PORT,...",
         default="",
-        metavar="NAME=HOST:PORT,...",
         help="Metrics ports of all components, each with a name for it. [those of `tandem up`]",
     )
     add(
-        "--runbook-url",
+        "--runbook-url URL",
         default=_WHOLE.runbook_url,
-        metavar="URL",
         help="Where alerts find their runbooks. [%(default)s]",
     )
     for name, what in (
@@ -41,17 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("itl", "meet the objective of ITL"),
     ):
         add(
-            f"--{name}-objective",
-            type=options.share,
+            f"--{name}-objective SHARE",
+            options.share,
             default=getattr(_WHOLE, f"{name}_objective"),
-            metavar="SHARE",
             help=f"Share of requests that {what}. [%(default)s]",
         )
     add(
-        "--start-seconds",
-        type=options.positive,
+        "--start-seconds N",
+        options.positive,
         default=_WHOLE.start_seconds,
-        metavar="N",
         help="Time that a worker may take to start. [%(default)s]",
     )
     add(

@@ -19,7 +19,7 @@ import msgspec
 from tandem import config
 from tandem.cli import options, run_state, worker_counts
 from tandem.cli.client import ApiError
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.cli.up import stopping_on_signals
 from tandem.cli.worker_counts import Target
@@ -43,29 +43,26 @@ PLAIN_WIDTH = 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = adding(parser)
     for name, what, default in (
         ("routers", "routers", f"those of `tandem up`, else {ROUTER}"),
         ("workers", "workers, to show speed, hit rate and KV", "those of `tandem up`"),
         ("frontends", "frontends, to show TTFT, ITL and goodput", "those of `tandem up`"),
     ):
         add(
-            f"--{name}",
+            f"--{name} HOST:PORT,...",
             default="",
-            metavar="HOST:PORT,...",
             help=f"Metrics ports of {what}; a name stands for every address that it has. "
             f"[{default}]",
         )
-    add("--interval", type=float, default=1.0, metavar="SECONDS", help="[%(default)s]")
+    add("--interval SECONDS", float, default=1.0, help="[%(default)s]")
     add("--once", action="store_true", help="Show the figures of one interval, and end.")
     add("--json", action="store_true", help="Write each interval's figures as a line of JSON.")
     options.add_run_dir(parser)
 
 
 def top(arguments: argparse.Namespace, console: Console) -> int:
-    """Raises ConfigError for addresses that are none, ApiError for a name without an address, and
-    where no router answers `--once`.
-    """
+    """Raises ConfigError for wrong options, ApiError where a name or `--once` finds nobody."""
     if not 0.05 <= arguments.interval <= 3600:
         raise ConfigError("--interval is 0.05 to 3600 seconds")
     fleet = _asked_fleet(arguments)
@@ -122,9 +119,8 @@ class _Fleet:
 
     def addresses(self) -> FleetAddresses:
         """Raises ApiError for a name without an address."""
-        return FleetAddresses(
-            *(_resolved(each) for each in (self.routers, self.workers, self.frontends))
-        )
+        asked = self.routers, self.workers, self.frontends
+        return FleetAddresses(*map(worker_counts.addresses, asked))
 
 
 def _asked_fleet(arguments: argparse.Namespace) -> _Fleet:
@@ -145,17 +141,11 @@ def _asked_fleet(arguments: argparse.Namespace) -> _Fleet:
     return _Fleet(url, arguments.interval, names=names, **targets)
 
 
-def _resolved(targets: list[Target]) -> list[str]:
-    return sorted({address for each in targets for address in each.addresses()})
-
-
 # --- without keys ---------------------------------------------------------------------------------
 
 
 def _figures(fleet: _Fleet, interval: float) -> Iterator[FleetFigures]:
-    """The figures of each interval, for ever. Raises ApiError for a name without an address, at
-    first.
-    """
+    """The figures of each interval, for ever. At first raises ApiError for an unknown name."""
     history = FleetHistory(first := readings.read(asked := fleet.addresses()), fleet.names)
     due = first.at
     while True:
@@ -196,7 +186,8 @@ class _Shown:
     """What is on the screen, and what comes next."""
 
     def __init__(self, fleet: _Fleet, keyboard: Keyboard, terminal: Terminal) -> None:
-        self.readings: queue.SimpleQueue[FleetReading] = queue.SimpleQueue()
+        self.readings: queue.SimpleQueue[FleetReading | Exception] = queue.SimpleQueue()
+        """An error is what ended the thread that reads."""
         self.view = fleet.view()
         self.keyboard = keyboard
         self._terminal = terminal
@@ -220,7 +211,9 @@ class _Shown:
             while not self.readings.empty():
                 self._take(self.readings.get())
 
-    def _take(self, reading: FleetReading) -> None:
+    def _take(self, reading: FleetReading | Exception) -> None:
+        if isinstance(reading, Exception):
+            raise reading
         if self._history is None:
             self._history = FleetHistory(reading, self._names)
         now = self._history.take(reading)
@@ -230,13 +223,17 @@ class _Shown:
 
 
 def _read_for_ever(fleet: _Fleet, asked: FleetAddresses, interval: float, shown: _Shown) -> None:
-    """A thread's life: components that do not answer hold no key up."""
-    while True:
-        began = time.monotonic()
-        shown.readings.put(readings.read(asked))
+    """A thread's life: components that do not answer hold up no key. An error ends the screen."""
+    try:
+        while True:
+            began = time.monotonic()
+            shown.readings.put(readings.read(asked))
+            shown.keyboard.wake()
+            time.sleep(max(0.0, began + interval - time.monotonic()))
+            asked = _again(fleet, asked)
+    except Exception as error:  # noqa: BLE001 - the main thread raises it
+        shown.readings.put(error)
         shown.keyboard.wake()
-        time.sleep(max(0.0, began + interval - time.monotonic()))
-        asked = _again(fleet, asked)
 
 
 @contextmanager

@@ -1,9 +1,8 @@
-"""What frontends, routers and workers say on their metrics ports, for `tandem top`: asked side by
-side, each within its time.
-"""
+"""Asks frontends, routers and workers at their metrics ports side by side, each within its time."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,8 @@ from tandem_tools.top.scrapes import EngineReading, FrontendReading
 
 ANSWER_SECONDS = 2.0
 """Time that each asked component has to answer."""
+_RUNNING: tuple[dict[str, threading.Thread], ...] = ({}, {}, {})
+"""Threads that still ask a router, a worker or a frontend, by address."""
 
 
 class WorkerSeen(msgspec.Struct, frozen=True):
@@ -77,9 +78,9 @@ class FleetAddresses:
 def read(asked: FleetAddresses) -> FleetReading:
     """Ask all. Takes little longer than one has to answer."""
     until = time.monotonic() + ANSWER_SECONDS
-    routers = start(asked.routers, _fleet_of)
-    workers = start(asked.workers, _engines_of)
-    frontends = start(asked.frontends, _frontend_of)
+    routers = start(asked.routers, _fleet_of, _RUNNING[0])
+    workers = start(asked.workers, _engines_of, _RUNNING[1])
+    frontends = start(asked.frontends, _frontend_of, _RUNNING[2])
     return FleetReading(
         time.monotonic(),
         collect(routers, until),

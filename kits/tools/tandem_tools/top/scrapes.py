@@ -43,9 +43,7 @@ class FrontendReading:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class EngineReading:
-    """What a worker counts of its engine in one phase, since its start or now. None: it does not
-    say.
-    """
+    """A worker's counts of its engine in one phase, since its start or now. None: not said."""
 
     open_legs: float = 0.0
     waiting_legs: float = 0.0

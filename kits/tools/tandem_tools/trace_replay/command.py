@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from importlib import metadata
-from pathlib import Path
 
 from tandem.cli import options
 from tandem.cli.client import Client
@@ -37,7 +36,7 @@ _POLICY_SECONDS = 0.05
 def replay(arguments: argparse.Namespace, console: Console) -> int:
     """Every fleet by every policy. Raises ConfigError and LoadError."""
     for path in (arguments.json, arguments.plot):
-        _check_folder(path)
+        options.check_folder(path)
     asked = list(_fleets(fleets.read(arguments.fleet), arguments))
     slo = Slo(ttft_seconds=arguments.slo_ttft, itl_seconds=arguments.slo_itl)
     policies = {name: _policies(name, arguments.decode_policy) for name in arguments.policy}
@@ -87,7 +86,7 @@ def _parameters(
         f"speed {arguments.speed:g}",
         f"seed {arguments.seed}",
         f"decode by {arguments.decode_policy}",
-        f"SLO: TTFT {slo.ttft_seconds:g} s, ITL {slo.itl_seconds:g} s",
+        slo.said(),
         f"tandem {metadata.version('tandem-tools')}",
     )
 
@@ -125,7 +124,7 @@ def _by_length(
 
 def measure_times(arguments: argparse.Namespace, console: Console) -> int:
     """A table of times, as YAML. Raises ConfigError and ApiError."""
-    _check_folder(arguments.to)
+    options.check_folder(arguments.to)
     if arguments.url:
         found = _measured(arguments, Console(sys.stderr))
     else:
@@ -217,12 +216,6 @@ def _described(trace: tuple[TracedRequest, ...], speed: float) -> str:
         f"{count:,} requests in {seconds:,.0f} s; in the mean {prompts / count:,.0f} prompt tokens"
         f" and {outputs / count:,.0f} output tokens"
     )
-
-
-def _check_folder(path: Path | None) -> None:
-    """A run is not to be lost at its end. Raises ConfigError."""
-    if path is not None and not path.parent.is_dir():
-        raise ConfigError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 REPLAY = Command(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
-from tandem_router.core.events import WorkerLoad, WorkerUp
 from tandem_tools import trace
 from tandem_tools.trace import TracedRequest
+
+if TYPE_CHECKING:
+    from tandem_tools.trace_replay.router import Router
+    from tandem_tools.trace_replay.workers import Worker
 
 _PARTS = trace.BLOCK_TOKENS // BLOCK_TOKENS
 
@@ -57,59 +59,8 @@ class Request:
         return self.prompt_tokens - self.cached_tokens
 
 
-class Worker(Protocol):
-    """What starts and ends legs in virtual time."""
-
-    @property
-    def up(self) -> WorkerUp:
-        """The event that tells routers about the worker."""
-        ...
-
-    def start(self, leg: Leg) -> None:
-        """A leg has reached it."""
-        ...
-
-    def cancel(self, leg: Leg) -> None:
-        """Forget a leg that is open here."""
-        ...
-
-    def go_on(self, hand_over: HandOver) -> None:
-        """The leg and its partner are ready. Prefill is told, for both."""
-        ...
-
-    def moved(self, leg: Leg) -> None:
-        """The KV of a leg that is open here has moved, from here or to here."""
-        ...
-
-    def report(self) -> None:
-        """Tell the routers what it has, as it does each second."""
-        ...
-
-    def loads(self) -> Callable[[], WorkerLoad]:
-        """For a router that has just come: gives at each call what that one is to know of it."""
-        ...
-
-
-class Teller(Protocol):
-    """Where a worker says what becomes of a leg: the router that started it."""
-
-    def started(self, leg: Leg) -> None:
-        """The leg's first token has come."""
-        ...
-
-    def finished(self, leg: Leg) -> None:
-        """The leg is over, and all went well."""
-        ...
-
-    def refused(self, leg: Leg) -> None:
-        """The worker has no slot for the leg, which has not begun."""
-        ...
-
-
 def blocks_of(line: TracedRequest) -> Blocks:
-    """The numbers of a prompt's whole blocks, as routers count them: those of a trace are larger.
-    A prompt without numbers has nothing in common with others.
-    """
+    """A prompt's whole blocks as routers count them; those of a trace are larger."""
     numbers = (each * _PARTS + part for each in line.hash_ids for part in range(_PARTS))
     return tuple(islice(numbers, line.input_length // BLOCK_TOKENS))
 
@@ -148,7 +99,8 @@ class Leg:
     """The number of the sequence, its request's own."""
     request: Request
     worker: Worker
-    teller: Teller
+    router: Router
+    """The router that started the leg, to whom the worker says what becomes of the leg."""
     to_compute: int
     """Prompt tokens that the router expects its worker to compute."""
     new_blocks: Blocks

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
+from tandem.cli.answer import StreamedAnswer, follow
 from tandem.cli.client import ApiError, Client
 from tandem.cli.console import Console
-from tandem.cli.journey import Journey, follow
 from tandem_tools.trace_replay.times import Times
 
 PROMPT_TOKENS = (1, 128, 512, 2048)
@@ -23,7 +23,7 @@ STREAMS, TOGETHER = 4, 16
 """Requests at once, and in all, that keep prefill busy with prompts of one length."""
 OUTPUT_TOKENS = 64
 """What each of the sequences generates whose steps are timed."""
-_WORDS = (
+_WORDS = [
     "the",
     "of",
     "and",
@@ -38,7 +38,7 @@ _WORDS = (
     "with",
     "be",
     "on",
-)
+]
 """Each is a token of most tokenizers."""
 
 
@@ -82,7 +82,7 @@ class Measuring:
             overhead_ms=_ms(median(rest)),
         )
 
-    def _alone(self, words: int) -> list[Journey]:
+    def _alone(self, words: int) -> list[StreamedAnswer]:
         self._tell(f"prompts of {words} words, one after the other")
         return [self._ask(words, 2) for _ in range(ALONE)]
 
@@ -100,7 +100,7 @@ class Measuring:
             asked = threads.map(lambda _: self._ask(1, OUTPUT_TOKENS), range(count))
             return median(each.itl for each in asked)
 
-    def _ask(self, words: int, tokens: int) -> Journey:
+    def _ask(self, words: int, tokens: int) -> StreamedAnswer:
         """Ask for a prompt that shares no block with any other."""
         chance = random.Random(next(self._seeds))
         body = {
@@ -111,10 +111,10 @@ class Measuring:
             "ignore_eos": True,
             "temperature": 0,
         }
-        journey = follow(self._client, body, Console(io.StringIO()))
-        if not journey.arrivals:
+        answer = follow(self._client, body, Console(io.StringIO()))
+        if not answer.arrivals:
             raise ApiError("an answer without any text cannot be timed")
-        return journey
+        return answer
 
     def _tell(self, what: str) -> None:
         """Show which measurement begins, and the share of measurements already done."""
@@ -124,13 +124,13 @@ class Measuring:
         self._console.live(what, seconds, share=done / self._measurements)
 
 
-def _prompt_tokens(journeys: Sequence[Journey]) -> int:
-    return int(median(each.usage["prompt_tokens"] for each in journeys))
+def _prompt_tokens(answers: Sequence[StreamedAnswer]) -> int:
+    return int(median(each.usage["prompt_tokens"] for each in answers))
 
 
-def _transfer_seconds(journeys: Sequence[Journey]) -> float:
+def _transfer_seconds(answers: Sequence[StreamedAnswer]) -> float:
     """What the hand-over took by the workers' reports; 0 where none came."""
-    told = [each.kv()["kv_seconds"] for each in journeys if each.report]
+    told = [each.kv()["kv_seconds"] for each in answers if each.report]
     return median(told) if told else 0.0
 
 

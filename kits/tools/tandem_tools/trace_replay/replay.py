@@ -17,11 +17,11 @@ from tandem_tools.trace import TracedRequest
 from tandem_tools.trace_replay.agenda import Agenda
 from tandem_tools.trace_replay.engine import Engine
 from tandem_tools.trace_replay.fleet import RESTART_SECONDS, FleetFile
-from tandem_tools.trace_replay.legs import Request, Worker, blocks_of
+from tandem_tools.trace_replay.legs import Request, blocks_of
 from tandem_tools.trace_replay.prefix_cache import IdealCache
 from tandem_tools.trace_replay.reading import Reading, Readings
 from tandem_tools.trace_replay.router import LINK_SECONDS, Policies, Router, worker_up
-from tandem_tools.trace_replay.workers import Around, DecodeWorker, PrefillWorker
+from tandem_tools.trace_replay.workers import Around, DecodeWorker, PrefillWorker, Worker
 
 TELLINGS = 100
 """How often a run says how far it is."""
@@ -34,24 +34,14 @@ class Replayed:
     """What became of the requests of a trace."""
 
     answers: tuple[TimedAnswer, ...]
-    prompt_tokens: int
-    """Tokens of every computed prompt."""
-    cached_tokens: int
-    """Prompt tokens that the computing worker had cached."""
-
+    hit_rate: float
+    """The share of computed prompts' tokens that the computing worker had cached."""
     ideal_hit_rate: float
-    """Hit rate of one cache, as large as the caches of all workers together, that has each prompt
-    from its arrival on.
-    """
+    """Hit rate of one cache, as large as all workers' together, that has each prompt at once."""
     readings: Readings | None
     """What reading came to; None: it takes no time in this fleet."""
     ways: Counter[tuple[Way, Reason]]
     """How many attempts went to a pair or to an aggregated worker, and why."""
-
-    @property
-    def hit_rate(self) -> float:
-        """The share of prompt tokens that needed no computing."""
-        return self.cached_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
 class Replay:
@@ -105,10 +95,10 @@ class Replay:
         self._come(0)
         self._agenda.run(lambda: self._open)
         computed = [each for each in self._requests if each.first is not None]
+        cached = sum(each.cached_tokens for each in computed)
         return Replayed(
             tuple(map(_timed, self._requests)),
-            sum(each.prompt_tokens for each in computed),
-            sum(each.cached_tokens for each in computed),
+            cached / max(1, sum(each.prompt_tokens for each in computed)),
             self._ideal.hit_rate,
             None if self._reading is None else self._reading.read,
             sum((each.ways for each in self._routers), self._ways),

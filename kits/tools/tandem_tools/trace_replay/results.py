@@ -118,9 +118,7 @@ class Result:
 
 
 def verdict(results: Sequence[Result]) -> Iterator[str]:
-    """The best of all; and whether to disaggregate, where fleets with pairs and fleets without were
-    tried: by the share of requests that met both objectives.
-    """
+    """The best of all; and whether to disaggregate, where fleets of both kinds were tried."""
     if len(results) > 1:
         best = max(results, key=_worth)
         yield f"best: {_said(best)}"

@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tandem import prefix_blocks
 from tandem.endings import Outcome
@@ -18,7 +18,10 @@ from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile, Reaso
 from tandem_router.policies import PolicyFactory
 from tandem_tools.trace_replay.agenda import Agenda
 from tandem_tools.trace_replay.fleet import FleetFile, Pool
-from tandem_tools.trace_replay.legs import HandOver, Leg, Request, Worker
+from tandem_tools.trace_replay.legs import HandOver, Leg, Request
+
+if TYPE_CHECKING:
+    from tandem_tools.trace_replay.workers import Worker
 
 MODEL = "replayed"
 LINK_SECONDS = 0.0005
@@ -38,9 +41,7 @@ class Policies:
 
 
 def worker_up(key: str, phase: Phase, pool: Pool, *, process: str = "") -> events.WorkerUp:
-    """What a router is told of a worker of a pool. `process`: that of an aggregated worker, of
-    which this is one phase.
-    """
+    """What a router is told of a worker of a pool. `process`: of an aggregated worker."""
     profile = Profile(
         name=process or key,
         instance=process or key,

@@ -15,7 +15,7 @@ from tandem_router.core.events import WorkerLoad, WorkerUp
 from tandem_tools.trace_replay.agenda import Agenda
 from tandem_tools.trace_replay.engine import Engine
 from tandem_tools.trace_replay.fleet import Pool
-from tandem_tools.trace_replay.legs import HandOver, Leg, Worker
+from tandem_tools.trace_replay.legs import HandOver, Leg
 from tandem_tools.trace_replay.prefix_cache import PrefixCache
 from tandem_tools.trace_replay.times import Curve, Times
 
@@ -30,39 +30,6 @@ class Around:
     """Lets a worker report to every router."""
     early_reports: float
     """The most a second beside the regular ones."""
-
-    def reports(self, worker: Worker, pool: Pool, log: PrefixLog | None) -> Reports:
-        """Make the reports of a worker, as a real one makes them."""
-        return Reports(
-            partial(self.tell, worker),
-            slots=pool.slots,
-            early_a_second=self.early_reports,
-            prefixes=log,
-            clock=lambda: self.agenda.now,
-            later=self.agenda.after,
-        )
-
-
-class Slots:
-    """The legs that are open on a worker. One more than it has slots is refused."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self.legs: set[Leg] = set()
-
-    def take(self, leg: Leg) -> bool:
-        """Give a leg a slot. Returns whether a slot was free; else the leg's router was told."""
-        if len(self.legs) >= self._most:
-            leg.open = False
-            leg.teller.refused(leg)
-            return False
-        self.legs.add(leg)
-        return True
-
-    def leave(self, leg: Leg) -> None:
-        """Give back the slot of a leg that is over."""
-        leg.open = False
-        self.legs.remove(leg)
 
 
 class Memory:
@@ -100,7 +67,65 @@ class Memory:
             self._waiting.remove(leg)
 
 
-class PrefillWorker:
+class Worker:
+    """What workers of both phases do: take legs into slots, and tell routers what they have."""
+
+    def __init__(
+        self, up: WorkerUp, pool: Pool, around: Around, engine: Engine, log: PrefixLog | None
+    ) -> None:
+        """`up`: the event that tells routers about the worker. `log`: of its cache of prompts."""
+        self.up = up
+        self._engine = engine
+        self._slots = pool.slots
+        self._legs: set[Leg] = set()
+        self._reports = Reports(
+            partial(around.tell, self),
+            slots=pool.slots,
+            early_a_second=around.early_reports,
+            prefixes=log,
+            clock=lambda: around.agenda.now,
+            later=around.agenda.after,
+        )
+
+    def start(self, leg: Leg) -> None:
+        """A leg has reached the worker. One more than it has slots is refused."""
+        if len(self._legs) >= self._slots:
+            leg.open = False
+            leg.router.refused(leg)
+            return
+        self._legs.add(leg)
+        self._begin(leg)
+
+    def cancel(self, leg: Leg) -> None:
+        """Forget a leg that is open here."""
+        self._engine.drop(leg)
+        self._leave(leg)
+
+    def report(self) -> None:
+        """Tell the routers what the worker has, as workers do each second."""
+        self._reports.tell()
+
+    def loads(self) -> Callable[[], WorkerLoad]:
+        """For a router that has just come: gives at each call what that one is to know."""
+        raise NotImplementedError
+
+    def go_on(self, hand_over: HandOver) -> None:
+        """The leg and its partner are ready. Prefill is told, for both."""
+        raise NotImplementedError
+
+    def moved(self, leg: Leg) -> None:
+        """The KV of a leg that is open here has moved, from here or to here."""
+        raise NotImplementedError
+
+    def _begin(self, leg: Leg) -> None:
+        raise NotImplementedError
+
+    def _leave(self, leg: Leg) -> None:
+        leg.open = False
+        self._legs.remove(leg)
+
+
+class PrefillWorker(Worker):
     """Computes prompts, keeps what it can of them, and hands their KV over."""
 
     def __init__(
@@ -109,39 +134,43 @@ class PrefillWorker:
         """`engine`: the one that its decode worker has, too. Then nothing is handed over, and a
         prompt is not computed before there is room for it in the KV cache that it stays in.
         """
-        self.up = up
-        self._alone = engine is None
-        self._slots = Slots(pool.slots)
         self._cache = PrefixCache(pool.cache_tokens // BLOCK_TOKENS)
-        self._engine = engine or Engine(around.agenda, around.times)
-        self._engine.uncached, self._engine.computed = self._uncached, self._computed
+        own = engine or Engine(around.agenda, around.times)
+        super().__init__(up, pool, around, own, self._cache.log)
+        self._alone = engine is None
+        own.uncached, own.computed = self._uncached, self._computed
         self._to_compute = 0
         self._agenda = around.agenda
         self._transfer_seconds = Curve(around.times.transfer_ms)
-        self._reports = around.reports(self, pool, self._cache.log)
-
-    def start(self, leg: Leg) -> None:
-        if self._slots.take(leg):
-            self._to_compute += leg.to_compute
-            self._reports.began(leg, leg.to_compute, leg.new_blocks)
-            if self._alone:
-                self._engine.compute(leg)
-            else:
-                leg.hand_over.ready()
-
-    def cancel(self, leg: Leg) -> None:
-        self._engine.drop(leg)
-        self._leave(leg)
-
-    def report(self) -> None:
-        self._reports.tell()
 
     def loads(self) -> Callable[[], WorkerLoad]:
         return partial(self._load, self._cache.log.reader())
 
+    def go_on(self, hand_over: HandOver) -> None:
+        """Move the KV, beside whatever else moves."""
+        leg = hand_over.prefill
+        assert leg is not None
+        if self._alone:
+            self._agenda.after(self._transfer_seconds(leg.request.prompt_tokens), hand_over.done)
+        elif leg.open:
+            self._engine.compute(leg)
+
+    def moved(self, leg: Leg) -> None:
+        """Finish a leg whose KV has reached decode."""
+        self._leave(leg)
+        leg.router.finished(leg)
+
+    def _begin(self, leg: Leg) -> None:
+        self._to_compute += leg.to_compute
+        self._reports.began(leg, leg.to_compute, leg.new_blocks)
+        if self._alone:
+            self._engine.compute(leg)
+        else:
+            leg.hand_over.ready()
+
     def _load(self, told: PrefixReader) -> WorkerLoad:
         load = worker_pb2.Load(
-            open_legs=len(self._slots.legs), prompt_tokens=self._to_compute, cache=told.take()
+            open_legs=len(self._legs), prompt_tokens=self._to_compute, cache=told.take()
         )
         return WorkerLoad(self.up.worker, load)
 
@@ -157,83 +186,54 @@ class PrefillWorker:
         else:
             leg.hand_over.done()
 
-    def go_on(self, hand_over: HandOver) -> None:
-        """Move the KV, beside whatever else moves."""
-        leg = hand_over.prefill
-        assert leg is not None
-        if self._alone:
-            self._agenda.after(self._transfer_seconds(leg.request.prompt_tokens), hand_over.done)
-        elif leg.open:
-            self._engine.compute(leg)
-
-    def moved(self, leg: Leg) -> None:
-        """Finish a leg whose KV has reached decode."""
-        self._leave(leg)
-        leg.teller.finished(leg)
-
     def _leave(self, leg: Leg) -> None:
         self._to_compute -= leg.to_compute
-        self._slots.leave(leg)
+        super()._leave(leg)
         self._reports.ended(leg, leg.to_compute)
 
 
-class DecodeWorker:
+class DecodeWorker(Worker):
     """Takes KV in, and generates."""
 
     def __init__(self, up: WorkerUp, pool: Pool, around: Around, engine: Engine) -> None:
-        self.up = up
-        self._slots = Slots(pool.slots)
+        super().__init__(up, pool, around, engine, None)
         self._memory = Memory(pool.kv_tokens)
-        self._engine = engine
-        self._engine.generated = self._generated
-        self._reports = around.reports(self, pool, None)
-
-    def start(self, leg: Leg) -> None:
-        if self._slots.take(leg):
-            self._reports.began(leg, leg.request.prompt_tokens)
-            self._memory.ask(leg)
-            self._admit()
-
-    def cancel(self, leg: Leg) -> None:
-        self._engine.drop(leg)
-        self._leave(leg)
-
-    def report(self) -> None:
-        self._reports.tell()
+        engine.generated = self._generated
 
     def loads(self) -> Callable[[], WorkerLoad]:
         return self._load
 
     def _load(self) -> WorkerLoad:
-        memory = self._memory
         load = worker_pb2.Load(
-            open_legs=len(self._slots.legs),
-            kv_tokens_used=memory.used,
-            kv_tokens_total=memory.total,
+            open_legs=len(self._legs),
+            kv_tokens_used=self._memory.used,
+            kv_tokens_total=self._memory.total,
         )
         return WorkerLoad(self.up.worker, load)
 
-    def go_on(self, hand_over: HandOver) -> None:
-        raise AssertionError("prefill is told")
-
     def moved(self, leg: Leg) -> None:
         """The leg's KV has arrived here, and its first token."""
-        leg.teller.started(leg)
+        leg.router.started(leg)
         if leg.request.later_tokens:
             self._engine.generate(leg, leg.request.later_tokens)
         else:
             self._generated(leg)
 
+    def _begin(self, leg: Leg) -> None:
+        self._reports.began(leg, leg.request.prompt_tokens)
+        self._memory.ask(leg)
+        self._admit()
+
     def _generated(self, leg: Leg) -> None:
         self._leave(leg)
-        leg.teller.finished(leg)
+        leg.router.finished(leg)
 
     def _admit(self) -> None:
         while leg := self._memory.admit():
             leg.hand_over.ready()
 
     def _leave(self, leg: Leg) -> None:
-        self._slots.leave(leg)
+        super()._leave(leg)
         self._reports.ended(leg, leg.request.prompt_tokens)
         self._memory.free(leg)
         self._admit()

@@ -95,9 +95,7 @@ class Ports:
 
 
 def from_logs(paths: Iterable[Path], wanted: Callable[[str], bool]) -> dict[str, Evidence]:
-    """What logs tell of the requests whose trace ids are wanted. `-` is standard input. Raises
-    ConfigError for a file that cannot be read.
-    """
+    """What logs tell of wanted trace ids; `-` is standard input. Raises ConfigError."""
     told: list[Any] = []
     for path in paths:
         told += (story for story in _stories(path) if wanted(story.get("trace_id", "")))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Literal, get_args
 
 import msgspec
 
+from tandem.prefix_blocks import BLOCK_TOKENS
 from tandem.timeline import PARTS, LegTimes, Part
-from tandem_router.core.story import Moment
 from tandem_tools.why import queueing
 from tandem_tools.why.evidence import Evidence, Run
 
@@ -25,8 +25,6 @@ outside   the client, the network, hooks, limits of a key
 """
 LEAST_SECONDS = 0.02
 """Shorter waits have no cause that is told."""
-_BLOCK_TOKENS = 64
-"""The router knows caches by blocks of so many tokens."""
 _WORTH_FIRST = 0.2
 """Such a share of the delay is told before the work itself."""
 _BLOCKING = 0.5
@@ -35,7 +33,7 @@ _SLOW = 1.5
 """So many times the usual time is slow."""
 
 
-class Cause(msgspec.Struct, frozen=True, kw_only=True):
+class Cause(msgspec.Struct, frozen=True):
     """Why a part of the time passed."""
 
     kind: str
@@ -142,12 +140,13 @@ def _ends(evidence: Evidence) -> Iterator[Cause]:
         "no_pair": "It was refused, or ended, as no pair of workers took work.",
     }
     levels: dict[str, Level] = {"queue_full": "capacity", "no_pair": "capacity"}
+    said = sentences.get(kind, f"It ended with {evidence.outcome}.")
     yield Cause(
-        kind=kind,
-        part="queue" if kind in levels else "client" if kind == "client" else "other",
-        level=levels.get(kind, "outside"),
-        seconds=evidence.seconds,
-        sentence=sentences.get(kind, f"It ended with {evidence.outcome}."),
+        kind,
+        "queue" if kind in levels else "client" if kind == "client" else "other",
+        levels.get(kind, "outside"),
+        evidence.seconds,
+        said,
     )
 
 
@@ -162,36 +161,26 @@ def _read(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
         return
     work = sum(call.steps.values())
     came = call.came or call.reading
-    yield Cause(
-        kind="body",
-        part="read",
-        level="outside",
-        seconds=parts["read"],
-        sentence=f"Its body of {call.body_bytes:,} bytes came within {came:.3f} s, and was read"
-        f" within {max(0.0, call.reading - came):.3f} s, of which {work:.3f} s were work.",
+    said = (
+        f"Its body of {call.body_bytes:,} bytes came within {came:.3f} s, and was read"
+        f" within {max(0.0, call.reading - came):.3f} s, of which {work:.3f} s were work."
     )
+    yield Cause("body", "read", "outside", parts["read"], said)
 
 
 def _queue(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
     call = evidence.call
     if call is not None and call.queue:
-        lost = f" It lost {call.lost_routers} routers." if call.lost_routers else ""
-        yield Cause(
-            kind="router_lost" if call.lost_routers else "no_workers",
-            part="queue",
-            level="engine" if call.lost_routers else "capacity",
-            seconds=call.queue,
-            sentence=f"Its frontend had no router that had workers for it, or room.{lost}",
-        )
+        said = "Its frontend had no router that had workers for it, or room."
+        if call.lost_routers:
+            said += f" It lost {call.lost_routers} routers."
+            yield Cause("router_lost", "queue", "engine", call.queue, said)
+        else:
+            yield Cause("no_workers", "queue", "capacity", call.queue, said)
     for wait in evidence.waits():
-        told = queueing.explain(wait, evidence)
-        yield Cause(
-            kind=told.kind,
-            part="queue",
-            level="outside" if told.kind == "turn" else "capacity",
-            seconds=wait.seconds,
-            sentence=told.sentence,
-        )
+        kind, said = queueing.explain(wait.queued)
+        level: Level = "outside" if kind == "turn" else "capacity"
+        yield Cause(kind, "queue", level, wait.seconds, said)
 
 
 def _last(evidence: Evidence) -> Run | None:
@@ -207,14 +196,8 @@ def _prefill(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
     name = run.chosen.prefill.name if run.chosen.prefill else "prefill"
     decode = run.times("decode")
     form = max(times.form, min(decode.form if decode else 0.0, parts["kv"]))
-    yield Cause(
-        kind="form",
-        part="prefill" if times.form >= form else "kv",
-        level="outside",
-        seconds=form,
-        sentence="The form that its answer was to have was compiled: nobody had asked for it"
-        " lately.",
-    )
+    said = "The form that its answer was to have was compiled: nobody had asked for it lately."
+    yield Cause("form", "prefill" if times.form >= form else "kv", "outside", form, said)
     queue, computing = times.queue, times.computing
     ahead = run.chosen.ahead
     own = times.prompt_tokens - times.cached_tokens
@@ -223,14 +206,11 @@ def _prefill(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
         computing -= queue
     if ahead is not None:
         largest = f"; the largest has {ahead.largest:,} tokens, of {ahead.trace_id}"
-        yield Cause(
-            kind="prompts_ahead",
-            part="prefill",
-            level="capacity",
-            seconds=queue,
-            sentence=f"{name} had {ahead.tokens:,} tokens of other prompts to compute"
-            f" before{largest if ahead.prompts else ''}.",
+        said = (
+            f"{name} had {ahead.tokens:,} tokens of other prompts to compute"
+            f" before{largest if ahead.prompts else ''}."
         )
+        yield Cause("prompts_ahead", "prefill", "capacity", queue, said)
     yield from _computing(run, times, computing, name)
 
 
@@ -238,54 +218,39 @@ def _computing(run: Run, times: LegTimes, computing: float, name: str) -> Iterat
     """The computing of the prompt: slow, needless, or what it takes."""
     usual = run.usual("prefill")
     if usual and computing > _SLOW * usual:
-        yield Cause(
-            kind="slow_engine",
-            part="prefill",
-            level="engine",
-            seconds=computing - usual,
-            sentence=f"{name} computed the prompt in {computing:.3f} s; of late so many tokens"
-            f" took {usual:.3f} s.",
+        said = (
+            f"{name} computed the prompt in {computing:.3f} s; of late so many tokens"
+            f" took {usual:.3f} s."
         )
+        yield Cause("slow_engine", "prefill", "engine", computing - usual, said)
         computing = usual
     choice = run.chosen.prefill
     own, prompt = times.prompt_tokens - times.cached_tokens, times.prompt_tokens
     expected = 0 if choice is None else choice.cached
     a_token = computing / own if own else 0.0
-    if expected - times.cached_tokens >= _BLOCK_TOKENS:
+    if expected - times.cached_tokens >= BLOCK_TOKENS:
         missed = min(own, expected - times.cached_tokens)
         computing -= a_token * missed
         own -= missed
-        yield Cause(
-            kind="index",
-            part="prefill",
-            level="index",
-            seconds=a_token * missed,
-            sentence=f"The router expected {expected:,} tokens of the prompt in the cache of"
-            f" {name}, which had {times.cached_tokens:,}.",
+        said = (
+            f"The router expected {expected:,} tokens of the prompt in the cache of"
+            f" {name}, which had {times.cached_tokens:,}."
         )
+        yield Cause("index", "prefill", "index", a_token * missed, said)
     elsewhere = None if choice is None else choice.elsewhere
     known = max(expected, times.cached_tokens)
-    if elsewhere is not None and elsewhere.tokens - known >= _BLOCK_TOKENS:
+    if elsewhere is not None and elsewhere.tokens - known >= BLOCK_TOKENS:
         missed = min(own, elsewhere.tokens - known)
         computing -= a_token * missed
         own -= missed
         there = f": {elsewhere.seconds:.3f} s there" if elsewhere.seconds else ""
-        yield Cause(
-            kind="prefix_elsewhere",
-            part="prefill",
-            level="routing",
-            seconds=a_token * missed,
-            sentence=f"{elsewhere.tokens:,} of {prompt:,} prompt tokens were cached on"
-            f" {elsewhere.name}, which was not taken: {elsewhere.reason}{there}.",
+        said = (
+            f"{elsewhere.tokens:,} of {prompt:,} prompt tokens were cached on"
+            f" {elsewhere.name}, which was not taken: {elsewhere.reason}{there}."
         )
-    yield Cause(
-        kind="cold_prefix",
-        part="prefill",
-        level="ideal",
-        seconds=computing,
-        sentence=f"{own:,} of {prompt:,} prompt tokens were computed, as no worker's cache had"
-        " them.",
-    )
+        yield Cause("prefix_elsewhere", "prefill", "routing", a_token * missed, said)
+    said = f"{own:,} of {prompt:,} prompt tokens were computed, as no worker's cache had them."
+    yield Cause("cold_prefix", "prefill", "ideal", computing, said)
 
 
 def _kv(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
@@ -295,23 +260,17 @@ def _kv(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
     prefill, decode = run.times("prefill"), run.times("decode")
     name = run.chosen.decode.name if run.chosen.decode else "decode"
     room = min(decode.room if decode else 0.0, parts["kv"])
-    yield Cause(
-        kind="kv_room",
-        part="kv",
-        level="capacity",
-        seconds=room,
-        sentence=f"The KV cache of {name} had no room for it for {room:.3f} s.",
-    )
+    said = f"The KV cache of {name} had no room for it for {room:.3f} s."
+    yield Cause("kv_room", "kv", "capacity", room, said)
     form = decode.form if decode else 0.0
     moved = prefill if prefill is not None and prefill.kv_bytes else decode
     if moved is not None:
+        said = (
+            f"The hand-over of {moved.kv_bytes:,} bytes of KV cache to {name} came late;"
+            f" to move them took {moved.kv:.3f} s."
+        )
         yield Cause(
-            kind="kv_transfer",
-            part="kv",
-            level="engine",
-            seconds=parts["kv"] - room - min(form, parts["kv"]),
-            sentence=f"The hand-over of {moved.kv_bytes:,} bytes of KV cache to {name} came late;"
-            f" to move them took {moved.kv:.3f} s.",
+            "kv_transfer", "kv", "engine", parts["kv"] - room - min(form, parts["kv"]), said
         )
 
 
@@ -325,33 +284,24 @@ def _decode(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
     judging = min(times.hooks, max(0.0, took - usual))
     if judging < _BLOCKING * took:
         judging = 0.0
-    yield Cause(
-        kind="hooks",
-        part="decode",
-        level="outside",
-        seconds=judging,
-        sentence=f"Hooks of {name} took {times.hooks:.3f} s: those that run in the worker itself"
-        " hold up all that it runs.",
+    said = (
+        f"Hooks of {name} took {times.hooks:.3f} s: those that run in the worker itself"
+        " hold up all that it runs."
     )
+    yield Cause("hooks", "decode", "outside", judging, said)
     took -= judging
     if usual and took > _SLOW * usual:
-        yield Cause(
-            kind="slow_engine",
-            part="decode",
-            level="engine",
-            seconds=took - usual,
-            sentence=f"{name} generated {times.tokens:,} tokens in {took:.3f} s; of late so many"
-            f" took {usual:.3f} s.",
+        said = (
+            f"{name} generated {times.tokens:,} tokens in {took:.3f} s; of late so many"
+            f" took {usual:.3f} s."
         )
+        yield Cause("slow_engine", "decode", "engine", took - usual, said)
         took = usual
-    yield Cause(
-        kind="output",
-        part="decode",
-        level="ideal",
-        seconds=took,
-        sentence=f"{name} generated {times.tokens:,} tokens"
-        f" ({1e3 * took / max(1, times.tokens - 1):.1f} ms each).",
+    said = (
+        f"{name} generated {times.tokens:,} tokens"
+        f" ({1e3 * took / max(1, times.tokens - 1):.1f} ms each)."
     )
+    yield Cause("output", "decode", "ideal", took, said)
 
 
 def _hooks(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
@@ -361,40 +311,27 @@ def _hooks(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
         return
     hooks, classifiers = sum(each.hooks for each in times), sum(each.classifiers for each in times)
     by = "classifiers" if classifiers > hooks else "hooks"
-    yield Cause(
-        kind=by,
-        part="hooks",
-        level="outside",
-        seconds=parts["hooks"],
-        sentence=f"Its output waited for {by}, which took {max(hooks, classifiers):.3f} s in all"
-        " and were behind the engine when that had made the last token.",
+    said = (
+        f"Its output waited for {by}, which took {max(hooks, classifiers):.3f} s in all"
+        " and were behind the engine when that had made the last token."
     )
+    yield Cause(by, "hooks", "outside", parts["hooks"], said)
 
 
 def _client(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
     call = evidence.call
     blocked = 0.0 if call is None else call.blocked
-    yield Cause(
-        kind="client",
-        part="client",
-        level="outside",
-        seconds=parts["client"],
-        sentence=f"Its client read slowly: its socket was full for {blocked:.3f} s.",
-    )
+    said = f"Its client read slowly: its socket was full for {blocked:.3f} s."
+    yield Cause("client", "client", "outside", parts["client"], said)
 
 
-_GIVEN_UP: dict[str, Callable[[str, float, Moment], str]] = {
-    "retry": lambda workers, seconds, why: (
-        f"Its run on {workers} was given up after {seconds:.3f}"
-        f" s ({why.code}), and tried again elsewhere."
-    ),
-    "resume": lambda workers, seconds, why: (
-        f"Its run on {workers} was lost after {seconds:.3f} s"
-        f" ({why.code}), and others went on from there."
-    ),
-    "regenerate": lambda workers, seconds, why: (
-        f"Its run on {workers} of {seconds:.3f} s was blocked by a classifier, and run again."
-    ),
+_GIVEN_UP = {
+    "retry": "Its run on {workers} was given up after {seconds:.3f} s ({code}), and tried again"
+    " elsewhere.",
+    "resume": "Its run on {workers} was lost after {seconds:.3f} s ({code}), and others went on"
+    " from there.",
+    "regenerate": "Its run on {workers} of {seconds:.3f} s was blocked by a classifier, and run"
+    " again.",
 }
 
 
@@ -406,19 +343,12 @@ def _other(evidence: Evidence, parts: Parts) -> Iterator[Cause]:
         chosen = [each for each in (run.chosen.prefill, run.chosen.decode) if each is not None]
         workers = " and ".join(each.name for each in chosen)
         name, lost = run.given_up.name, lost + run.seconds
-        yield Cause(
-            kind=name,
-            part="other",
-            level="outside" if name == "regenerate" else "engine",
-            seconds=run.seconds,
-            sentence=_GIVEN_UP[name](workers, run.seconds, run.given_up),
-        )
+        said = _GIVEN_UP[name].format(workers=workers, seconds=run.seconds, code=run.given_up.code)
+        level: Level = "outside" if name == "regenerate" else "engine"
+        yield Cause(name, "other", level, run.seconds, said)
     if evidence.outcome == "finished":
-        yield Cause(
-            kind="network",
-            part="other",
-            level="outside",
-            seconds=parts["other"] - lost,
-            sentence="The rest passed between frontend, router and workers: a slow network, or"
-            " event loops that had too much to do.",
+        said = (
+            "The rest passed between frontend, router and workers: a slow network, or"
+            " event loops that had too much to do."
         )
+        yield Cause("network", "other", "outside", parts["other"] - lost, said)

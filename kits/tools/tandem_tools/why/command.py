@@ -10,7 +10,7 @@ import msgspec
 
 from tandem.cli import options, run_state, worker_counts
 from tandem.cli.client import ApiError
-from tandem.cli.commands import Command
+from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.errors import ConfigError
 from tandem_tools.why import asking
@@ -23,43 +23,34 @@ MOST_CAUSES = 6
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+    add = adding(parser)
     parser.description = "Say where the time of a request went, and what each wait was for."
     parser.epilog = (
         "Exit status: 0 told; 1 nobody knows of such a request, or nobody answers; 2 the command"
         " line is wrong."
     )
-    which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument(
-        "trace_id", nargs="?", metavar="TRACE_ID", help="As in an answer's x-tandem-trace-id."
-    )
-    which.add_argument(
-        "--last", action="store_true", help="The last request with a delay of --over or more."
-    )
-    which.add_argument(
-        "--slowest", type=options.positive, metavar="N", help="A line for each of the N slowest."
-    )
+    which = adding(parser.add_mutually_exclusive_group(required=True))
+    which("trace_id TRACE_ID", nargs="?", help="As in an answer's x-tandem-trace-id.")
+    which("--last", action="store_true", help="The last request with a delay of --over or more.")
+    which("--slowest N", options.positive, help="A line for each of the N slowest.")
     add(
-        "--over",
-        type=float,
+        "--over SECONDS",
+        float,
         default=1.0,
-        metavar="SECONDS",
         help="For --last: the delay from which on a request is slow. [%(default)s]",
     )
     add(
-        "--log",
-        type=Path,
+        "--log FILE",
+        Path,
         action="append",
         default=[],
-        metavar="FILE",
         help="A log of a router or frontend with log_requests, or - for standard input, in the"
         " place of the components; may be given several times.",
     )
     for component, port in (("routers", ROUTER), ("frontends", FRONTEND)):
         add(
-            f"--{component}",
+            f"--{component} HOST:PORT,...",
             default="",
-            metavar="HOST:PORT,...",
             help=f"Metrics ports of {component}; a name stands for every address that it has."
             f" [those of `tandem up`, else {port}]",
         )
@@ -137,7 +128,7 @@ def _addresses(arguments: argparse.Namespace) -> list[str]:
     if arguments.routers or arguments.frontends:
         given = (arguments.routers, "--routers"), (arguments.frontends, "--frontends")
         targets = [each for text, flag in given for each in worker_counts.targets(text, flag)]
-        return sorted({address for each in targets for address in each.addresses()})
+        return worker_counts.addresses(targets)
     state = run_state.read(arguments.run_dir)
     if state is None:
         return [ROUTER, FRONTEND]

@@ -1,13 +1,8 @@
-"""Why a sequence waited in a router's queue: whoever had the slots, or kept workers from giving
-theirs.
-"""
+"""Why a sequence waited in a router's queue: who had the slots, or which workers gave none."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from tandem_router.core.story import Moment
-from tandem_tools.why.evidence import Evidence, Wait
 
 _REASONS = (
     ("ejected", "it is ejected"),
@@ -19,38 +14,34 @@ _REASONS = (
 )
 """Kinds of causes by what a router says of a worker that it does not use."""
 _FULL = "no slot is free"
+_LAST_RUN = "workers had to close its last run first"
+_CAUSES = (
+    ("with the adapter", "adapter"),
+    ("do not match", "rollout"),
+    ("failed", "retry"),
+    (_LAST_RUN, "retry"),
+    (_FULL, "slots"),
+    ("others wait", "turn"),
+)
+"""Kinds of causes by what a router says of the wait itself."""
+_HELD = ("adapter", "slots", "turn")
+"""Kinds of waits that end once a run of somebody else does."""
 
 
-class Told(NamedTuple):
-    kind: str
-    sentence: str
-
-
-def explain(wait: Wait, evidence: Evidence) -> Told:
-    """Why a sequence waited, for people."""
-    queued = wait.queued
-    told = queued.cause or "workers had to close its last run first"
+def explain(queued: Moment) -> tuple[str, str]:
+    """Why a sequence waited: the kind of cause, and a sentence for people."""
+    told = queued.cause or _LAST_RUN
     unused = _unused(queued)
     if unused is not None:
         kind, names = unused
-        return Told(kind, f"It waited in the queue: {told}; {names}.{_holders(queued)}")
-    if "with the adapter" in told:
-        return Told("adapter", f"It waited in the queue: {told}.{_holders(queued)}")
-    if "do not match" in told:
-        return Told("rollout", f"It waited in the queue: {told}.")
-    if "failed" in told or not queued.cause:
-        return Told("retry", f"It waited in the queue: {told}.")
-    if _FULL in told:
-        return Told("slots", f"It waited in the queue: {told}.{_holders(queued)}")
-    if "others wait" in told:
-        return Told("turn", f"It waited for its turn: {told}.{_holders(queued)}")
-    return Told("no_workers", f"It waited in the queue: {told}.")
+        return kind, f"It waited in the queue: {told}; {names}.{_holders(queued)}"
+    kind = next((kind for words, kind in _CAUSES if words in told), "no_workers")
+    where = "for its turn" if kind == "turn" else "in the queue"
+    return kind, f"It waited {where}: {told}.{_holders(queued) if kind in _HELD else ''}"
 
 
 def _unused(queued: Moment) -> tuple[str, str] | None:
-    """The kind, and the workers by name, where half of the workers that would not do were full of
-    nothing: they were not used.
-    """
+    """The kind, and the workers by name, where half of the unfit workers had free slots."""
     workers = () if queued.workers is None else queued.workers.workers
     unused = [each for each in workers if not each.reason.startswith(_FULL)]
     if not unused or 2 * len(unused) < len(workers):
