@@ -38,7 +38,9 @@ class Scoped:
 
 
 class Expressions:
-    """Checks and completes. `scope`: a matcher by label, for series that have the label."""
+    """Checks and completes. `scope` has a matcher by label, such as `job="a"` by "job"; a series
+    without the label goes without its matcher.
+    """
 
     def __init__(self, catalogue: Catalogue, scope: Mapping[str, str]) -> None:
         self.catalogue = catalogue
@@ -61,7 +63,9 @@ class Expressions:
         return self._labels(parse(expression))
 
     def check(self, tree: promql.Expr) -> None:
-        """Raises UnknownMetricError; UnknownLabelError for a label of no series below it."""
+        """Raises UnknownMetricError, and UnknownLabelError for a label that is matched, grouped by
+        or joined on where no series below it has it.
+        """
         for node in nodes(tree):
             if isinstance(node, promql.VectorSelector):
                 used = [matcher.name for matcher in node.matchers.matchers]

@@ -173,7 +173,9 @@ def engine(given: str | None) -> str:
 
 
 def model_path(given: Path | None) -> Path:
-    """The folder asked for, or the tiny model's. Raises ConfigError where there is no model."""
+    """The folder asked for, or that of the tiny model. Raises ConfigError where the folder holds no
+    model, and where that package is not installed.
+    """
     path = _tiny() if given is None else given
     if not (path / "config.json").is_file():
         raise ConfigError(f"{path} holds no model (no config.json): name one with --model-path")

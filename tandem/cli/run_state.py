@@ -62,7 +62,9 @@ def write(run_dir: Path, state: RunState) -> None:
 
 
 def read(run_dir: Path) -> RunState | None:
-    """The state of the started stack; None: there is none. Raises StartError for a bad file."""
+    """The state of the started stack, or None if nothing was started. Raises StartError for a file
+    that is not ours, or cannot be read.
+    """
     path = run_dir / FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=RunState)

@@ -27,7 +27,9 @@ START_SECONDS = {"sim": 60.0, "sglang": 600.0, "vllm": 600.0}
 SIMULATED = "The engine is simulated: its answers are random words."
 PLAYGROUND = "playground"
 OFFERED = (PLAYGROUND, "allow_reports")
-"""Settings of the frontend that are on for the machine's user, unless turned off."""
+"""Settings of the frontend that are on here, where nobody but the machine's user comes, unless the
+environment or the stack's file turns them off.
+"""
 
 
 def add_up(parser: argparse.ArgumentParser) -> None:

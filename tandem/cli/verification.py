@@ -125,7 +125,9 @@ class Verification:
         kv_bytes_per_token: int,
         timeout_seconds: float,
     ) -> None:
-        """`timeout_seconds`: of all checks. Raises ApiError (`url`) and ConfigError (`ca_file`)."""
+        """`timeout_seconds` is for all checks together. Raises ApiError for a bad `url`, and
+        ConfigError for a `ca_file` that cannot be read.
+        """
         self._console = console
         self._client = Client(
             url, timeout_seconds=timeout_seconds, api_key=api_key, ca_file=ca_file

@@ -111,7 +111,9 @@ class ExecutorCalls:
         self._nudge()
 
     def get_latest_iteration_stats(self) -> list[IterationStats]:
-        """What the executor did in each kept iteration since the last call, the oldest first."""
+        """What the executor was at in each iteration since the last call, the oldest first, as far
+        as `iter_stats_max_iterations` of them are kept.
+        """
         with self._lock:
             self._core.check_open()
             records = self._core.recorder.take_iterations()
@@ -119,7 +121,9 @@ class ExecutorCalls:
         return [record.stats(offset) for record in records]
 
     def get_latest_request_stats(self) -> list[RequestStatsPerIteration]:
-        """The requests of each kept iteration since the last call, the oldest first."""
+        """The requests of each iteration since the last call, the oldest first, as far as
+        `request_stats_max_iterations` of them are kept.
+        """
         with self._lock:
             self._core.check_open()
             return self._core.recorder.take_requests()
@@ -143,7 +147,9 @@ class ExecutorCalls:
     # --- for the two executors -------------------------------------------------------------------
 
     def _read(self, request_id: int | None, waiter: Waiter) -> list[Response] | None:
-        """What is ready; else the waiter is woken once something may be. None: after shutdown."""
+        """What is ready. Where nothing is, the waiter is woken once there may be. None: there is
+        nothing to wait for, after shutdown.
+        """
         core = self._core
         with self._lock:
             if core.closed:

@@ -225,7 +225,9 @@ class ExecutorCore:
         log_probs: list[float],
         logits: Logits | None = None,
     ) -> None:
-        """Take in a sequence's tokens, keeping the lists. `logits`: of one streamed token."""
+        """Take in a sequence's tokens. A request that has ended takes nothing more. The lists are
+        kept. `logits`: of one token that is streamed.
+        """
         entry = self._entries.get(request_id)
         if entry is None or (unread := entry.unread).ended:
             return
@@ -257,7 +259,9 @@ class ExecutorCore:
         self._end(request_id, FinishReason.TIMED_OUT)
 
     def wakes(self) -> list[Waiter]:
-        """Whom to wake, without the lock, for what came or ended since the last call."""
+        """Who is to be woken for what came or ended since the last call, which the program may
+        have done too. They want the lock, so wake them without it.
+        """
         came, self._came = self._came, []
         return self._waiters.take(came, first=len(came) >= len(self._ready)) if came else []
 

@@ -139,7 +139,9 @@ class Recorder:
         queued: int,
         silent: int,
     ) -> None:
-        """An iteration is over, unless nothing happened. `silent`: active, and without output."""
+        """An iteration is over, unless nothing `came`, started or ended. `queued` requests wait,
+        and of `silent` active ones nothing has come.
+        """
         if not (came or self._started or self._ended):
             return
         self._number += 1

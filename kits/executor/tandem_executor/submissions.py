@@ -95,7 +95,9 @@ def submission(
 
 
 def _snapshot(request: Request) -> Request:
-    """A copy of the request, which the program may change, with plain numbers for an array's."""
+    """The request as it is now: the program may change its own for the next one. Numbers are
+    plain ones: those of an array have a kind of their own.
+    """
     try:
         prompt = array("I", _values(request.input_token_ids))
     except (TypeError, OverflowError) as error:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 CERTIFICATE_FILES = (CA_FILE, *(f"{role}.{end}" for role in ROLES for end in ("key", "crt")))
 API_SECONDS = 20.0
 _LABELS = {"app.kubernetes.io/managed-by": "tandem", "app.kubernetes.io/part-of": "tandem"}
-"""Labels of Secrets made here: with the release's, a GitOps controller would prune them."""
+"""Labels of Secrets that are made here. Not that of the release: a GitOps controller would prune
+what bears it and is not rendered.
+"""
 _Data = dict[str, bytes | str]
 """Base64 by file."""
 _NOT_FOUND = 404

@@ -61,7 +61,9 @@ class ModelFolder:
         self.work = path / WORK
 
     def holds(self, source: Source) -> Marker | None:
-        """The marker of this model, whole. Writes nothing. Raises FetchError for another model."""
+        """The marker where the folder holds this model, whole. Nothing is written: the folder may
+        be read-only. Raises FetchError where it holds another model.
+        """
         try:
             content = json.loads((self.path / MARKER).read_text(encoding="utf-8"))
             marker = Marker(Source(**content["source"]), content["commit"], content["files"])
@@ -105,7 +107,9 @@ class ModelFolder:
 
     @contextmanager
     def locked(self, *, wait_seconds: float, waiting: Callable[[float], None]) -> Iterator[None]:
-        """Let one process fetch; the kernel frees a killed one's lock. `waiting` hears how long."""
+        """Let only one process fetch. The kernel frees the lock of one that is killed. `waiting` is
+        told for how long this one has waited.
+        """
         self.work.mkdir(parents=True, exist_ok=True)
         with (self.path / LOCK).open("a") as file:
             began = time.monotonic()

@@ -63,7 +63,9 @@ class LocalStack:
         live: Live,
         on_death: Callable[[TandemError], object],
     ) -> None:
-        """`live`: what requests may name besides. `on_death` is told by another thread."""
+        """`live`: what requests may name beside what the settings say. `on_death` is told, in
+        another thread, why nothing more can be run.
+        """
         self._model_path = model_path
         self._config = executor_config
         self._live = live

@@ -46,7 +46,9 @@ class Connection(asyncio.Protocol):
         """A request may be sent."""
 
     async def ask(self, target: str, headers: Sequence[tuple[str, str]], body: bytes) -> HttpAnswer:
-        """One POST, after which `usable` counts. Raises ScoringError: `broken_off`, `too_large`."""
+        """One POST. Raises ScoringError: `broken_off` or `too_large`. Afterwards `usable` says
+        whether the connection may be used again.
+        """
         if not self.usable or self._transport is None:
             raise UnavailableError("broken_off")
         request = h11.Request(

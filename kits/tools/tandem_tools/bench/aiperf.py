@@ -134,7 +134,9 @@ def answer_of(record: dict[str, Any]) -> TimedAnswer | None:
 def run(
     program: str, target: BenchTarget, load: BenchLoad, folder: Path, console: Console
 ) -> BenchRun:
-    """Run AIPerf to its end or an interrupt, with a live line. Its files go into `folder`."""
+    """Run AIPerf to its end, or to an interrupt, showing how far it is. `folder` takes what it
+    writes; nothing of it is left running.
+    """
     asked, log = folder / "bench.json", folder / "output.log"
     asked.write_text(json.dumps(configuration(target, load, folder)), encoding="utf-8")
     with log.open("wb") as output:
@@ -165,7 +167,9 @@ def run(
 
 
 def _environment(target: BenchTarget, folder: Path) -> dict[str, str]:
-    """The key, and a hub's cache with the tokenizer: not all of AIPerf reads a plain folder."""
+    """The key, and the tokenizer as a model hub's cache would hold it: some of AIPerf's processes
+    never look into a plain folder, and a hub is never asked.
+    """
     cache = folder / "hub"
     cached = cache / f"models--{TOKENIZER.replace('/', '--')}"
     for part in ("refs", "snapshots"):

@@ -43,7 +43,9 @@ def of_calls(probe: Probe) -> Check:
 
 
 async def long_answer(subject: Subject) -> Check:
-    """A call late in a long answer costs what an early call costs, measured beside it."""
+    """A call late in a long answer costs what one at an answer's start costs, at the same time: so
+    whatever else the machine does, both are measured beside it.
+    """
     check = Check("long answers")
     steps = _long()
     early: list[float] = []

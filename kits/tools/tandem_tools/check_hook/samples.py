@@ -54,7 +54,9 @@ def words(text: str) -> list[str]:
 
 
 def splits(text: str) -> Iterator[tuple[str, list[str]]]:
-    """`text` in chunks, each way with a name. An empty chunk stands inside a character."""
+    """`text` in chunks, each way with a name. Empty chunks are those that a detokenizer gives
+    inside a character of several tokens.
+    """
     yield "by words", words(text)
     yield "by characters", list(text)
     yield "in one chunk", [text]

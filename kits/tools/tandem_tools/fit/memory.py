@@ -135,7 +135,9 @@ def compute(shape: Shape, worker: WorkerPlan) -> Fit:
 
 
 def fewest_gpus(shape: Shape, worker: WorkerPlan) -> int:
-    """The fewest GPUs, in powers of two a pipeline's part, that hold a sequence; 0: none."""
+    """The least power of two of GPUs that share a layer, times the parts of a pipeline, that holds
+    a sequence; 0: none up to all heads.
+    """
     ranks = 1
     while ranks <= shape.heads * worker.division.groups:
         division = dataclasses.replace(worker.division, tensor=ranks)

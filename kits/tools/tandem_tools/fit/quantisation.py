@@ -58,7 +58,9 @@ class Quantisation:
 
 
 def declared(config: Mapping[str, Any], modelopt: Mapping[str, Any] | None = None) -> Quantisation:
-    """`config`: config.json; `modelopt`: hf_quant_config.json, if any. Raises ConfigError."""
+    """`config`: config.json; `modelopt`: hf_quant_config.json, where the model has one. Raises
+    ConfigError for a way of quantising that is not known here.
+    """
     try:
         return _declared(config, modelopt)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -142,7 +144,9 @@ def _modelopt(given: Mapping[str, Any]) -> Quantisation:
 
 
 def _excluded(given: Iterable[str]) -> tuple[frozenset[str], tuple[re.Pattern[str], ...]]:
-    """Names and patterns of modules left as trained: stars, or expressions behind "re:"."""
+    """The names and the patterns of modules that are left as they were trained. Patterns are paths
+    with stars, or regular expressions behind "re:".
+    """
     names = [str(name) for name in given]
     if len(names) > _MOST_EXCLUDED:
         raise ConfigError(

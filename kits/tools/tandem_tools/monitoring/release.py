@@ -1,4 +1,6 @@
-"""The placeholders of helm/tandem/rules, and what fills them here; the chart has its values."""
+"""What rules say of the release that they watch: the placeholders of helm/tandem/rules, and what
+fills them. The chart fills the same from its values.
+"""
 
 from __future__ import annotations
 

@@ -94,7 +94,9 @@ class FleetView:
 
 
 def screen(figures: FleetFigures, view: FleetView, console: Console) -> Group:
-    """A screen of the console's size: the head, what leaves rows for workers, and workers."""
+    """A screen of the console's size: the head always, workers in what is left, and of what lies
+    between as much as leaves some rows for workers.
+    """
     height = console.size.height
     between = [_traffic(figures, view, console.size.width), _routers(figures, console.size.width)]
     while True:

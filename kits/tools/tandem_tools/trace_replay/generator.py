@@ -78,7 +78,9 @@ def _traced(at: float, text: Text, output: int) -> TracedRequest:
 
 
 def chat(chance: random.Random, rate: float) -> Iterator[TracedRequest]:
-    """Conversations of several turns behind shared system prompts; they reach the rate in time."""
+    """Conversations of several turns behind shared system prompts. The rate is reached once the
+    first conversations have come to their later turns.
+    """
     numbers = itertools.count()
     lengths = [chance.randint(*SYSTEM_TOKENS) for _ in range(SYSTEM_PROMPTS)]
     systems = [(tokens, _whole_blocks(numbers, tokens)) for tokens in lengths]

@@ -60,7 +60,9 @@ class Request:
 
 
 def blocks_of(line: TracedRequest) -> Blocks:
-    """A prompt's whole blocks as routers count them; those of a trace are larger."""
+    """The numbers of a prompt's whole blocks, as routers count them: those of a trace are larger.
+    A prompt without numbers has nothing in common with others.
+    """
     numbers = (each * _PARTS + part for each in line.hash_ids for part in range(_PARTS))
     return tuple(islice(numbers, line.input_length // BLOCK_TOKENS))
 

@@ -46,7 +46,9 @@ _PANELS = (
 
 
 def svg(results: Sequence[Result], *, title: str, parameters: Sequence[str]) -> str:
-    """Rows of two panels, fleets in the order of their replays. An empty figure has no panel."""
+    """Rows of two panels. The fleets stand beside each other in the order of their replays; a
+    figure of which there is nothing has no panel.
+    """
     drawn = [
         "".join(_panel(each, results))
         for each in _PANELS

@@ -118,7 +118,9 @@ class Result:
 
 
 def verdict(results: Sequence[Result]) -> Iterator[str]:
-    """The best of all; and whether to disaggregate, where fleets of both kinds were tried."""
+    """The best of all; and whether to disaggregate, where fleets with pairs and fleets without were
+    tried: by the share of requests that met both objectives.
+    """
     if len(results) > 1:
         best = max(results, key=_worth)
         yield f"best: {_said(best)}"

@@ -95,7 +95,9 @@ class Ports:
 
 
 def from_logs(paths: Iterable[Path], wanted: Callable[[str], bool]) -> dict[str, Evidence]:
-    """What logs tell of wanted trace ids; `-` is standard input. Raises ConfigError."""
+    """What logs tell of the requests whose trace ids are wanted. `-` is standard input. Raises
+    ConfigError for a file that cannot be read.
+    """
     told: list[Any] = []
     for path in paths:
         told += (story for story in _stories(path) if wanted(story.get("trace_id", "")))
