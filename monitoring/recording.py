@@ -1,4 +1,6 @@
-"""Recording rules, level:metric:operation: what burn-rate alerts and error budgets read."""
+"""Recording rules: level:metric:operation. They are what the burn-rate alerts and the dashboards'
+error budgets read.
+"""
 
 from __future__ import annotations
 

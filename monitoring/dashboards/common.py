@@ -36,7 +36,9 @@ GOODPUT_NOW = stat(
 
 
 def lines(title: str, *queries: str | tuple[str, str], **how: Any) -> Panel:
-    """Lines of (expression, legend) each; an expression alone has its grouping as its legend."""
+    """A panel of lines, one for each (expression, legend). An expression alone has the labels that
+    it groups by for its legend.
+    """
     pairs = [(each, _grouping(each)) if isinstance(each, str) else each for each in queries]
     return Panel(title=title, queries=[Query(*each) for each in pairs], **how)
 

@@ -1,4 +1,6 @@
-"""One streamed chat completion: timed, shown as a table, or held against OpenAI's API."""
+"""One streamed chat completion: timed and shown as a table, or held against what OpenAI's clients
+rely on.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class AnswerError(Exception):
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """What a client saw of one request. `arrivals`: seconds from its sending to each text."""
+    """What a client saw of one request. `arrivals`: when each chunk with text came, in seconds
+    since the request was sent.
+    """
 
     text: str = ""
     finish_reason: str | None = None

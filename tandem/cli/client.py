@@ -71,7 +71,9 @@ class Client:
         return self._whole("GET", path, None).decode(errors="replace")
 
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The events of a streamed answer, up to [DONE]. An error event or an early end raises."""
+        """The events of a streamed answer, up to [DONE]. An error event, or an end without [DONE],
+        raises.
+        """
         connection, response = self._send("POST", path, {**body, "stream": True})
         try:
             _raise_for_status(response)

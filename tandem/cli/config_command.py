@@ -1,4 +1,6 @@
-"""`tandem config`: settings and their sources, whether a stack would start, and its schema."""
+"""`tandem config`: what a component is told, whether a component or a whole stack would start, and
+the schema of a stack's file.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def _message(said: str) -> str:
 
 
 def of_flags(flags: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The components that `tandem up` with these flags starts, and theirs. Raises StartError."""
+    """The components that `tandem up` with these flags starts, each with its own flags. Raises
+    StartError.
+    """
     parser = argparse.ArgumentParser()
     options.add_stack(parser)
     asked = options.stack_options(parser.parse_args(flags))
@@ -95,7 +99,9 @@ def of_flags(flags: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 def _checked(
     flags: Mapping[str, Sequence[str]], *, stderr: int | None = subprocess.STDOUT
 ) -> Iterator[tuple[int, str]]:
-    """The status of each component, and its words from its complaint on. Raises StartError."""
+    """The status of each component, and its words: from its complaint on, where it has one.
+    Raises StartError.
+    """
     ends_at = time.monotonic() + CHECK_SECONDS
     with ExitStack() as running:
         processes = {}

@@ -1,4 +1,6 @@
-"""What the command line shows: lines, one live line, tables. Colours only on a terminal."""
+"""What the command line shows: plain lines, one live line, tables. Colours and rewriting only on a
+terminal.
+"""
 
 from __future__ import annotations
 

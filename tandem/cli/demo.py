@@ -1,4 +1,6 @@
-"""`tandem demo`: the whole path once, on real processes. Status 1 if a claim does not hold."""
+"""`tandem demo`: the whole path once, on real processes, with every claim checked. The exit status
+is 1 if one does not hold.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,9 @@ class Claims:
         self._console.done("exact from the first token, which prefill sampled")
 
     def a_hook_stops_a_request(self) -> None:
-        """The decode worker's hook ends a request at a phrase of several tokens."""
+        """The decode worker's hook ends a request at a phrase that is spread over several
+        tokens.
+        """
         self._title(f"{DECODE_HOOK} stops an answer at a phrase that spans chunks")
         answer = self._follow(self._forcing(GUARDED))
         if answer.text != SHOWN or answer.stop_reason != STOP_REASON:

@@ -101,7 +101,9 @@ def add_stack(parser: argparse.ArgumentParser) -> None:
 
 
 def stack_options(arguments: argparse.Namespace) -> StackOptions:
-    """A stack by its flags and its file. Raises ConfigError for what argparse cannot see."""
+    """What the flags ask for, and beside them the file. Raises ConfigError for what argparse cannot
+    see is wrong.
+    """
     file = given_file(arguments.config) if arguments.config else None
     said = file.content if file else StackFile()
     if arguments.aggregated and (arguments.prefill is None) is not (arguments.decode is None):
@@ -149,7 +151,9 @@ def _counts(arguments: argparse.Namespace, said: StackFile) -> tuple[int, int, i
 
 
 def further_models(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Folders of further models, each with a name of its own. Raises ConfigError."""
+    """Folders of models whose names differ from each other's and the first one's. Raises
+    ConfigError.
+    """
     paths = tuple(map(model_path, arguments.further_models))
     if paths and config.inherited("served_model_name"):
         raise ConfigError("--further-model: one served_model_name cannot be that of several models")
@@ -216,7 +220,9 @@ def add_slo(parser: argparse.ArgumentParser) -> None:
 
 
 def api_key(variable: str) -> str:
-    """The key in an environment variable; "" without a name. Raises ConfigError: it is not set."""
+    """The key in an environment variable, "" where none is named. Raises ConfigError where it is
+    not set.
+    """
     if not variable:
         return ""
     if not (key := config.environment().get(variable, "").strip()):

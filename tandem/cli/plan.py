@@ -1,4 +1,6 @@
-"""Which processes make a stack on this machine, and with which flags. Starts no process."""
+"""Which processes make a stack on this machine, and with which flags. No process is started
+here.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Processes by pid *and* start time: a pid that was given away is never signalled. Linux only."""
+"""Processes by pid *and* start time, so that a number the system gave to somebody else is never
+signalled. Linux only.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Identity:
 
 
 def identify(pid: int) -> Identity | None:
-    """The running process of that number; None for none, or one that has ended."""
+    """The running process of that number; None for none, or one that ended and was not yet
+    collected.
+    """
     stat = _stat(pid)
     return None if stat is None or stat.ended else Identity(pid, stat.started)
 

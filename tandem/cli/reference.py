@@ -27,7 +27,9 @@ def generate(
     run_dir: Path,
     console: Console,
 ) -> list[list[int]]:
-    """Greedy token ids for each (prompt token ids, max_tokens). Raises StartError."""
+    """Greedy token ids for each (prompt token ids, max_tokens). Raises StartError when the process
+    fails.
+    """
     asked = [{"token_ids": token_ids, "max_tokens": most} for token_ids, most in requests]
     question, answer, log = (
         run_dir / f"reference.{kind}" for kind in ("in.json", "out.json", "log")

@@ -1,4 +1,6 @@
-"""What `tandem up` leaves in its run directory for `tandem down` to end."""
+"""What `tandem up` leaves in its run directory so that `tandem down`, in another process, ends
+exactly that.
+"""
 
 from __future__ import annotations
 

@@ -71,7 +71,9 @@ def of_stack() -> dict[str, Any]:
 
 
 def _closed(properties: dict[str, Any], *, of_engine: bool = False) -> dict[str, Any]:
-    """An object with these properties alone; with others where an engine is not installed."""
+    """An object with these properties alone; of engines with others too where not all engines are
+    installed.
+    """
     known = typing.get_args(factory.EngineName)
     whole = not of_engine or entry_points(factory.GROUP).names == set(known)
     return {"properties": properties, "additionalProperties": not whole}

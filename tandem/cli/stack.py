@@ -34,7 +34,9 @@ TAIL_LINES = 25
 
 
 class StackError(StartError):
-    """The stack did not start, or a process ended. The message ends with the tail of its log."""
+    """The stack did not start, or one of its processes ended. The message ends with the tail of its
+    log.
+    """
 
 
 @dataclass(slots=True)
@@ -61,10 +63,14 @@ class Component:
 
 
 class Stack:
-    """Starts, watches and stops the processes of one stack; a context manager does both ends."""
+    """Starts, watches and stops the processes of one stack. As a context manager it starts on entry
+    and stops on exit.
+    """
 
     def __init__(self, options: StackOptions, *, run_dir: Path, parent: int = 0) -> None:
-        """`parent`: this process, where none of the stack's may outlive it; 0: they live on."""
+        """`parent`: this process, where none of the stack's may outlive it, however it ends; 0:
+        they live on when it is killed.
+        """
         self.options = options
         self.run_dir = run_dir
         self.components: dict[str, Component] = {}
@@ -146,7 +152,9 @@ class Stack:
                 raise StackError(f"{component.name} {_ending(status)}\n{tail(component.log)}")
 
     def stop(self, *, grace_seconds: float | None = None) -> list[str]:
-        """Frontend, routers, workers: each drains within its bound. Returns names of the killed."""
+        """Frontend, routers, workers: each drains, within its bound. Returns the names of those
+        that had to be killed.
+        """
         if grace_seconds is None:
             grace_seconds = STOP_SECONDS if self._was_ready else UNREADY_STOP_SECONDS
         identities = {name: each.identity for name, each in self.components.items()}
@@ -202,7 +210,9 @@ class Stack:
 def stop_in_order(
     components: Mapping[str, processes.Identity], *, grace_seconds: float
 ) -> list[str]:
-    """End a stack: frontend, routers, then all workers together. Returns names of the killed."""
+    """End the components of a stack: frontend, routers, then all workers together. Returns the
+    names of the killed.
+    """
     kinds = {name: name.partition("-")[0] for name in components}
     groups = [
         [name for name in components if kinds[name] == "frontend"],

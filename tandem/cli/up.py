@@ -68,7 +68,9 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def offers(file: GivenFile | None = None) -> dict[str, tuple[str, ...]]:
-    """Flags for what a stack offers its user, unless its file decides that. Raises ConfigError."""
+    """Flags for what the stack offers to its user alone, unless its file decides that. Raises
+    ConfigError.
+    """
     said = file.content.frontend.config if file else {}
     on = (
         name for name in OFFERED if name not in said and config.inherited_switch(name, default=True)
@@ -181,7 +183,9 @@ def report_stopped(killed: list[str], seconds: float | None, console: Console) -
 
 @contextmanager
 def stopping_on_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP (unless `nohup` ignores it) stop a foreground command as Ctrl-C does."""
+    """SIGTERM, and the end of the terminal (SIGHUP, unless `nohup` has it ignored), stop a
+    foreground command as Ctrl-C does.
+    """
     on_terminal = [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -74,7 +74,8 @@ def read(workers: Iterable[Target], *, timeout_seconds: float) -> Reading:
 
 
 def counts(exposition: str) -> Mapping[str, Counts]:
-    """A worker's counts by phase, from its metrics. Raises ApiError for a text that is none."""
+    """A worker's counts by phase, from its metrics as Prometheus reads them. Raises ApiError for a
+    text that is none."""
     kv_bytes: defaultdict[str, float] = defaultdict(float)
     legs: defaultdict[str, float] = defaultdict(float)
     try:

@@ -71,7 +71,9 @@ __version__ = tandem_version()
 
 
 def __getattr__(name: str) -> object:
-    """A name for settings of workers. Raises UnsupportedError for one that is left out."""
+    """A name of TensorRT-LLM's for settings of workers. Raises UnsupportedError for one that is
+    left out.
+    """
     if name in workers_own.NAMES:
         return getattr(workers_own, name)
     if name in NAMES:

@@ -62,7 +62,9 @@ class ExecutorCalls:
     def __init__(
         self, where: str | bytes | os.PathLike[str], executor_config: ExecutorConfig | None = None
     ) -> None:
-        """Raises ConfigError for a wrong `where`, or a configuration that cannot be used."""
+        """Raises ConfigError where `where` is neither a router nor a model's folder, or the
+        configuration cannot be used.
+        """
         config = checked_copy(executor_config)
         live = Live(config.logits_post_processor_config)
         self._config = config
@@ -104,7 +106,9 @@ class ExecutorCalls:
             return self._core.ready(id)
 
     def cancel_request(self, id: int) -> None:
-        """End a request, with a final response of CANCELLED. One that has ended is not touched."""
+        """End a request: it gets a final response with CANCELLED. One that has ended is not
+        touched.
+        """
         with self._lock:
             self._core.check_open()
             self._core.cancel(id)

@@ -30,7 +30,9 @@ class BatchingType(enum.Enum):
 
 @dataclass(slots=True)
 class LogitsPostProcessorConfig:
-    """Functions that edit logits in the program's process, as tandem.logits.callbacks says."""
+    """Functions that edit logits, for engines in the program's own process. Their form is that of
+    tandem.logits.callbacks.
+    """
 
     processor_map: Mapping[str, Callable[..., Any]] | None = None
     """By the name by which requests ask for them."""
@@ -60,7 +62,8 @@ class ExecutorConfig:
     model: str = ""
     """The model that requests are for; empty: the only one that the router serves."""
     max_open_sequences: int = ranged(512, Range(at_least=1))
-    """Sequences at the router at once, below its `max_queue`. Others wait here, by priority."""
+    """Sequences at the router at once. Others wait here, by priority: keep the number below the
+    router's `max_queue`."""
     max_unread_tokens: int = ranged(1_000_000, Range(at_least=1))
     """Tokens of responses that nobody has awaited yet, all that open requests may still bring
     counted in. A request that could bring more waits until others have been read."""
@@ -72,7 +75,8 @@ class ExecutorConfig:
     router_wait_seconds: float = ranged(10.0, _TIMES)
     """Time a request waits while no router takes it, within its deadline."""
     resume: bool = False
-    """Another pair goes on with a request whose decode worker was lost; a router elsewhere only."""
+    """Another pair of workers goes on with a request whose decode worker was lost, where one can;
+    of a router elsewhere alone."""
     tls_cert: str = ""
     """PEM file of a frontend's certificate: for the router an executor is one. Goes with tls_key
     and tls_ca; without all three gRPC is plaintext."""
@@ -80,7 +84,8 @@ class ExecutorConfig:
     tls_ca: str = ""
     tls_peer_name: str = "tandem"
     tenant: str = ""
-    """Whose requests these are, as a key's name: for shares of pairs, and in audit logs."""
+    """Whose requests these are, as a key's name: routers share pairs between tenants, and audit
+    logs name them."""
     weight: int = ranged(1, Range(at_least=1, at_most=MAX_WEIGHT))
     """How much the tenant gets beside others."""
     disaggregated: bool = False
@@ -113,7 +118,9 @@ class ExecutorConfig:
     enable_trt_overlap: bool = False
 
     def __post_init__(self) -> None:
-        """Raises ConfigError for a value that can never serve, UnsupportedError for others."""
+        """Raises ConfigError for a value that can never serve, and UnsupportedError for one that is
+        not offered.
+        """
         if self.batching_type is not BatchingType.INFLIGHT:
             refuse("BatchingType.STATIC", "workers let requests join and leave at every step")
         if self.max_beam_width != 1:

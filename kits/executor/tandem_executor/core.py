@@ -84,7 +84,8 @@ class ExecutorCore:
         self._max_sequences = self._places = max_open_sequences
         self._max_unread = self._credit = max_unread_tokens
         self._max_rows = self._rows = max_logits_rows
-        """Rows of logits that may still be promised; a request's come back once it was read."""
+        """Rows of logits that may still be promised. Those of a request come back once all of it
+        has been read."""
         self._entries: dict[int, Entry] = {}
         self._next_id = FIRST_ID
         self._queue = Ranking()
@@ -154,7 +155,9 @@ class ExecutorCore:
         self._end(request_id, FinishReason.CANCELLED)
 
     def wait(self, waiter: Waiter) -> None:
-        """Wake it once it may find something, or at shutdown. Raises ShutDownError after `stop`."""
+        """Wake it once there may be something for it to read, or at shutdown. Raises ShutDownError
+        where nothing can come any more.
+        """
         if self._stopped:
             self._check_running()
         self._waiters.add(waiter)
@@ -164,7 +167,9 @@ class ExecutorCore:
         self._waiters.forget(waiter, unread=bool(self._ready))
 
     def shut_down(self) -> None:
-        """End everything, and wake whoever waits. May be called twice."""
+        """End everything, and wake whoever waits: there is nothing to read any longer. May be
+        called twice.
+        """
         self.closed = True
         self._entries.clear()
         self.recorder.clear()
@@ -174,7 +179,9 @@ class ExecutorCore:
         self._waiters.wake_all()
 
     def leave(self) -> None:
-        """Give the core up in a fork of the program: whoever waits is in the other process."""
+        """Give the core up in a process that is a fork of the program's: whoever waits is in the
+        other process.
+        """
         self.closed = True
         self._waiters = Waiters()
 
@@ -186,7 +193,9 @@ class ExecutorCore:
         return len(self._queue.ranks)
 
     def starts(self) -> list[Start]:
-        """Requests to send now. The backend says `tokens` of each, and `finish` or `fail`."""
+        """Requests that are to be sent now. Of each the backend says `tokens`, and `finish` once
+        for each sequence or `fail`.
+        """
         found: list[Start] = []
         if not self._queue.ranks:
             return found
@@ -213,7 +222,9 @@ class ExecutorCore:
         return cancels
 
     def measure(self, request_id: int, measure: Measure) -> None:
-        """How to measure a started request, at each sequence's end, where it is wanted."""
+        """How to measure a request that was started; asked for at the end of each sequence, where
+        the program wants it.
+        """
         if (entry := self._open(request_id)) is not None:
             entry.unread.measure = measure
 
@@ -276,7 +287,9 @@ class ExecutorCore:
         return None if first is None else first[1]
 
     def record(self, now: float, *, came: bool) -> None:
-        """An iteration is over, unless nothing `came`, started or ended since the last one."""
+        """An iteration is over: something `came` since the last one, or started, or ended. With
+        none of that there was none.
+        """
         queued = self.queued
         self.recorder.record(now, came=came, queued=queued, silent=self._waiting - queued)
 

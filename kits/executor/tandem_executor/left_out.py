@@ -132,7 +132,9 @@ METHODS: Mapping[str, str] = {
 
 
 class _LeftOut:
-    """An attribute that is left out: it reads as its default, and refuses any other value."""
+    """An attribute that is left out: it reads as its default, and refuses whatever asks for
+    something.
+    """
 
     def __init__(self, name: str, reason: str, default: bool | None) -> None:
         self._name, self._reason, self._default = name, reason, default

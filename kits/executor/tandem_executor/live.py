@@ -106,13 +106,17 @@ class Live:
         return tuple(self._classes)
 
     def register(self, registry: Registry) -> None:
-        """Let requests of a worker in this process name the functions. Raises LoadError."""
+        """Let requests of a worker in this process name them. Raises LoadError where a name cannot
+        be, or is taken.
+        """
         for name, processor in self._classes.items():
             registry.register(name, processor)
 
     @contextmanager
     def held(self, request_id: int, trace_id: str, request: Request) -> Iterator[Tapped | None]:
-        """Call the request's function, and yield where its logits are kept; None: none wanted."""
+        """Within the block the request's function is called, and its logits are kept in what is
+        yielded; None: it asks for none.
+        """
         function, output = request.logits_post_processor, request.output_config
         context, generation = output.return_context_logits, output.return_generation_logits
         with ExitStack() as held:

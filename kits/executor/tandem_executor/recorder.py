@@ -99,7 +99,8 @@ class Recorder:
         self._number = 0
         self._active: dict[int, Unread] = {}
         self._changed: dict[int, Unread] = {}
-        """Requests that were enqueued or ended since the last record, if they are watched."""
+        """Requests that were enqueued or have ended since the last record, where they are watched.
+        """
         self._started = self._ended = 0
         """Since the last record."""
         self._arrivals = 0.0

@@ -42,7 +42,9 @@ class ContextPhaseParams:
 @refuses_left_out
 @dataclass(slots=True)
 class LoraConfig:
-    """The LoRA adapter that runs a request: the workers' adapter whose name is this number."""
+    """The LoRA adapter that runs a request: of those that the workers have, the one whose name is
+    this number.
+    """
 
     task_id: int
 
@@ -50,7 +52,9 @@ class LoraConfig:
 @refuses_left_out
 @dataclass(slots=True)
 class SamplingConfig:
-    """How tokens are chosen. Greedy without `top_k` above 1, `top_p` and `min_p`, as there."""
+    """How tokens are chosen. Without `top_k` above 1, `top_p` and `min_p` it is greedy, whatever
+    the temperature, as it is there.
+    """
 
     beam_width: int = 1
     """1: beams are not searched."""
@@ -85,7 +89,8 @@ class OutputConfig:
     """False: a result that is not streamed begins with the prompt."""
     _: KW_ONLY
     return_perf_metrics: bool = False
-    """Times, hand-over and hooks; a router passes them on only with `allow_reports`."""
+    """Times, what the hand-over took, and what hooks did; a router passes it on only with
+    `allow_reports`."""
     return_external_scores: bool | None = None
     """What classifiers answered; a router passes it on only with `allow_external_scores`. None: of
     engines of the executor's own."""

@@ -53,7 +53,8 @@ class Result(Struct, kw_only=True):
     stop_reason: str = ""
     """The hook's reason or the classifier's name, with `withheld`."""
     replacement: str = ""
-    """Text of a classifier in place of what was withheld; it has no tokens of the model."""
+    """The text that a classifier has in place of what was withheld; its tokens are no token's of
+    the model."""
     external_scores: dict[str, Any] | None = None
     """What each classifier answered, by its name, with a sequence's last response, where
     `return_external_scores` asked for it and there are classifiers."""

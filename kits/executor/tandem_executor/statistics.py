@@ -29,7 +29,9 @@ class KvCacheStats:
     reused_blocks: int | None = None
     missed_blocks: int | None = None
     cache_hit_rate: float | None = None
-    """The share of cached prompt tokens in this executor's requests that ended well."""
+    """The share of prompt tokens that prefill's cache had, in this executor's requests that have
+    ended well.
+    """
 
 
 @dataclass(slots=True, kw_only=True)
@@ -102,7 +104,9 @@ class RequestStage(enum.Enum):
 
 @dataclass(slots=True, kw_only=True)
 class DisServingRequestStats:
-    """What the hand-over of a request's KV cache from prefill to decode took."""
+    """What the hand-over of a request's KV cache took, from its prefill worker to its decode
+    worker.
+    """
 
     kv_cache_transfer_ms: float = 0.0
     kv_cache_size: int = 0
@@ -139,7 +143,9 @@ class RequestStats:
 
 @dataclass(slots=True, kw_only=True)
 class RequestStatsPerIteration:
-    """The requests of one iteration: at work, or enqueued or ended since the record before."""
+    """The requests of one iteration: those that were at work, and those that were enqueued or ended
+    since the record before.
+    """
 
     iter: int = 0
     """The `iter` of the IterationStats of the same moment."""

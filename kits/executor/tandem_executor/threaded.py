@@ -96,7 +96,9 @@ class Executor(ExecutorCalls):
         self._serving.register_external_classifier_hook(hook, lambda: None)
 
     def shutdown(self) -> None:
-        """Cancel what is open, wake whoever waits, and stop. Later calls raise ShutDownError."""
+        """Cancel what is open, wake whoever waits, and stop. Later calls raise ShutDownError, but
+        this one.
+        """
         atexit.unregister(self.shutdown)
         if self._shut_down():
             with suppress(RuntimeError):  # the thread has failed, and its loop is closed

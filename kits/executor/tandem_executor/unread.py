@@ -127,7 +127,9 @@ class Unread:
         log_probs: list[float],
         logits: Logits | None = None,
     ) -> None:
-        """Take in tokens of a sequence; keeps the lists. `logits`: of one streamed token."""
+        """Take in the tokens of a sequence that has not ended. The lists are kept. `logits`: of one
+        token that is streamed.
+        """
         count = len(token_ids)
         self.arrived += count
         self.unread_tokens += count
@@ -173,7 +175,9 @@ class Unread:
         self.ready += 1
 
     def read(self, into: list[Response]) -> int:
-        """Put the ready responses `into` a list, for good. Returns the number of their tokens."""
+        """Put all responses that are ready `into` a list, and return of how many tokens they are;
+        they are not given again.
+        """
         tokens = 0
         for piece in self._pieces:
             token_ids = piece.token_ids

@@ -170,7 +170,9 @@ class Automaton:
     def _read(
         self, node: int, word: bool, character: str
     ) -> tuple[int, bool, list[tuple[int, bool]]]:
-        """Node and word after a character; widths of phrases that end at its border or in it."""
+        """Node and word after a character, and the widths of the phrases that end right before it,
+        at a border, or with it.
+        """
         ends: list[tuple[int, bool]] = []
         symbols = symbols_of(character, self.case_sensitive)
         for place, symbol in enumerate(symbols):
@@ -191,7 +193,9 @@ class Automaton:
         )
 
     def _start(self, text: str, end: int, width: int) -> int | None:
-        """Where the last `width` symbols before `end` begin; None: too many are skipped."""
+        """Where the last `width` symbols before `end` begin; None: too many characters among them
+        have no symbols.
+        """
         place, skipped, later = end, 0, BORDER
         while width > 0:
             place -= 1
@@ -207,7 +211,9 @@ class Automaton:
         return place
 
     def _exact(self, text: str, start: int, end: int, width: int) -> bool:
-        """Whether a phrase begins with a whole character: no "sen" in "größen", though ß is ss."""
+        """Whether the phrase begins with a whole character: "sen" is not in "größen", though "ß" is
+        "ss".
+        """
         counted, last = 0, BORDER
         for place in range(start, end):
             for symbol in symbols_of(text[place], self.case_sensitive):

@@ -1,4 +1,6 @@
-"""Checks that tell identifiers from other digits: how many characters of a match count."""
+"""Checks that tell an identifier from other digits: each says how many characters of a match count,
+0 for none.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def credit_card(text: str) -> int:
 
 
 def iban(text: str) -> int:
-    """As long as its country's, remainder 1 (ISO 7064, MOD 97-10); what follows is not of it."""
+    """As long as its country's are, with a remainder of 1 (ISO 7064, MOD 97-10). What comes after
+    that length is not part of it.
+    """
     length = _IBAN_LENGTHS.get(text[:2].upper())
     if length is None:
         return 0

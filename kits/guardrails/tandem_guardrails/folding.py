@@ -41,7 +41,9 @@ def is_word(symbol: str) -> bool:
 
 
 def phrase_symbols(phrase: str, *, case_sensitive: bool, whole_words: bool) -> tuple[str, ...]:
-    """A phrase as the automaton reads it: white space collapsed, and borders if asked for."""
+    """A phrase as the automaton reads it: white space collapsed, and with borders, if asked for,
+    where its words begin and end.
+    """
     found: list[str] = []
     word = False
     for character in phrase.strip():

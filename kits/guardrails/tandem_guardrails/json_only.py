@@ -25,7 +25,9 @@ class _Sequence:
 
 
 class JsonOnly:
-    """Ends the answer where it is no JSON. White space passes, and nothing is held back."""
+    """White space before and inside the value passes. Nothing is held back: what was shown could
+    still become JSON.
+    """
 
     resumable = True
 

@@ -58,7 +58,9 @@ class JsonReader:
         return self.over
 
     def read(self, text: str) -> int:
-        """How many characters of `text` may belong to the value; fewer than all: it ends there."""
+        """How many characters of `text` may belong to the value: fewer than all when the next one
+        cannot, or when the value is over.
+        """
         place, size = 0, len(text)
         while place < size:
             if self._string == '"':

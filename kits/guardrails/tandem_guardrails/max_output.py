@@ -81,7 +81,9 @@ _COUNTERS = {
 
 
 class MaxOutput:
-    """The answer ends before what would be one too many, after white space. Holds nothing back."""
+    """The answer ends before the first character of what would be one too many. White space before
+    it stays. Nothing is held back.
+    """
 
     resumable = True
 

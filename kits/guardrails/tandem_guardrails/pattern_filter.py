@@ -34,7 +34,9 @@ class Pattern:
     action: Action = "redact"
     replacement: str = "[redacted]"
     accept: Callable[[str], int] | None = None
-    """How many characters of a match count, as by a checksum; 0: none. Without it, all."""
+    """How many characters of a match count, as by a checksum; 0: the match is none. Without
+    `accept` every match counts.
+    """
 
 
 class _Sequence:

@@ -37,7 +37,8 @@ VOUCHER_FILE = "voucher.key"
 VOUCHER_KEY_BYTES = 32
 """A router takes no key that has fewer."""
 SETTLE = timedelta(days=1)
-"""Longer than any component takes to use what was issued: pods see a Secret within minutes."""
+"""Longer than it takes until every component uses what was issued: a Secret's new content is in
+every pod within some minutes."""
 _SKEW = timedelta(minutes=5)
 """Clocks may differ by so much."""
 _RENEW_AT = 1 / 3

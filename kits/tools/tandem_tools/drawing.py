@@ -1,4 +1,6 @@
-"""Draws the plots of `tandem bench` and `tandem replay` in SVG: axes, words, lines."""
+"""What plots of `tandem bench` and `tandem replay` are drawn with, in SVG: axes with round ticks,
+words, lines.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,9 @@ class Judges:
         self._calls: dict[int, asyncio.Task[Scored]] = {}
 
     async def register(self, hook: LiveClassifier) -> None:
-        """Until it judges new outputs. Raises LoadError for a taken name, and ShutDownError."""
+        """Until outputs that begin are judged by it. Raises LoadError where its name is taken, and
+        ShutDownError.
+        """
         if self._closed:
             raise ShutDownError("The executor has failed")
         if hook.name in self._hooks:

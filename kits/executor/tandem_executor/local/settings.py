@@ -69,7 +69,9 @@ def worker(
 def router(
     executor_config: ExecutorConfig, folder: Path, processors: Iterable[str]
 ) -> RouterConfig:
-    """`processors`: what the workers know. The program may name them all, within their settings."""
+    """`processors`: what the workers know. An executor's program is let name them all; what the
+    settings say of each still holds.
+    """
     return RouterConfig(
         listen=address(folder, "router"),
         max_queue=executor_config.max_open_sequences,

@@ -219,7 +219,9 @@ class LocalStack:
 
 @contextmanager
 def _private_folder() -> Iterator[Path]:
-    """A folder of this user alone, deleted at the end. Raises StartError: its name is too long."""
+    """One of this user's alone, and gone with all that is in it. Raises StartError where no socket
+    could have a name in it.
+    """
     folder = Path(tempfile.mkdtemp(prefix="tandem-"))
     try:
         longest = folder / "prefill.sock"

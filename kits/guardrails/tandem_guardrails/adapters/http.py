@@ -31,7 +31,8 @@ from tandem_guardrails.adapters.connections import Connections
 from tandem_guardrails.adapters.credentials import ApiKey
 
 MARGIN = 0.95
-"""Share of a classifier's timeout for the call; the rest is for what comes around it."""
+"""Share of a classifier's timeout that the call may take; the rest is for what comes before and
+after it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

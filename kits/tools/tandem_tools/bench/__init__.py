@@ -167,7 +167,9 @@ def _model(client: Client, wanted: str) -> str:
 
 
 def _model_path(given: Path | None, model: str) -> Path:
-    """Raises ConfigError where the model's own tokenizer is not there to measure prompts."""
+    """Raises ConfigError where the model's tokenizer is not there, so that no prompt is measured
+    with another's.
+    """
     path = options.model_path(given)
     if given is None and path.name != model:
         raise ConfigError(f"name the folder with {model}'s tokenizer: --model-path")

@@ -55,7 +55,9 @@ class BenchRun:
 
 
 def program() -> str:
-    """AIPerf's command: beside this Python, or first on the PATH. Raises ConfigError for none."""
+    """AIPerf's command: the one beside this Python, or the first on the PATH. Raises ConfigError
+    where there is none.
+    """
     beside = str(Path(sys.executable).parent)
     found = shutil.which("aiperf", path=beside) or shutil.which("aiperf")
     if found is None:

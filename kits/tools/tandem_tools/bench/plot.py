@@ -15,7 +15,9 @@ SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 def svg(figures: Figures, *, title: str, parameters: Sequence[str]) -> str:
-    """A panel for each of TTFT and ITL that answers had. A dashed line is the objective."""
+    """A panel for each of TTFT and ITL that answers had, beside each other. A dashed line is the
+    objective.
+    """
     panels = (
         ("TTFT of answers", figures.ttft, figures.slo.ttft_seconds),
         ("ITL, mean of each answer", figures.itl, figures.slo.itl_seconds),

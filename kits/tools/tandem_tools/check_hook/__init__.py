@@ -45,7 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check_hook(arguments: argparse.Namespace, console: Console) -> int:
-    """Status 0, or 1 where something must be fixed. Raises StartError for no usable hook."""
+    """Status 0, or 1 where something must be fixed. Raises StartError where the hook cannot be
+    built.
+    """
     sys.path.append(str(Path.cwd()))
     subject = Subject(arguments.hook, _config(arguments.config))
     done = asyncio.run(_run(subject, arguments.text, None if arguments.json else console))

@@ -32,7 +32,9 @@ class Scenario:
 
 
 async def checks(subject: Subject, texts: Sequence[str]) -> AsyncIterator[Check]:
-    """Two thousand requests that end in every way: final or empty chunk, abort, or by the hook."""
+    """Two thousand requests that end in every way: final chunk, empty final chunk, abort, and what
+    the hook itself ends.
+    """
     scenarios = [
         Scenario(steps, await _alone(subject, steps))
         for steps in samples.in_time([end for text in texts for end in _endings(text)])

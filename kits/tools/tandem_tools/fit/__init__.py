@@ -192,7 +192,9 @@ def _rows(
 
 
 def _column(model: Shape, worker: WorkerPlan, fit: Fit) -> dict[str, str]:
-    """The rows of a phase, by name; a row that is empty for both phases is left out."""
+    """What is said of a phase, by the name of its row; a row of which neither says anything is
+    left out.
+    """
     division, decodes = worker.division, worker.phase == "decode"
     length = f"{worker.context:,} tokens"
     return {

@@ -21,7 +21,9 @@ GB = 1e9
 RESERVED_TOKENS = 512
 """What decode keeps free for each sequence that runs: SGLang's num_reserved_decode_tokens."""
 SLIDING_SHARE = 0.8
-"""Tokens of prefill's layers with a window, as a share of the others': swa_full_tokens_ratio."""
+"""Tokens that prefill's layers with a window hold, of those of the others: SGLang's
+swa_full_tokens_ratio.
+"""
 _EVICTION_INTERVAL = 128
 """Tokens after which decode frees what has left a window: SGLANG_SWA_EVICTION_INTERVAL."""
 _FEW_SEQUENCES = 32
@@ -47,7 +49,8 @@ class WorkerPlan:
     gpu: Gpu
     division: Division
     memory_share: float = 0.0
-    """Share of a GPU's free memory for weights and KV cache; 0: what SGLang chooses."""
+    """How much of each GPU's free memory weights and KV cache may take together; 0: what SGLang
+    chooses."""
     page_size: int
     context: int
     """Tokens of each sequence."""
@@ -75,7 +78,8 @@ class Fit:
     kv_tokens: int
     pages: int
     sequences: int
-    """Prompts of `context` tokens that prefill holds at once; of decode such sequences."""
+    """Prompts of `context` tokens that prefill holds at once, or such sequences that decode does.
+    """
     handover_bytes: int
     """KV of a prompt of `context` tokens, on all GPUs of the worker that hold it."""
     pinned_bytes: int
@@ -216,7 +220,9 @@ def _whole_pages(tokens: float, page_size: int) -> int:
 
 
 def _indivisible(shape: Shape, division: Division) -> str:
-    """Why GPUs cannot share a model so; empty: they can. Ranks take whole heads, or share KV's."""
+    """Why GPUs cannot share a model so; empty: they can. Ranks take whole heads, of KV several of
+    them may take the same.
+    """
     if division.parts > len(shape.layers):
         return f"{division.parts} parts cannot share {len(shape.layers)} layers"
     if division.groups > 1 and not shape.grouped:
@@ -234,7 +240,9 @@ def _indivisible(shape: Shape, division: Division) -> str:
 
 
 def _unspreadable(shape: Shape, worker: WorkerPlan) -> str:
-    """Why experts, or the matrix of logits, cannot be spread over the GPUs; empty: they can."""
+    """Why GPUs cannot each hold as many experts as the others, or have the matrix of logits whole
+    in each group; empty: they can.
+    """
     serving, ranks = worker.serving, worker.division.tensor
     copies = serving.ep_num_redundant_experts
     if copies and serving.moe_a2a_backend == "none":

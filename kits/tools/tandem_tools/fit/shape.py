@@ -84,7 +84,9 @@ class Serving:
     enable_dp_lm_head: bool = False
     """Each group of data-parallel ranks has the matrix that gives logits whole."""
     gpu_generation: int = 9
-    """First number of the compute capability: 9 Hopper, 10 and 12 Blackwell, 0 not known."""
+    """The first number of the GPU's compute capability: 9 of Hopper, 10 and 12 of Blackwell, 0 of a
+    GPU that is not known.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""`tandem monitoring export`: dashboards and rules without the chart."""
+"""`tandem monitoring export`: dashboards and rules for a Prometheus and a Grafana without the
+chart.
+"""
 
 from __future__ import annotations
 

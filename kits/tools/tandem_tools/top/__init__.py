@@ -62,7 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def top(arguments: argparse.Namespace, console: Console) -> int:
-    """Raises ConfigError for wrong options, ApiError where a name or `--once` finds nobody."""
+    """Raises ConfigError for addresses that are none, ApiError for a name without an address, and
+    where no router answers `--once`.
+    """
     if not 0.05 <= arguments.interval <= 3600:
         raise ConfigError("--interval is 0.05 to 3600 seconds")
     fleet = _asked_fleet(arguments)
@@ -145,7 +147,9 @@ def _asked_fleet(arguments: argparse.Namespace) -> _Fleet:
 
 
 def _figures(fleet: _Fleet, interval: float) -> Iterator[FleetFigures]:
-    """The figures of each interval, for ever. At first raises ApiError for an unknown name."""
+    """The figures of each interval, for ever. Raises ApiError for a name without an address, at
+    first.
+    """
     history = FleetHistory(first := readings.read(asked := fleet.addresses()), fleet.names)
     due = first.at
     while True:

@@ -1,4 +1,6 @@
-"""From readings of a fleet to the figures that `tandem top` shows, and `--json` writes."""
+"""What readings of a fleet, one after the other, come to: the figures that `tandem top` shows, and
+that `--json` writes.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ class WorkerFigures(msgspec.Struct, frozen=True, kw_only=True):
     tokens_per_second: float | None = None
     """Prefill: prompt tokens, those that a cache had among them. Decode: output."""
     hit_rate: float | None = None
-    """The share of prompt tokens that a cache had, in the interval or since the worker's start."""
+    """The share of prompts' tokens that a cache had, in the interval; where no prompt came, since
+    the worker's start."""
     kv_used_ratio: float | None = None
 
 

@@ -1,4 +1,6 @@
-"""Asks frontends, routers and workers at their metrics ports side by side, each within its time."""
+"""What frontends, routers and workers say on their metrics ports, for `tandem top`: asked side by
+side, each within its time.
+"""
 
 from __future__ import annotations
 

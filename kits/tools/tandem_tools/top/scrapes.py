@@ -43,7 +43,9 @@ class FrontendReading:
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class EngineReading:
-    """A worker's counts of its engine in one phase, since its start or now. None: not said."""
+    """What a worker counts of its engine in one phase, since its start or now. None: it does not
+    say.
+    """
 
     open_legs: float = 0.0
     waiting_legs: float = 0.0

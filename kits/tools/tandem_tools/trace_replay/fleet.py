@@ -129,7 +129,9 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 def read(path: Path) -> FleetFile:
-    """A fleet with its table of times. Raises ConfigError for a file that is no such thing."""
+    """A fleet with its table of times. Raises ConfigError where a file cannot be read, or is none
+    of the kind.
+    """
     found = times.decoded(path, FleetFile)
     if isinstance(found.times, Times):
         return found

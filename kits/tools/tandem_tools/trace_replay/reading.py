@@ -1,4 +1,6 @@
-"""Frontends in virtual time: prompts wait for a process; known beginnings are not read again."""
+"""Frontends in virtual time: prompts wait for a process that reads them, and what an earlier prompt
+began with is not read again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ SMALL_TOKENS = 4096
 MOST_WAITING = 64
 """Prompts that wait for each process; one more is refused."""
 STORED_BYTES = 5
-"""Bytes a token in the store of earlier prompts: its id, parts of block and segment names."""
+"""What the store of earlier prompts takes for a token: its id, its part of a block's number and of
+a segment's name."""
 
 
 @dataclass(slots=True)

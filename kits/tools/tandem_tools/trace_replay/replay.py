@@ -37,7 +37,9 @@ class Replayed:
     hit_rate: float
     """The share of computed prompts' tokens that the computing worker had cached."""
     ideal_hit_rate: float
-    """Hit rate of one cache, as large as all workers' together, that has each prompt at once."""
+    """Hit rate of one cache, as large as the caches of all workers together, that has each prompt
+    from its arrival on.
+    """
     readings: Readings | None
     """What reading came to; None: it takes no time in this fleet."""
     ways: Counter[tuple[Way, Reason]]

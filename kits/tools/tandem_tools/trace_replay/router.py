@@ -41,7 +41,9 @@ class Policies:
 
 
 def worker_up(key: str, phase: Phase, pool: Pool, *, process: str = "") -> events.WorkerUp:
-    """What a router is told of a worker of a pool. `process`: of an aggregated worker."""
+    """What a router is told of a worker of a pool. `process`: that of an aggregated worker, of
+    which this is one phase.
+    """
     profile = Profile(
         name=process or key,
         instance=process or key,

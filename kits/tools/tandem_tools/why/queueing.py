@@ -1,4 +1,6 @@
-"""Why a sequence waited in a router's queue: who had the slots, or which workers gave none."""
+"""Why a sequence waited in a router's queue: whoever had the slots, or kept workers from giving
+theirs.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def explain(queued: Moment) -> tuple[str, str]:
 
 
 def _unused(queued: Moment) -> tuple[str, str] | None:
-    """The kind, and the workers by name, where half of the unfit workers had free slots."""
+    """The kind, and the workers by name, where half of the workers that would not do were full of
+    nothing: they were not used.
+    """
     workers = () if queued.workers is None else queued.workers.workers
     unused = [each for each in workers if not each.reason.startswith(_FULL)]
     if not unused or 2 * len(unused) < len(workers):
