@@ -46,14 +46,20 @@ class Decoded(NamedTuple, Generic[T]):
 
 @dataclass(frozen=True)
 class Body(Generic[T]):
-    decoder: msgspec.json.Decoder[T]
-    """Refuses fields that it does not know: Strangers takes them out where they are passed over."""
+    strict: msgspec.json.Decoder[T]
+    lenient: msgspec.json.Decoder[T]
+    """Reads the same, and passes over fields that it does not know."""
     kind: Kind
 
     @staticmethod
-    def of(struct: type[T], foreign: Mapping[str, Foreign], **inner: Kind) -> Body[T]:
-        """`inner`: what its fields hold that may have unknown fields too."""
-        return Body(msgspec.json.Decoder(struct), Kind.of(struct, foreign, **inner))
+    def of(
+        strict: type[T], lenient: type[T], foreign: Mapping[str, Foreign], **inner: Kind
+    ) -> Body[T]:
+        """`lenient`: the same type without `forbid_unknown_fields`, in itself and in what `inner`
+        says of what its fields hold.
+        """
+        decoders = msgspec.json.Decoder(strict), msgspec.json.Decoder(lenient)
+        return Body(*decoders, Kind.of(strict, foreign, **inner))
 
     def decode(self, body: bytes, rules: FieldRules) -> Decoded[T]:
         """Raises InvalidRequestError or UnsupportedError with `param`."""
@@ -70,7 +76,7 @@ class Body(Generic[T]):
 
     def _decode(self, body: bytes, rules: FieldRules) -> Decoded[T]:
         try:
-            return Decoded(self.decoder.decode(body))
+            return Decoded(self.strict.decode(body))
         except msgspec.ValidationError as error:
             value = _VALUE.match(str(error))
             left_out = value is not None and without_version(value["value"]) in LEFT_OUT
@@ -78,7 +84,7 @@ class Body(Generic[T]):
                 raise
         strangers = Strangers(rules)
         left = strangers.check(body, self.kind)
-        return Decoded(self.decoder.decode(left), strangers.ignored, strangers.extra_fields)
+        return Decoded(self.lenient.decode(left), strangers.ignored, strangers.extra_fields)
 
 
 def _explain(message: str) -> RequestError:

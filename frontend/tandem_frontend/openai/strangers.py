@@ -60,7 +60,6 @@ class Kind(NamedTuple):
     struct: type[msgspec.Struct]
     """The type that the object is read as."""
     fields: frozenset[str]
-    """Names that the type reads: the object is read without all others."""
     foreign: Mapping[str, Foreign]
     names: frozenset[str]
     inner: Mapping[str, Kind]
@@ -119,7 +118,7 @@ class Strangers:
 
     def check(self, body: bytes, kind: Kind) -> bytes | msgspec.Raw:
         """Go through a body; what is wrong with it otherwise is for others to find. Returns the
-        body without the fields that its objects do not have, and without what lists leave out.
+        body without what is left out of its lists.
         """
         str(body, "utf-8")  # names and values that nobody reads are text too
         return self._check_object(body, kind, "", "")
@@ -128,7 +127,8 @@ class Strangers:
         self, value: bytes | msgspec.Raw, kind: Kind, path: str, label: str
     ) -> bytes | msgspec.Raw:
         members = _members.decode(value)
-        changed = self._drop_strangers(members, kind, path, label)
+        self._check(members, kind, path, label)
+        changed = False
         for name, inner in kind.inner.items():
             given = members.get(name, _NULL)
             left = self._check_inner(given, inner, path + name, label + name)
@@ -170,11 +170,11 @@ class Strangers:
             return None
         return self._check_object(item, kind, f"{path}.", f"{label}[].")
 
-    def _drop_strangers(self, members: Members, kind: Kind, path: str, label: str) -> bool:
-        """Take fields out that the kind does not have; returns whether there were any."""
-        strange = [name for name in members if name not in kind.fields]
-        for name in strange:
-            value = members.pop(name)
+    def _check(self, members: Members, kind: Kind, path: str, label: str) -> None:
+        """`label`: the path without positions."""
+        for name, value in members.items():
+            if name in kind.fields:
+                continue
             if name in self._rules.extra and not path:
                 self._extra[name] = value
                 continue
@@ -189,7 +189,6 @@ class Strangers:
                 raise UnsupportedError(f"`{param}` is not supported: {foreign.reason}", param=param)
             else:
                 self._ignored[label + name] = None
-        return bool(strange)
 
     def _check_meant(self, what: str, name: str, known: frozenset[str], param: str) -> None:
         """Raises InvalidRequestError for what is refused or was meant to be something else."""
