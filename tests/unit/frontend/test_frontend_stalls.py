@@ -29,7 +29,7 @@ from tandem_frontend.http.messages import Call
 from tandem_frontend.openai import chat_template, slices, writers
 from tandem_frontend.openai.asked import Origin
 from tandem_frontend.openai.preprocessor import Preprocessor
-from tandem_frontend.openai.reading import readers
+from tandem_frontend.openai.reading import readers, wire
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 from tandem_frontend.openai.reading.process import NICENESS
 from tandem_frontend.openai.reading.reader import Reader
@@ -275,7 +275,7 @@ async def test_a_process_that_reads_leaves_the_cores_to_the_event_loop(start: St
     for size in (SMALL_BYTES, readers.MIDDLING_BYTES):
         assert (await frontend.complete(user="x" * size)).status_code == 200
     ours = psutil.Process()
-    reading = [each for each in ours.children() if readers.PROGRAM in each.cmdline()]
+    reading = [each for each in ours.children() if wire.PROGRAM in each.cmdline()]
     assert len(reading) == 2
     assert [each.nice() for each in reading] == [min(19, ours.nice() + NICENESS)] * 2
 
