@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from tandem.engine import prompt_ids
 from tandem.engine.base import EngineRequest, Role
-from tandem.errors import InvalidRequestError, RequestError, VoucherError
+from tandem.errors import InvalidRequestError, VoucherError
 from tandem.logits import embedding_bias
 from tandem.token_limits import check_token_ids
 
@@ -21,7 +21,7 @@ def refuse_open(request: EngineRequest, role: Role) -> NoReturn:
 
 
 def check(request: EngineRequest, role: Role, vocabulary: int) -> None:
-    """Raises RequestError, naming the field, for tokens that the model does not have, and for a
+    """Raises InvalidRequestError, naming the field, for tokens that the model lacks, and for a
     hand-over that an engine of that role cannot be part of.
     """
     if not request.token_ids:
@@ -33,7 +33,7 @@ def check(request: EngineRequest, role: Role, vocabulary: int) -> None:
     if (role is Role.AGGREGATED) != (request.room == 0):
         raise InvalidRequestError(f"a {role.value} engine cannot take this room", param="room")
     if role is Role.DECODE and not request.kv_peer.rpartition(":")[2].isdecimal():
-        raise RequestError(
+        raise InvalidRequestError(
             f"kv_peer must be host:port of a prefill engine, not {request.kv_peer!r}",
             param="kv_peer",
         )

@@ -85,7 +85,7 @@ def test_the_hook_of_the_settings_file_is_the_one_that_loads(
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (("--engine-options=speed=11",), "no option 'speed'"),
+        (("--engine-options=speed=11",), "unknown option of the sim engine: 'speed'"),
         (("--logits-processors=mine=nowhere:Class",), "nowhere"),
         (("--listen=0.0.0.0:0",), "set advertise_host"),
         (("--listen=256.0.0.1:0", "--advertise-host=127.0.0.1"), "cannot listen on '256.0.0.1:0'"),
