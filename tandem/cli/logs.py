@@ -58,6 +58,8 @@ def logs(arguments: argparse.Namespace, console: Console) -> int:
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
         pass
+    except BrokenPipeError:
+        raise  # whoever reads this output has gone
     except OSError as error:
         raise ConfigError(f"cannot read {error.filename}: {error.strerror}") from error
     return 0

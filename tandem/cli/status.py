@@ -69,7 +69,7 @@ def status(arguments: argparse.Namespace, console: Console) -> int:
 def of_stack(run_dir: Path) -> StackStatus:
     """Ask each component that `tandem up` started from this folder. Raises StartError."""
     state = run_state.read(run_dir)
-    if state is None:
+    if state is None or not state.processes:
         return StackStatus("", "", [])
     with ThreadPoolExecutor(len(state.processes)) as asking:
         found = asking.map(lambda name: _of_component(name, state, run_dir), state.processes)

@@ -104,6 +104,8 @@ def test_status_where_nothing_is_up_says_where_it_looked(
     assert str(tmp_path) in text
     code, text = shown(tmp_path, capsys, "status", "--json")
     assert (code, json.loads(text)["components"]) == (1, [])
+    started(tmp_path, {}, {})
+    assert shown(tmp_path, capsys, "status")[0] == 1
 
 
 @pytest.mark.parametrize(
@@ -148,6 +150,18 @@ def test_logs_of_components_are_shown_in_the_order_of_their_times(
     code, text = shown(tmp_path, capsys, "logs", "decode_worker", "--lines=1")
     assert (code, text) == (0, "2026-11-30T10:00:04.000Z bar [2K90%\n")
     assert shown(tmp_path, capsys, "logs", "-n0") == (0, "")
+
+
+def test_logs_into_a_pipe_that_nobody_reads_end_without_a_complaint(tmp_path: Path) -> None:
+    (tmp_path / "router.log").write_text("a line\n" * 100_000)
+    command = [sys.executable, "-m", "tandem.cli", "logs", "-n100000", f"--run-dir={tmp_path}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"a line\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
 
 
 def test_logs_of_a_component_that_is_not_there_are_refused_with_a_hint(

@@ -133,7 +133,10 @@ def examine(run_dir: Path, *, with_logs: bool = False) -> Report:
     logs = {}
     if with_logs:
         for log in sorted(run_dir.glob("*.log")):
-            logs[log.stem] = log_files.last_lines(log, LOG_LINES)
+            try:
+                logs[log.stem] = log_files.last_lines(log, LOG_LINES)
+            except OSError as error:
+                logs[log.stem] = [f"cannot be read: {error.strerror}"]
     return Report(
         findings=findings, versions=versions(), environment=environment(), stack=stack, logs=logs
     )
@@ -150,9 +153,14 @@ def versions() -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """Variables that Tandem, the engines and their transports read."""
+    """Variables that Tandem, the engines and their transports read. A value is hidden where the
+    variable or the value names a secret, and where the value is a mapping: settings of an
+    operator's code may be anything.
+    """
     return {
-        name: "(hidden)" if _SECRET.search(name) else _USER.sub("//(hidden)@", value)
+        name: "(hidden)"
+        if _SECRET.search(f"{name}={value}") or "{" in value
+        else _USER.sub("//(hidden)@", value)
         for name, value in sorted(config.environment().items())
         if _OF_ENGINES.match(name)
     }

@@ -38,6 +38,8 @@ def test_the_report_has_versions_and_variables_and_no_secret(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TANDEM_API_KEYS", "sesame")
+    monkeypatch.setenv("TANDEM_HOOKS", '{"chain": [{"path": "a:B", "config": {"pass": "sesame"}}]}')
+    monkeypatch.setenv("TANDEM_ENGINE_OPTIONS", "hub_token=sesame")
     monkeypatch.setenv("UCX_TLS", "rc,cuda")
     monkeypatch.setenv("HTTP_PROXY", "http://somebody:sesame@proxy:3128")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -45,6 +47,7 @@ def test_the_report_has_versions_and_variables_and_no_secret(
     run = tmp_path / ".run"
     run.mkdir()
     (run / "router.log").write_text("a line\n")
+    (run / "frontend.log").mkdir()
     assert main(["doctor", "--to", "report.json", "--with-logs"]) in (0, 1)
     assert "attach it" in capsys.readouterr().out
     written = (tmp_path / "report.json").read_text()
@@ -55,7 +58,10 @@ def test_the_report_has_versions_and_variables_and_no_secret(
     assert report["environment"]["HTTP_PROXY"] == "http://(hidden)@proxy:3128"
     assert "UNRELATED" not in report["environment"]
     assert report["versions"]["tandem-serving"]
-    assert report["logs"] == {"router": ["a line"]}
+    assert report["logs"] == {
+        "frontend": ["cannot be read: Is a directory"],
+        "router": ["a line"],
+    }
     assert main(["doctor", "--json"]) in (0, 1)
     assert json.loads(capsys.readouterr().out)["logs"] == {}
 
