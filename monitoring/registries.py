@@ -24,6 +24,7 @@ from tandem.metrics import DrainMetrics, HeldMetrics
 from tandem.tracing.metrics import SpanCollector
 from tandem.v1 import worker_pb2
 from tandem.wire.prompt_chunks import ChunkMetrics, ChunkRoom
+from tandem.worker.core.ledger import Taken
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.hook_metrics import classifier_metrics
 from tandem.worker.hooks import WorkerHooks
@@ -118,6 +119,7 @@ def _worker() -> Iterator[Metric]:
             retractions=0,
             ranks=(RankLoad(**dict.fromkeys(RankLoad.__dataclass_fields__, 1)),),
         ),
+        taken=lambda: Taken(0.0, {"any": (0.0, 0.0, 0.0)}),
     ).collect()
     yield from classifier_metrics("decode", {"any": ClassifierCounters()})
     yield from StartCollector(

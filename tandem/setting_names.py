@@ -122,6 +122,7 @@ NAMES: Final = frozenset(
         "prefill_service",
         "prefix_index_bytes",
         "prefix_store_mb",
+        "prices",
         "priority_order",
         "prompt_chunks_mb",
         "propagate_terminate",

@@ -973,6 +973,24 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-800",
+        "Given sequences of several keys on a worker, then the seconds that the worker counts for "
+        "keys and as idle are all of its time, also where workers and routers are killed, and a "
+        "key's are those in which its sequences were computed.",
+        ours=True,
+    ),
+    Promise(
+        "S5-801",
+        "Given more keys than a worker has series for, then the others are counted together.",
+        ours=True,
+    ),
+    Promise(
+        "S5-802",
+        "Given a deployment with prices, then the usage of an answer says what it took of the "
+        "workers and costs, in every dialect, and nothing else of the workers.",
+        ours=True,
+    ),
+    Promise(
         "S5-206",
         "Given workers of one model with different tokenizers, then a prompt's token ids run on "
         "those of the tokenizer that made them alone, and neither waits for the other.",

@@ -28,7 +28,7 @@ from tandem.wire.prompt_chunks import ChunkMetrics
 from tandem.wire.tls import PeerTls
 from tandem.worker.config import WorkerConfig, WorkerKind
 from tandem.worker.description import new_instance
-from tandem.worker.endpoint import Endpoint, Shared
+from tandem.worker.endpoint import Endpoint, Shared, new_ledger
 from tandem.worker.phase import LoadPhase
 from tandem.worker.server import MakeEngine, Worker, check_phase
 from tandem.worker.servicer import PhasesServicer, WorkerServicer
@@ -67,6 +67,7 @@ class AggregatedWorker:
             self._endpoint,
             self._budget,
             self._chunk_room,
+            new_ledger(config, phases=len(PHASES)),
             self._instance,
             asyncio.Barrier(len(PHASES)),
         )

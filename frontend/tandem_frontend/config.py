@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tandem import ranges, sockets, story_book, tracing
+from tandem import ranges, story_book, tracing
 from tandem.byte_budget import DEFAULT_BYTES
 from tandem.config import setting
 from tandem.endings import WithheldReason
-from tandem.errors import ConfigError, MissingSettingError
 from tandem.extra_fields import MAX_BYTES as MAX_EXTRA_FIELDS_BYTES
-from tandem.hooks.classifiers import settings as classifiers
 from tandem.logits.forms.limits import SpecLimits
 from tandem.message_limits import MAX_OUTPUTS, MAX_PROMPT_LOGPROBS
 from tandem.upstream import names
 from tandem.wire import tls
 from tandem.wire.silence import SILENCE_SECONDS
+from tandem_frontend import config_checks
 
-_ORIGIN = re.compile(r"https?://[a-z0-9.\[\]:-]+")
-_LEAST_KEEP_ALIVE_SECONDS = 0.01
 _SESSION_HEADERS = (
     *("x-parent-session-id", "x-dynamo-parent-session-id", "x-session-id"),
     *("x-claude-code-session-id", "session-id", "session_id", "thread-id"),
     *("x-dynamo-session-id", "x-session-token", "x-smg-routing-key"),
 )
-OPERATOR_PATHS = ("/metrics", "/ping")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,6 +295,12 @@ class FrontendConfig:
     allow_reports: bool = setting(
         False, 'Let clients ask for `tandem: {"report": true}`: workers, request ids, KV figures.'
     )
+    prices: dict[str, Any] = setting(
+        {},
+        "What a model's workers cost, by the model's name, or `*` for all others:"
+        ' {"*": {"prefill_second": 0.0008, "decode_slot_second": 0.00002, "kv_token_second":'
+        " 1e-9}}. The `usage` of answers then says what they cost. Empty: answers say nothing.",
+    )
     allow_external_scores: bool = setting(
         False,
         'Let clients ask for `tandem: {"external_scores": true}`: the scores that'
@@ -420,51 +421,7 @@ class FrontendConfig:
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""
         ranges.check(self)
-        if 0 < self.sse_keep_alive_seconds < _LEAST_KEEP_ALIVE_SECONDS:
-            raise ConfigError(
-                f"sse_keep_alive_seconds must be 0 or at least {_LEAST_KEEP_ALIVE_SECONDS}"
-            )
-        if self.max_held_bytes // 2 < self.max_body_bytes:
-            raise ConfigError("max_held_bytes must be at least twice max_body_bytes")
-        if self.api_keys and not any(key.strip() for key in self.api_keys):
-            raise ConfigError("api_keys holds no key: give one, or leave the setting out")
-        sockets.check(self.listen, setting="listen")
-        sockets.check(self.metrics_listen, setting="metrics_listen")
-        self._check_models()
-        self._check_moderations()
-        for path in self.operator_paths:
-            if path not in OPERATOR_PATHS:
-                raise ConfigError(
-                    f"operator_paths takes {' and '.join(OPERATOR_PATHS)}, not {path!r}"
-                )
-        for origin in self.cors_origins:
-            if not _ORIGIN.fullmatch(origin):
-                raise ConfigError(f"cors_origins takes https://HOST[:PORT], not {origin!r}")
-        if bool(self.https_cert) != bool(self.https_key):
-            raise ConfigError("https_cert and https_key are needed together, or neither")
-        names.check(self.router)
-        tls.check(self)
-        tracing.check(self.otlp_endpoint)
-
-    def _check_models(self) -> None:
-        if not (self.model_path or self.models or self.models_folder):
-            raise MissingSettingError("needs --model-path, or else --models or --models-folder")
-        if not all(self.model_aliases):
-            raise ConfigError("model_aliases holds an empty name")
-        if self.model_aliases and not self.model_path:
-            raise ConfigError("model_aliases are names of model_path's model, which is not given")
-        if len(self.models) >= self.max_models:
-            raise ConfigError(f"models holds {len(self.models)}; set max_models above that")
-
-    def _check_moderations(self) -> None:
-        if not self.moderation_classifiers:
-            return
-        try:
-            given = classifiers.parse(self.moderation_classifiers)
-        except ConfigError as error:
-            raise ConfigError(f"moderation_classifiers: {error}") from None
-        if not (given.entries or given.plugins):
-            raise ConfigError("moderation_classifiers: names no entries and no plugins")
+        config_checks.check(self)
 
     def of_model(self, name: str, folder: Path) -> FrontendConfig:
         """The settings of a frontend that serves this model alone."""

@@ -38,6 +38,7 @@ from tandem_frontend.openai.reading.models import Models
 from tandem_frontend.openai.reading.reader import field_rules
 from tandem_frontend.openai.reading.readers import Readers
 from tandem_frontend.openai.sessions import Sessions
+from tandem_frontend.prices import Prices
 from tandem_frontend.tenants import Tenants
 
 log = logging.getLogger(__name__)
@@ -111,7 +112,13 @@ class Parts:
             self.config,
             self.tenants,
             self.endpoints,
-            Generation(self.reading, self.demultiplexer, self.metrics, keep_alive_seconds=seconds),
+            Generation(
+                self.reading,
+                self.demultiplexer,
+                self.metrics,
+                prices=Prices(self.config.prices),
+                keep_alive_seconds=seconds,
+            ),
             self.moderations,
             self.metrics,
             budget=self.budget,

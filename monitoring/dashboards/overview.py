@@ -81,6 +81,24 @@ _WORKERS = Row(
         ),
     ),
 )
+_KEYS = Row(
+    "Keys",
+    lines(
+        "Computing by key",
+        (rate("tandem_worker_key_seconds_total", by="phase, key"), "{{phase}}, {{key}}"),
+        (rate("tandem_worker_idle_seconds_total", by="phase"), "{{phase}}, idle"),
+        note="Seconds of workers each second; all of them together are the workers that serve.",
+    ),
+    lines(
+        "Slots by key",
+        (rate("tandem_worker_key_slot_seconds_total", by="phase, key"), "{{phase}}, {{key}}"),
+    ),
+    lines(
+        "KV cache by key",
+        (rate("tandem_worker_key_kv_token_seconds_total", by="phase, key"), "{{phase}}, {{key}}"),
+        note="Tokens that sequences held.",
+    ),
+)
 _PROCESSES = Row(
     "Processes",
     lines("CPU", rate("process_cpu_seconds_total", by="pod"), width=6),
@@ -101,5 +119,5 @@ DASHBOARD = Dashboard(
     name="overview",
     title="Overview",
     description="Health, traffic and workers of a release.",
-    rows=[_HEALTH, _TRAFFIC, _WORKERS, _PROCESSES],
+    rows=[_HEALTH, _TRAFFIC, _WORKERS, _KEYS, _PROCESSES],
 )

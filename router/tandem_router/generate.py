@@ -63,6 +63,7 @@ def submit(
         max_tokens=task.sampling.max_tokens,
         priority=request.priority,
         want_report=task.want_report,
+        want_cost=task.want_cost,
         prompt_logprobs=task.sampling.HasField("prompt_logprobs"),
         trace_id=task.trace_id,
         weight=1,

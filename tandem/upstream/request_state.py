@@ -307,7 +307,10 @@ class RequestState:
 
     def report(self, report: common_pb2.PhaseReport) -> None:
         """Take a phase's report; leave out one with impossible values, or one too many."""
-        numbers = (report.hook_seconds, report.phase_seconds, report.kv_seconds)
+        numbers = (
+            *(report.hook_seconds, report.phase_seconds, report.kv_seconds),
+            *(report.worker_seconds, report.kv_token_seconds),
+        )
         names = len(report.worker), len(report.kv_transport)
         fits = all(isfinite(number) and number >= 0 for number in numbers) and (
             max(names) <= MOST_NAME_CHARACTERS and report.phase in common_pb2.Phase.values()

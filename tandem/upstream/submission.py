@@ -210,6 +210,7 @@ class Submission(Struct, frozen=True, kw_only=True):
             max_tokens=chosen.max_tokens,
             timeout_ms=max(1, min(round(seconds * 1000), 2**32 - 1)),
             want_report=task.want_report,
+            want_cost=task.want_cost,
             prompt_logprobs=task.sampling.HasField("prompt_logprobs"),
             task=common + chosen.task,
             parent_span=parent_span,

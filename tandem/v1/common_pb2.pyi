@@ -348,6 +348,7 @@ class Task(_message.Message):
     LORA_ADAPTER_FIELD_NUMBER: _builtins.int
     EXTRA_FIELDS_FIELD_NUMBER: _builtins.int
     KV_HINTS_FIELD_NUMBER: _builtins.int
+    WANT_COST_FIELD_NUMBER: _builtins.int
     trace_id: _builtins.str
     """32 lower-case hex digits (W3C trace context)"""
     model: _builtins.str
@@ -373,6 +374,8 @@ class Task(_message.Message):
     """a JSON object: fields of the client's body that OpenAI's API does not have, for classifiers"""
     kv_hints: _builtins.str
     """a JSON object, for the engine's KV cache: see tandem/kv_hints.py; at most 16 KiB; empty: none"""
+    want_cost: _builtins.bool
+    """each phase adds a PhaseReport, of what the sequence took of its worker alone unless want_report"""
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """four bytes each, so that nobody counts through them"""
@@ -425,10 +428,11 @@ class Task(_message.Message):
         lora_adapter: _builtins.str = ...,
         extra_fields: _builtins.str = ...,
         kv_hints: _builtins.str = ...,
+        want_cost: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["embedding_bias", b"embedding_bias", "logits", b"logits", "regeneration", b"regeneration", "resume", b"resume", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embedding_bias", b"embedding_bias", "extra_fields", b"extra_fields", "kv_hints", b"kv_hints", "logits", b"logits", "lora_adapter", b"lora_adapter", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "resume", b"resume", "sampling", b"sampling", "shown_special_tokens", b"shown_special_tokens", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_salt", b"cache_salt", "embedding_bias", b"embedding_bias", "extra_fields", b"extra_fields", "kv_hints", b"kv_hints", "logits", b"logits", "lora_adapter", b"lora_adapter", "metadata", b"metadata", "model", b"model", "prompt_text", b"prompt_text", "prompt_token_ids", b"prompt_token_ids", "regeneration", b"regeneration", "resume", b"resume", "sampling", b"sampling", "shown_special_tokens", b"shown_special_tokens", "streaming", b"streaming", "tenant", b"tenant", "trace_id", b"trace_id", "want_cost", b"want_cost", "want_external_scores", b"want_external_scores", "want_report", b"want_report", "want_text", b"want_text", "want_token_ids", b"want_token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -895,7 +899,7 @@ Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015
 
 @_typing.final
 class PhaseReport(_message.Message):
-    """What one phase did for one sequence; sent only where the task wants a report."""
+    """What one phase did for one sequence; sent only where the task wants a report, or the cost."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -918,6 +922,8 @@ class PhaseReport(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
+    WORKER_SECONDS_FIELD_NUMBER: _builtins.int
+    KV_TOKEN_SECONDS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     """not set in LegClosed"""
     phase: Global___Phase.ValueType
@@ -948,6 +954,10 @@ class PhaseReport(_message.Message):
     """of the prompt, which the engine had already"""
     tokens: _builtins.int
     """generated"""
+    worker_seconds: _builtins.float
+    """of the worker's computing, divided among what it computed at the time; where want_cost"""
+    kv_token_seconds: _builtins.float
+    """tokens of KV held, by the seconds for which they were; where want_cost"""
     @_builtins.property
     def engine(self) -> Global___EngineTimes:
         """absent: the engine does not say"""
@@ -974,10 +984,12 @@ class PhaseReport(_message.Message):
         prompt_tokens: _builtins.int = ...,
         cached_tokens: _builtins.int = ...,
         tokens: _builtins.int = ...,
+        worker_seconds: _builtins.float = ...,
+        kv_token_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["engine", b"engine"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "classifier_seconds", b"classifier_seconds", "emitted", b"emitted", "engine", b"engine", "engine_seconds", b"engine_seconds", "first_seconds", b"first_seconds", "hook_seconds", b"hook_seconds", "kv_bytes", b"kv_bytes", "kv_seconds", b"kv_seconds", "kv_transport", b"kv_transport", "phase", b"phase", "phase_seconds", b"phase_seconds", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "sequence", b"sequence", "suppressed", b"suppressed", "terminated", b"terminated", "tokens", b"tokens", "worker", b"worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "classifier_seconds", b"classifier_seconds", "emitted", b"emitted", "engine", b"engine", "engine_seconds", b"engine_seconds", "first_seconds", b"first_seconds", "hook_seconds", b"hook_seconds", "kv_bytes", b"kv_bytes", "kv_seconds", b"kv_seconds", "kv_token_seconds", b"kv_token_seconds", "kv_transport", b"kv_transport", "phase", b"phase", "phase_seconds", b"phase_seconds", "prompt_tokens", b"prompt_tokens", "request_id", b"request_id", "sequence", b"sequence", "suppressed", b"suppressed", "terminated", b"terminated", "tokens", b"tokens", "worker", b"worker", "worker_seconds", b"worker_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -102,6 +102,7 @@ class Submit(_message.Message):
     RESUME_FIELD_NUMBER: _builtins.int
     ENDS_SESSION_FIELD_NUMBER: _builtins.int
     KNOWN_PROMPT_FIELD_NUMBER: _builtins.int
+    WANT_COST_FIELD_NUMBER: _builtins.int
     EXPECTED_TOKENS_FIELD_NUMBER: _builtins.int
     first_sequence: _builtins.int
     """the request's n sequences are first_sequence .. first_sequence + n - 1"""
@@ -143,6 +144,8 @@ class Submit(_message.Message):
     """no request of its session follows: once it has ended, nothing is kept for such"""
     known_prompt: _builtins.bytes
     """names what stands before the prompt of `task`: see tandem/wire/prompt_chunks.py; empty: nothing does"""
+    want_cost: _builtins.bool
+    """its task does: decode's output waits for prefill's"""
     expected_tokens: _builtins.int
     """of each output, as the client expects it, at most max_tokens; 0: nothing is known of that"""
     def __init__(
@@ -170,11 +173,12 @@ class Submit(_message.Message):
         resume: _builtins.bool = ...,
         ends_session: _builtins.bool = ...,
         known_prompt: _builtins.bytes = ...,
+        want_cost: _builtins.bool = ...,
         expected_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "ends_session", b"ends_session", "expected_tokens", b"expected_tokens", "first_sequence", b"first_sequence", "known_prompt", b"known_prompt", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_blocks", b"prompt_blocks", "prompt_logprobs", b"prompt_logprobs", "prompt_tokens", b"prompt_tokens", "resume", b"resume", "session", b"session", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tokenizer_sha256", b"tokenizer_sha256", "trace_id", b"trace_id", "voucher", b"voucher", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "ends_session", b"ends_session", "expected_tokens", b"expected_tokens", "first_sequence", b"first_sequence", "known_prompt", b"known_prompt", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_blocks", b"prompt_blocks", "prompt_logprobs", b"prompt_logprobs", "prompt_tokens", b"prompt_tokens", "resume", b"resume", "session", b"session", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tokenizer_sha256", b"tokenizer_sha256", "trace_id", b"trace_id", "voucher", b"voucher", "want_cost", b"want_cost", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -205,6 +205,12 @@ class WorkerConfig:
         " GPU first works for others. A longer call fails its request.",
         above=0,
     )
+    key_series: int = setting(
+        100,
+        "Most keys whose part of the worker's time is counted by itself; that of further keys is"
+        " counted as `_other`.",
+        at_least=0,
+    )
     grpc_reflection: bool = setting(False, REFLECTION_HELP)
     grpc_max_connections: int = setting(
         connections.MOST_CONNECTIONS, MOST_CONNECTIONS_HELP, at_least=1

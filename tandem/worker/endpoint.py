@@ -18,10 +18,17 @@ from tandem.wire.grpc import Server, connection_limits
 from tandem.wire.prompt_chunks import ChunkRoom
 from tandem.wire.tls import PeerTls
 from tandem.worker.config import WorkerConfig, WorkerKind
+from tandem.worker.core.ledger import Ledger
 from tandem.worker.readiness import Readiness
 
 FLUSH_SECONDS = 2.0
 """For last frames to leave."""
+
+
+def new_ledger(config: WorkerConfig, *, phases: int = 1) -> Ledger:
+    """One process's, of the worker's time. `phases`: how many the process serves."""
+    portion = 1 / config.token_processes
+    return Ledger(accounts=config.key_series, phases=phases, portion=portion)
 
 
 class Endpoint:
@@ -90,6 +97,7 @@ class Shared:
     endpoint: Endpoint
     budget: ByteBudget
     chunk_room: ChunkRoom
+    ledger: Ledger
     instance: str
     """Unique for each start of the process."""
     drained: asyncio.Barrier

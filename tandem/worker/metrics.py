@@ -16,6 +16,7 @@ from tandem.hooks.contract import Phase
 from tandem.logits.forms.workshop import Workshop
 from tandem.v1 import worker_pb2
 from tandem.worker.classifying import Classifying
+from tandem.worker.core.ledger import Taken
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.engine_metrics import engine_metrics
 from tandem.worker.form_metrics import form_metrics
@@ -39,6 +40,16 @@ _OF_LOAD = {
 """Help of the gauges that tell a field of tandem.v1.Load, by the field."""
 
 
+_OF_KEYS = {
+    "tandem_worker_key_seconds": "Time that the worker computed for a key, each second divided"
+    " among the sequences that were computed in it, by their tokens in a step.",
+    "tandem_worker_key_slot_seconds": "Time for which a key's sequences held slots of the worker.",
+    "tandem_worker_key_kv_token_seconds": "Tokens of KV cache that a key's sequences held, by the"
+    " seconds for which they did.",
+}
+"""Help of the counters by key, in the order of the figures in Taken."""
+
+
 class WorkerCollector(Collector):
     """Reads one worker, from the thread that serves /metrics."""
 
@@ -52,6 +63,7 @@ class WorkerCollector(Collector):
         forms: Workshop,
         load: Callable[[], worker_pb2.Load],
         figures: Callable[[], EngineFigures],
+        taken: Callable[[], Taken],
     ) -> None:
         self._phase = phase
         self._counted = counters
@@ -60,6 +72,7 @@ class WorkerCollector(Collector):
         self._forms = forms
         self._load = load
         self._figures = figures
+        self._taken = taken
 
     def collect(self) -> Iterator[Metric]:
         figures = self._figures()
@@ -67,6 +80,7 @@ class WorkerCollector(Collector):
         yield from self._counters(figures)
         yield from self._transfers(figures)
         yield from engine_metrics(self._phase, figures)
+        yield from self._keys()
         yield from self._judges()
         yield from form_metrics(self._phase, self._forms)
 
@@ -129,6 +143,21 @@ class WorkerCollector(Collector):
         )
         steps.add_metric((self._phase,), self._counted.steps.buckets(), self._counted.steps.total)
         yield steps
+
+    def _keys(self) -> Iterator[Metric]:
+        taken = self._taken()
+        yield metrics.counter(
+            "tandem_worker_idle_seconds",
+            "Time in which the worker computed nothing: with tandem_worker_key_seconds of all keys"
+            " it is all of the time since the worker served first.",
+            taken.idle,
+            phase=self._phase,
+        )
+        for place, (name, text) in enumerate(_OF_KEYS.items()):
+            family = CounterMetricFamily(name, text, labels=("phase", "key"))
+            for key, figures in taken.tenants.items():
+                family.add_metric((self._phase, key), figures[place])
+            yield family
 
     def _transfers(self, figures: EngineFigures) -> Iterator[Metric]:
         seconds = HistogramMetricFamily(

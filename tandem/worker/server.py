@@ -34,7 +34,7 @@ from tandem.worker.core.machine import Core
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.description import describe
 from tandem.worker.drain import drain
-from tandem.worker.endpoint import Endpoint, Shared
+from tandem.worker.endpoint import Endpoint, Shared, new_ledger
 from tandem.worker.follower import Follower
 from tandem.worker.forms import FormedEngine
 from tandem.worker.gateway_metrics import GatewayCollector
@@ -349,6 +349,7 @@ class Worker:
                 max_legs=engine.limits.max_sequences,
                 hooked=hooks is not None,
                 budget=self._budget,
+                ledger=shared.ledger if (shared := self._shared) else new_ledger(self._config),
             ),
             intake=Intake(
                 role=Role(self._phase),
@@ -459,6 +460,7 @@ class Worker:
             forms=self._workshop,
             load=from_loop(loop, self._shell.load),
             figures=from_loop(loop, self._engine.figures),
+            taken=from_loop(loop, self._shell.taken),
         )
         if dialect := self._config.gateway_metrics:
             yield GatewayCollector(

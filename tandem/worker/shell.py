@@ -27,6 +27,7 @@ from tandem.wire.prompt_chunks import ChunkRoom, ReadChunks
 from tandem.worker import slices
 from tandem.worker.classifying import Classifying
 from tandem.worker.core.effects import Effects
+from tandem.worker.core.ledger import Taken
 from tandem.worker.core.leg import Leg
 from tandem.worker.core.machine import Core
 from tandem.worker.hanging import Hanging
@@ -63,6 +64,7 @@ class Shell:
         of the routers' streams begin with; None: prompts travel whole.
         """
         self.core = core = make_core(self)
+        core.taken(clock())  # the worker's time begins
         self._intake = intake
         self._engine = engine
         self._hooks = hooks
@@ -92,6 +94,10 @@ class Shell:
     def __len__(self) -> int:
         """How many legs are open."""
         return len(self.core)
+
+    def taken(self) -> Taken:
+        """What each tenant has taken of the worker."""
+        return self.core.taken(self._clock())
 
     def look_for_hanging(self, hanging: Hanging) -> None:
         """Say which hand-overs hang, if it is time to."""

@@ -26,7 +26,7 @@ from simulated.loop import BrokenRule  # noqa: E402 - the path comes first
 from simulated.world import World  # noqa: E402 - the path comes first
 
 FILE = HERE / "digests.txt"
-SEEDS = 5_000
+SEEDS = 1_000
 A_LINE = 10
 SHOWN = 20
 """Changed seeds that are named."""

@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from tandem.endings import FinishReason
+from tandem_frontend.prices import CostDetails
 
 AnsweredTier: TypeAlias = Literal["default", "flex", "priority"]
 ChatFinishReason: TypeAlias = FinishReason | Literal["tool_calls", "function_call"]
@@ -31,6 +32,9 @@ class Usage(msgspec.Struct, kw_only=True):
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails | msgspec.UnsetType = msgspec.UNSET
     """Given where the model's reasoning is told from its answer."""
+    cost: float | msgspec.UnsetType = msgspec.UNSET
+    """In the currency of the deployment's prices, where the model has one."""
+    cost_details: CostDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 class PhaseReport(msgspec.Struct, kw_only=True):

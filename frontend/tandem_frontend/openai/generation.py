@@ -25,6 +25,7 @@ from tandem_frontend.openai.keep_alive import COMMENT, KeepAlive
 from tandem_frontend.openai.parsed import Parsed
 from tandem_frontend.openai.reading.bodies import Reading
 from tandem_frontend.openai.reports import report
+from tandem_frontend.prices import Prices
 
 PROVIDER = "tandem"
 
@@ -37,6 +38,7 @@ class Generation:
     demultiplexer: Demultiplexer
     metrics: Metrics
     _: KW_ONLY
+    prices: Prices
     keep_alive_seconds: float
     """How long a stream may be silent; 0: as long as it will."""
 
@@ -66,7 +68,7 @@ class Generation:
                     await self._stream(call, state, writer, dialect)
                 else:
                     writer = dialect.body(model.tokenizer, submission)
-                    await _collect(call, state, writer, dialect)
+                    await self._collect(call, state, writer, dialect)
                 parsed = writer.parsed
                 self.metrics.count_calls(parsed.calls, broken=parsed.broken_calls)
             finally:
@@ -98,10 +100,47 @@ class Generation:
         if state.error is not None:
             last += events.failing(state.error)
         else:
-            last += events.closing(_usage(state, events.parsed), report(state, call.times))
+            last += events.closing(self._usage(state, events.parsed), report(state, call.times))
         if not call.connection.writable:
             state.keep(len(last))
         await call.end_stream(last)
+
+    async def _collect(
+        self, call: Call, state: RequestState, body: Collector, dialect: Dialect
+    ) -> None:
+        await _over(call, state, dialect)
+        if state.error is not None:
+            raise state.error
+        rows, ended = state.take()
+        for part in slices.slices(rows):
+            for row in part:
+                body.row(row)
+            if len(part) < len(rows):
+                await asyncio.sleep(0)
+        for end in ended:
+            body.ending(end)
+        pieces = body.pieces(self._usage(state, body.parsed), report(state, call.times))
+        await call.respond_in_pieces(200, [batch async for batch in slices.batches(pieces)])
+
+    def _usage(self, state: RequestState, parsed: Parsed) -> Usage:
+        """Cached tokens would tell of the prompts of others, where others share the cache."""
+        submission = state.submission
+        prompt, completion = submission.prompt_tokens, state.completion_tokens
+        shared = bool(submission.task.tenant) and not submission.task.cache_salt
+        cached = 0 if shared else sum(state.cached_tokens)
+        usage = Usage(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            total_tokens=prompt + completion,
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
+        )
+        if parsed.reasoning_tokens is not None:
+            details = CompletionTokensDetails(reasoning_tokens=parsed.reasoning_tokens)
+            usage.completion_tokens_details = details
+        task = submission.task
+        if cost := self.prices.cost(task.model, submission.full_model, state.reports):
+            usage.cost, usage.cost_details = cost
+        return usage
 
     def _measure(self, call: Call, state: RequestState, arrived: float) -> None:
         exemplar = None if call.span is None else exemplars.labels(call.trace_id)
@@ -223,22 +262,6 @@ class _Live:
             self._state.settle()
 
 
-async def _collect(call: Call, state: RequestState, body: Collector, dialect: Dialect) -> None:
-    await _over(call, state, dialect)
-    if state.error is not None:
-        raise state.error
-    rows, ended = state.take()
-    for part in slices.slices(rows):
-        for row in part:
-            body.row(row)
-        if len(part) < len(rows):
-            await asyncio.sleep(0)
-    for end in ended:
-        body.ending(end)
-    pieces = body.pieces(_usage(state, body.parsed), report(state, call.times))
-    await call.respond_in_pieces(200, [batch async for batch in slices.batches(pieces)])
-
-
 def _trace_submission(span: CallSpan, dialect: Dialect, submission: Asked) -> None:
     """Attributes are named as OpenTelemetry's conventions for generative AI name them."""
     sampling = submission.task.sampling
@@ -271,21 +294,3 @@ def _trace_output(span: CallSpan, state: RequestState, arrived: float) -> None:
     if state.first_at:
         first_chunk = {"gen_ai.response.time_to_first_chunk": state.first_at - arrived}
         span.add(first_chunk, Event("first_token", state.first_at))
-
-
-def _usage(state: RequestState, parsed: Parsed) -> Usage:
-    """Cached tokens would tell of the prompts of others, where others share the cache."""
-    submission = state.submission
-    prompt, completion = submission.prompt_tokens, state.completion_tokens
-    shared = bool(submission.task.tenant) and not submission.task.cache_salt
-    cached = 0 if shared else sum(state.cached_tokens)
-    usage = Usage(
-        prompt_tokens=prompt,
-        completion_tokens=completion,
-        total_tokens=prompt + completion,
-        prompt_tokens_details=PromptTokensDetails(cached_tokens=cached),
-    )
-    if parsed.reasoning_tokens is not None:
-        details = CompletionTokensDetails(reasoning_tokens=parsed.reasoning_tokens)
-        usage.completion_tokens_details = details
-    return usage

@@ -242,6 +242,7 @@ class Preprocessor:
             want_text=request.detokenize is not False,
             want_token_ids=shows_token_ids(request),
             want_report=bool(tandem and tandem.report),
+            want_cost=bool(self._config.prices),
             want_external_scores=bool(tandem and tandem.external_scores),
             metadata=metadata_texts(request) or None,  # protobuf's Python takes an empty one
             tenant="" if origin.grant is None else origin.grant.name,

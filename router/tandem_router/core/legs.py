@@ -52,7 +52,8 @@ class Legs:
         # What was to be said before its first output was said before it was resumed.
         fresh = sequence.made is None or not sequence.made.used
         request, submit = sequence.request, sequence.request.submit
-        waits = submit.want_report or submit.prompt_logprobs  # prefill has more to say
+        # Prefill has more to say.
+        waits = submit.want_report or submit.want_cost or submit.prompt_logprobs
         hold = prefill.worker.profile.has_hook or waits
         if fresh and submit.resume and not request.half:
             sequence.made = Made()

@@ -52,7 +52,10 @@ class Ends:
         end = leg.output.end
         assert end is not None
         finish = self._state.rules.finish(leg, end)
-        leg.report(phase=self._state.rules.phase, worker=self._state.worker, now=self._state.now)
+        if leg.want_report or leg.want_cost:
+            state = self._state
+            taken = state.ledger.taken(state.now, leg.stay)
+            leg.report(phase=state.rules.phase, worker=state.worker, now=state.now, taken=taken)
         if finish is not None:
             leg.finish(finish)
         if leg.says_made:
@@ -79,6 +82,7 @@ class Ends:
 
     def forget(self, leg: Leg) -> None:
         """Give back what the open leg took."""
+        self._state.ledger.end(self._state.now, leg.stay)
         del self._state.open[leg.request_id], self._state.numbers[leg.link, leg.number]
         leg.allotment.close()
         members = self._state.groups[leg.group]

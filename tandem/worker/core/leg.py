@@ -37,6 +37,7 @@ from tandem.errors import TandemError
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
+from tandem.worker.core.ledger import Account, Stay
 from tandem.worker.core.outgoing import (
     CHARACTER_BYTES,
     MAX_ROW_BYTES,
@@ -150,6 +151,8 @@ class Leg(Struct, eq=False, kw_only=True):
     prompt_tokens: int
     to_compute: int
     """Prompt tokens that the router does not expect in the prefix cache."""
+    stay: Stay
+    """What the leg takes of the worker's time."""
     regenerations: int
     """Earlier runs of the sequence, whose output classifiers blocked."""
     spent_tokens: int
@@ -159,6 +162,7 @@ class Leg(Struct, eq=False, kw_only=True):
     want_logprobs: bool
     """The client does; classifiers may be given them where it does not."""
     want_report: bool
+    want_cost: bool
     intake_seconds: float
     """CPU time in which its task was read, before the leg began."""
     started_at: float
@@ -221,6 +225,13 @@ class Leg(Struct, eq=False, kw_only=True):
     def group(self) -> tuple[int, int, int]:
         """The n sequences of one request share it."""
         return self.link, self.destination, self.sequence - self.output_index
+
+    def generated_token_seconds(self, now: float) -> float:
+        """Token-seconds of the KV of what was generated, as if at one pace since the first."""
+        if self.first_at is None:
+            return 0.0
+        until = now if self.let_go_at is None else self.let_go_at
+        return self.output.completion_tokens * (until - self.first_at) / 2
 
     @property
     def generated_tokens(self) -> int:
@@ -344,12 +355,19 @@ class Leg(Struct, eq=False, kw_only=True):
         self.outgoing.parcels.append(parcel)
         return parcel
 
-    def report(self, *, phase: common_pb2.Phase.ValueType, worker: str, now: float) -> None:
-        """What this phase did, where the client asked for it."""
-        if not self.want_report:
-            return
-        report = self._report(phase, now)
-        report.sequence, report.worker = self.sequence, worker
+    def report(
+        self, *, phase: common_pb2.Phase.ValueType, worker: str, now: float, taken: Account
+    ) -> None:
+        """What this phase did, and took of the worker, as far as the client is to know."""
+        if self.want_report:
+            report = self._report(phase, now)
+            report.worker = worker
+        else:
+            report = common_pb2.PhaseReport(phase=phase, phase_seconds=now - self.started_at)
+        report.sequence = self.sequence
+        if self.want_cost:
+            report.worker_seconds = taken.seconds
+            report.kv_token_seconds = taken.kv_token_seconds + self.generated_token_seconds(now)
         parcel = self.waiting
         if parcel is None:
             self.outgoing.draft(self.destination).rest.report.append(report)

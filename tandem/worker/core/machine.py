@@ -30,6 +30,7 @@ from tandem.hooks.piece import Piece
 from tandem.v1 import worker_pb2
 from tandem.worker.core.effects import Effects
 from tandem.worker.core.ends import Ends
+from tandem.worker.core.ledger import CANARIES, Ledger, Taken
 from tandem.worker.core.leg import OPEN, Closing, Leg, Stage, Start
 from tandem.worker.core.outgoing import (
     ALTERNATIVE_BYTES,
@@ -66,11 +67,14 @@ class Core:
         max_legs: int,
         hooked: bool,
         budget: ByteBudget,
+        ledger: Ledger | None = None,
     ) -> None:
         """`worker`: its name, for reports. `hooked`: output passes hooks before it is shown.
-        `budget`: of all bytes that the worker holds.
+        `budget`: of all bytes that the worker holds. `ledger`: of the process; None: one of its
+        own.
         """
-        self._state = CoreState(rules, worker, budget, effects)
+        ledger = ledger or Ledger(accounts=max_legs)
+        self._state = CoreState(rules, worker, budget, effects, ledger)
         self._ends = Ends(self._state)
         self._shows = Shows(self._state, self._ends)
         self._steps = EngineSteps(self._state, self._ends, self._shows)
@@ -97,6 +101,10 @@ class Core:
     def legs(self) -> Iterable[Leg]:
         """The open legs, to look at."""
         return self._state.open.values()
+
+    def taken(self, now: float) -> Taken:
+        """What each tenant has taken of the worker, up to now."""
+        return self._state.ledger.read(now, self._state.rules.phase)
 
     def outgoing(self, link: int) -> Outgoing:
         """What waits for a router whose link is up."""
@@ -204,6 +212,7 @@ class Core:
         replayed = None
         if rules.shows and request.made:
             replayed = Replay(task.resume, request.request_id, straight=straight)
+        to_compute = _to_compute(command, len(request.token_ids))
         leg = Leg(
             request_id=request.request_id,
             link=wanted.link,
@@ -216,13 +225,21 @@ class Core:
             trace_id=task.trace_id,
             parent_span=command.parent_span,
             prompt_tokens=len(request.token_ids),
-            to_compute=_to_compute(command, len(request.token_ids)),
+            to_compute=to_compute,
+            stay=self._state.ledger.begin(
+                self._state.now,
+                rules.phase,
+                CANARIES if command.canary else task.tenant,
+                weight=0 if command.kv_peer else max(1, to_compute),
+                kv_tokens=len(request.token_ids),
+            ),
             regenerations=task.regeneration.count,
             spent_tokens=task.regeneration.spent_tokens,
             want_text=task.want_text,
             want_token_ids=task.want_token_ids,
             want_logprobs=task.sampling.HasField("logprobs"),
             want_report=task.want_report,
+            want_cost=task.want_cost,
             intake_seconds=wanted.intake_seconds,
             started_at=self._state.now,
             deadline=self._state.now + command.timeout_ms / 1000,
@@ -324,6 +341,7 @@ class Core:
         """The engine died: it holds nothing any more, and says nothing of each request."""
         for leg in list(self._state.open.values()):
             leg.engine_holds, leg.parking = False, None
+            self._settle(leg)
             retryable = self._steps.retryable(leg)
             self._ends.end(leg, Closing(Outcome.FAILED, "", error, retryable, worker_died=True))
             self._ends.close_if_let_go(leg)
@@ -348,6 +366,7 @@ class Core:
                     continue
             if delta.end is not None:
                 leg.engine_holds, leg.let_go_at = False, self._state.now
+                self._settle(leg)
                 if delta.end in _NOTHING_LEFT:
                     leg.parking = None
             stage = leg.stage
@@ -368,6 +387,11 @@ class Core:
                 self._ends.spoiled(leg, error)
         if works:
             self._state.ask(self._state.effects.judge_by_hooks, works)
+
+    def _settle(self, leg: Leg) -> None:
+        """The engine holds nothing of a leg any more."""
+        now = self._state.now
+        self._state.ledger.let_go(now, leg.stay, generated=leg.generated_token_seconds(now))
 
     def play_on(self, request_id: int) -> None:
         """A leg's turn has come, to replay more of its output."""

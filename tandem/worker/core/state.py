@@ -9,6 +9,7 @@ from typing import ParamSpec
 
 from tandem.byte_budget import ByteBudget
 from tandem.worker.core.effects import Effects
+from tandem.worker.core.ledger import Ledger
 from tandem.worker.core.leg import Leg
 from tandem.worker.core.outgoing import Outgoing
 from tandem.worker.core.rules import PhaseRules
@@ -24,6 +25,7 @@ class CoreState:
     budget: ByteBudget
     """All bytes that the worker holds."""
     effects: Effects
+    ledger: Ledger
     now: float = 0.0
     """The time of the event that is being handled."""
     asked: list[partial[None]] = field(default_factory=list)

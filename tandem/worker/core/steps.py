@@ -94,7 +94,8 @@ class EngineSteps:
 
     def _arrived(self, leg: Leg, delta: Delta) -> None:
         self._ends.move(leg, Stage.RUNNING)
-        leg.first_at = self._state.now
+        leg.first_at = now = self._state.now
+        self._state.ledger.weigh(now, leg.stay, 1 if self._state.rules.shows else 0)
         started = self._state.rules.started(delta.kv)
         if started is not None:
             leg.say(worker_pb2.LegEvent(leg=leg.number, started=started))

@@ -1006,7 +1006,8 @@ class RouterRules:
         if command.kv_peer != mine.kv_endpoint:
             self.fault(f"leg {decode.number} is sent to {command.kv_peer} for its KV")
         submit = sequence.request.submit
-        held = mine.has_hook or submit.want_report or submit.prompt_logprobs
+        shows = submit.want_report or submit.want_cost or submit.prompt_logprobs
+        held = mine.has_hook or shows
         held = held and not (sequence.made is not None and sequence.made.used)
         if command.hold_output != held:
             self.fault(f"leg {decode.number}: hold_output is {command.hold_output}")

@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry
 
 from tandem import admin
 from tandem.errors import ConfigError
-from tandem_frontend.config import OPERATOR_PATHS, FrontendConfig
+from tandem_frontend.config import FrontendConfig
+from tandem_frontend.config_checks import OPERATOR_PATHS
 from tandem_frontend.scrapes import Scrapes
 
 NO_KEY = {"authorization": ""}

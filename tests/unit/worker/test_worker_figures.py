@@ -19,6 +19,7 @@ from tandem.logits.model import Model
 from tandem.prefix_blocks import unpacked
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import worker_pb2
+from tandem.worker.core.ledger import Taken
 from tandem.worker.core.leg import Closing
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.engine_metrics import engine_metrics
@@ -68,6 +69,9 @@ def test_the_time_and_the_prompt_of_a_leg_are_added_up() -> None:
     assert _values(families, "tandem_worker_leg_seconds_sum") == {"": 2.0}
 
 
+TAKEN = Taken(2.5, {"": (1.0, 2.0, 300.0), "a": (0.5, 4.0, 7.0)})
+
+
 @pytest.mark.parametrize(("used", "total", "share"), [(30, 120, 0.25), (0, 0, 0.0)])
 def test_kv_use_is_a_share_also_before_the_engine_knows_its_size(
     used: int, total: int, share: float
@@ -81,6 +85,7 @@ def test_kv_use_is_a_share_also_before_the_engine_knows_its_size(
         forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
         load=lambda: worker_pb2.Load(kv_tokens_used=used, kv_tokens_total=total),
         figures=EngineFigures,
+        taken=lambda: TAKEN,
     )
     found = _values(list(collector.collect()), "tandem_worker_kv_used_ratio")
     assert found == {"": share}
@@ -99,8 +104,29 @@ def test_the_age_of_a_step_is_absent_where_the_engine_cannot_say(
         forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
         load=lambda: worker_pb2.Load(step_age_ms=age),
         figures=EngineFigures,
+        taken=lambda: TAKEN,
     )
     assert _values(list(collector.collect()), "tandem_worker_step_age_seconds") == shown
+
+
+@pytest.mark.promise("S5-800")
+def test_what_keys_took_of_a_worker_is_counted_by_key() -> None:
+    plan = FormPlan(compiler="none:None", arguments={}, used_here=frozenset())
+    collector = WorkerCollector(
+        phase="prefill",
+        counters=WorkerCounters(),
+        hooks=None,
+        classifiers=None,
+        forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
+        load=worker_pb2.Load,
+        figures=EngineFigures,
+        taken=lambda: TAKEN,
+    )
+    found = list(collector.collect())
+    assert _values(found, "tandem_worker_idle_seconds_total") == {"": 2.5}
+    assert _values(found, "tandem_worker_key_seconds_total") == {"": 1.0, "a": 0.5}
+    assert _values(found, "tandem_worker_key_slot_seconds_total") == {"": 2.0, "a": 4.0}
+    assert _values(found, "tandem_worker_key_kv_token_seconds_total") == {"": 300.0, "a": 7.0}
 
 
 def test_network_bytes_are_summed_over_interfaces(tmp_path: Path) -> None:

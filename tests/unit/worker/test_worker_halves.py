@@ -232,6 +232,7 @@ OF_EACH_HALF = {
     "streaming",
     "want_text",
     "want_token_ids",
+    "want_cost",
     "want_report",
     "want_external_scores",
     "extra_fields",

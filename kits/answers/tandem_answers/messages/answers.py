@@ -51,6 +51,8 @@ class MessageUsage(msgspec.Struct, kw_only=True):
     """The class of the queue that the request was really in; Anthropic names none below
     `standard`. The last usage of a stream leaves it out.
     """
+    cost: float | msgspec.UnsetType = msgspec.UNSET
+    """As in the usage of a chat."""
 
 
 class RefusalDetails(msgspec.Struct, tag_field="type", tag="refusal", kw_only=True):

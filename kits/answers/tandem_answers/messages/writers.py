@@ -132,6 +132,7 @@ def counted(usage: Usage) -> answers.MessageUsage:
         input_tokens=usage.prompt_tokens - cached,
         cache_read_input_tokens=cached,
         output_tokens=usage.completion_tokens,
+        cost=usage.cost,
     )
 
 

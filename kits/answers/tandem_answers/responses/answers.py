@@ -84,6 +84,8 @@ class ResponseUsage(msgspec.Struct, kw_only=True):
     output_tokens: int
     output_tokens_details: OutputTokensDetails
     total_tokens: int
+    cost: float | msgspec.UnsetType = msgspec.UNSET
+    """As in the usage of a chat."""
 
 
 class IncompleteDetails(msgspec.Struct, kw_only=True):

@@ -265,4 +265,5 @@ def _usage(usage: Usage) -> answers.ResponseUsage:
         output_tokens=usage.completion_tokens,
         output_tokens_details=answers.OutputTokensDetails(reasoning_tokens=reasoning),
         total_tokens=usage.total_tokens,
+        cost=usage.cost,
     )
