@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import re
+import types
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -52,14 +65,15 @@ class Body(Generic[T]):
     kind: Kind
 
     @staticmethod
-    def of(
-        strict: type[T], lenient: type[T], foreign: Mapping[str, Foreign], **inner: Kind
-    ) -> Body[T]:
-        """`lenient`: the same type without `forbid_unknown_fields`, in itself and in what `inner`
-        says of what its fields hold.
-        """
-        decoders = msgspec.json.Decoder(strict), msgspec.json.Decoder(lenient)
-        return Body(*decoders, Kind.of(strict, foreign, **inner))
+    def of(strict: type[T], foreign: Mapping[str, Foreign], **inner: Kind) -> Body[T]:
+        """`inner`: what fields hold in which there may be unknown fields too."""
+        kind = Kind.of(strict, foreign, **inner)
+        twins: dict[Any, Any] = {each.struct: _twin(each.struct) for each in kind.walk()}
+        for struct, twin in twins.items():
+            hints = get_type_hints(struct, include_extras=True)
+            twin.__annotations__ = {name: _holding(twins, hint) for name, hint in hints.items()}
+        decoders = msgspec.json.Decoder(strict), msgspec.json.Decoder(twins[strict])
+        return Body(*decoders, kind)
 
     def decode(self, body: bytes, rules: FieldRules) -> Decoded[T]:
         """Raises InvalidRequestError or UnsupportedError with `param`."""
@@ -85,6 +99,27 @@ class Body(Generic[T]):
         strangers = Strangers(rules)
         left = strangers.check(body, self.kind)
         return Decoded(self.lenient.decode(left), strangers.ignored, strangers.extra_fields)
+
+
+def _twin(struct: type[msgspec.Struct]) -> Any:
+    """The same type without `forbid_unknown_fields`. msgspec reads its annotations later."""
+    options = {"forbid_unknown_fields": False, "kw_only": True}
+    return types.new_class(struct.__name__, (struct,), options)
+
+
+def _holding(twins: Mapping[Any, Any], hint: Any) -> Any:
+    """A type with the twins of types in the place of those."""
+    if (twin := twins.get(hint)) is not None:
+        return twin
+    arguments = get_args(hint)
+    held = tuple(_holding(twins, each) for each in arguments)
+    if held == arguments:
+        return hint
+    if get_origin(hint) is Annotated:
+        return Annotated[(held[0], *hint.__metadata__)]
+    if get_origin(hint) in (Union, types.UnionType):
+        return functools.reduce(operator.or_, held)
+    return get_origin(hint)[held]
 
 
 def _explain(message: str) -> RequestError:

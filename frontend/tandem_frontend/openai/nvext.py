@@ -57,21 +57,6 @@ class NvExt(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return (self.agent_hints.osl or 0) if self.agent_hints else 0
 
 
-class _AnyAgentHints(AgentHints, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnySessionControl(SessionControl, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class AnyNvExt(NvExt, forbid_unknown_fields=False, kw_only=True):
-    """Reads the same, and passes over fields that it does not know."""
-
-    agent_hints: _AnyAgentHints | None = None
-    session_control: _AnySessionControl | None = None
-
-
 KIND = Kind.of(
     NvExt,
     OF_NVEXT,

@@ -1,9 +1,8 @@
 """The bodies that clients send. docs/api.md says of each field whether it is offered, and of others
 why they are refused.
 
-Of each there is a twin that lets unknown fields pass, in itself and in its messages: strangers.py
-decides about those. What is Tandem's own (`tandem`, `logits_processors`) and forms of answers know
-no others.
+Unknown fields pass in a request, in its messages, tools and hints: strangers.py decides about them.
+What is Tandem's own (`tandem`, `logits_processors`) and forms of answers know no others.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tandem_frontend.openai.conversation import ChatMessage, TextPart
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.formats import FormFields
 from tandem_frontend.openai.nvext import KIND as NVEXT
-from tandem_frontend.openai.nvext import AnyNvExt, KvHints, NvExt
+from tandem_frontend.openai.nvext import KvHints, NvExt
 from tandem_frontend.openai.strangers import Kind
 from tandem_frontend.openai.tools import (
     CalledFunction,
@@ -203,51 +202,6 @@ class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     tokens: list[TokenId]
 
 
-class _AnyTextPart(TextPart, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyCalledFunction(CalledFunction, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyMadeCall(MadeCall, forbid_unknown_fields=False, kw_only=True):
-    function: _AnyCalledFunction
-
-
-class _AnyMessage(ChatMessage, forbid_unknown_fields=False, kw_only=True):
-    content: str | list[_AnyTextPart] | None = None  # type: ignore[assignment]
-    tool_calls: list[_AnyMadeCall] | None = None  # type: ignore[assignment]
-    function_call: _AnyCalledFunction | None = None
-
-
-class _AnyFunction(FunctionDefinition, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyTool(Tool, forbid_unknown_fields=False, kw_only=True):
-    function: _AnyFunction
-
-
-class _AnyChatRequest(ChatRequest, forbid_unknown_fields=False, kw_only=True):
-    messages: Annotated[list[_AnyMessage], Meta(min_length=1)]  # type: ignore[assignment]
-    tools: list[_AnyTool] | None = None  # type: ignore[assignment]
-    nvext: AnyNvExt | None = None
-
-
-class _AnyCompletionRequest(CompletionRequest, forbid_unknown_fields=False, kw_only=True):
-    nvext: AnyNvExt | None = None
-
-
-class _AnyTokenizeRequest(TokenizeRequest, forbid_unknown_fields=False, kw_only=True):
-    messages: Annotated[list[_AnyMessage], Meta(min_length=1)] | None = None  # type: ignore[assignment]
-    tools: list[_AnyTool] | None = None  # type: ignore[assignment]
-
-
-class _AnyDetokenizeRequest(DetokenizeRequest, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
 _CALLED = Kind.of(CalledFunction, foreign.OF_CALLED)
 _INNER = {
     "messages": Kind.of(
@@ -265,12 +219,10 @@ _INNER = {
         function=Kind.of(FunctionDefinition, foreign.OF_FUNCTIONS),
     ),
 }
-CHAT_BODY = Body.of(ChatRequest, _AnyChatRequest, foreign.OF_CHATS, nvext=NVEXT, **_INNER)
-COMPLETION_BODY = Body.of(
-    CompletionRequest, _AnyCompletionRequest, foreign.OF_COMPLETIONS, nvext=NVEXT
-)
-TOKENIZE_BODY = Body.of(TokenizeRequest, _AnyTokenizeRequest, foreign.OF_TOKENS, **_INNER)
-DETOKENIZE_BODY = Body.of(DetokenizeRequest, _AnyDetokenizeRequest, {})
+CHAT_BODY = Body.of(ChatRequest, foreign.OF_CHATS, nvext=NVEXT, **_INNER)
+COMPLETION_BODY = Body.of(CompletionRequest, foreign.OF_COMPLETIONS, nvext=NVEXT)
+TOKENIZE_BODY = Body.of(TokenizeRequest, foreign.OF_TOKENS, **_INNER)
+DETOKENIZE_BODY = Body.of(DetokenizeRequest, {})
 
 
 def metadata_texts(request: GenerationFields) -> dict[str, str]:

@@ -44,7 +44,7 @@ class AskedModel(msgspec.Struct):
         return self.user if isinstance(self.user, str) else None
 
 
-_ASKED_MODEL = Body.of(AskedModel, AskedModel, {})
+_ASKED_MODEL = Body.of(AskedModel, {})
 
 
 @dataclass(eq=False)

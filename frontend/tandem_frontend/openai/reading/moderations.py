@@ -31,15 +31,7 @@ class ModerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     model: str | None = None
 
 
-class _AnyPart(ModerationPart, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyRequest(ModerationRequest, forbid_unknown_fields=False, kw_only=True):
-    input: str | list[str | _AnyPart]  # type: ignore[assignment]
-
-
-BODY: Final = Body.of(ModerationRequest, _AnyRequest, {}, input=Kind.of(ModerationPart, {}))
+BODY: Final = Body.of(ModerationRequest, {}, input=Kind.of(ModerationPart, {}))
 
 
 class ModerationTexts(msgspec.Struct, frozen=True, kw_only=True):

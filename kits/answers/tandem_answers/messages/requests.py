@@ -16,7 +16,7 @@ from tandem_frontend.openai.decoding import Body, needed
 from tandem_frontend.openai.foreign import BUILT_IN_TOOLS, TOOL_TYPES
 from tandem_frontend.openai.formats import JsonSchema, JsonSchemaFormat
 from tandem_frontend.openai.nvext import KIND as NVEXT
-from tandem_frontend.openai.nvext import AnyNvExt, KvHints, NvExt
+from tandem_frontend.openai.nvext import KvHints, NvExt
 from tandem_frontend.openai.requests import (
     MAX_STOPS,
     ChatRequest,
@@ -136,39 +136,14 @@ class MessageRequest(CountRequest, forbid_unknown_fields=True, kw_only=True):
     kv_hints: KvHints = msgspec.UNSET
 
 
-class _AnyBlock(ContentBlock, forbid_unknown_fields=False, kw_only=True):
-    content: str | list[_AnyBlock] | None = None  # type: ignore[assignment]
-
-
-class _AnyTurn(Turn, forbid_unknown_fields=False, kw_only=True):
-    content: str | list[_AnyBlock]  # type: ignore[assignment]
-
-
-class _AnyClientTool(ClientTool, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyCountRequest(CountRequest, forbid_unknown_fields=False, kw_only=True):
-    messages: Annotated[list[_AnyTurn], Meta(min_length=1)]  # type: ignore[assignment]
-    system: str | list[_AnyBlock] | None = None  # type: ignore[assignment]
-    tools: list[_AnyClientTool] | None = None  # type: ignore[assignment]
-
-
-class _AnyMessageRequest(MessageRequest, forbid_unknown_fields=False, kw_only=True):
-    messages: Annotated[list[_AnyTurn], Meta(min_length=1)]  # type: ignore[assignment]
-    system: str | list[_AnyBlock] | None = None  # type: ignore[assignment]
-    tools: list[_AnyClientTool] | None = None  # type: ignore[assignment]
-    nvext: AnyNvExt | None = None
-
-
 _BLOCKS = Kind.of(ContentBlock, OF_BLOCKS, content=Kind.of(ContentBlock, OF_BLOCKS))
 _INNER = {
     "messages": Kind.of(Turn, OF_BLOCKS, content=_BLOCKS),
     "system": _BLOCKS,
     "tools": Kind.of(ClientTool, OF_CLIENT_TOOLS, BUILT_IN_TOOLS, TOOL_TYPES),
 }
-BODY = Body.of(MessageRequest, _AnyMessageRequest, OF_TURNS, nvext=NVEXT, **_INNER)
-COUNT_BODY = Body.of(CountRequest, _AnyCountRequest, OF_COUNTS, **_INNER)
+BODY = Body.of(MessageRequest, OF_TURNS, nvext=NVEXT, **_INNER)
+COUNT_BODY = Body.of(CountRequest, OF_COUNTS, **_INNER)
 NAMES = {
     "messages": "messages",
     "stop": "stop_sequences",

@@ -22,7 +22,7 @@ from tandem_frontend.openai.formats import (
     TextFormat,
 )
 from tandem_frontend.openai.nvext import KIND as NVEXT
-from tandem_frontend.openai.nvext import AnyNvExt, KvHints, NvExt
+from tandem_frontend.openai.nvext import KvHints, NvExt
 from tandem_frontend.openai.requests import (
     ChatRequest,
     MetadataKey,
@@ -173,40 +173,9 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     kv_hints: KvHints = msgspec.UNSET
 
 
-class _AnyItemText(ItemText, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyItem(InputItem, forbid_unknown_fields=False, kw_only=True):
-    content: str | list[_AnyItemText] | None = None  # type: ignore[assignment]
-    summary: list[_AnyItemText] | None = None  # type: ignore[assignment]
-    output: str | list[_AnyItemText] | None = None  # type: ignore[assignment]
-
-
-class _AnyResponseTool(ResponseTool, forbid_unknown_fields=False, kw_only=True):
-    tools: list[_AnyResponseTool] | None = None  # type: ignore[assignment]
-
-
-class _AnyTextOptions(TextOptions, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyReasoningOptions(ReasoningOptions, forbid_unknown_fields=False, kw_only=True):
-    pass
-
-
-class _AnyResponseRequest(ResponseRequest, forbid_unknown_fields=False, kw_only=True):
-    input: str | Annotated[list[_AnyItem], Meta(min_length=1)]  # type: ignore[assignment]
-    tools: list[_AnyResponseTool] | None = None  # type: ignore[assignment]
-    text: _AnyTextOptions | None = None
-    reasoning: _AnyReasoningOptions | None = None
-    nvext: AnyNvExt | None = None
-
-
 _PARTS = Kind.of(ItemText, OF_PARTS)
 BODY = Body.of(
     ResponseRequest,
-    _AnyResponseRequest,
     OF_RESPONSES,
     input=Kind.of(
         InputItem,
