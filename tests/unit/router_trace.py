@@ -32,7 +32,8 @@ TEXTS = {"trace_id", "tenant", "reason", "obstacle", "name", "instance", "tokeni
 BYTES = {"task", "steps", "overlay", "unknown_fields"}
 SETS = {"logits_processors", "lora_adapters", "expected_models"}
 FLAGS = {
-    *("retryable", "worker_died", "terminate", "over", "context_only", "want_report", "want_cost", "resume"),
+    *("retryable", "worker_died", "terminate", "over", "context_only", "resume"),
+    *("want_report", "want_cost"),
     *("prompt_logprobs", "has_hook", "has_classifiers", "judges_logprobs", "propagate_terminate"),
     "parks",
 }
