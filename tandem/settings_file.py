@@ -134,7 +134,8 @@ def _field_names(kind: Any) -> Iterator[str]:
 
 def nearest(given: str, known: Iterable[str], *, cutoff: float = 0.7) -> str:
     """The end of a message about a name that is not known: which one may be meant."""
-    close = difflib.get_close_matches(given, list(known), n=1, cutoff=cutoff)
+    others = [each for each in known if each != given]  # known elsewhere in the file
+    close = difflib.get_close_matches(given, others, n=1, cutoff=cutoff)
     return f"; did you mean {close[0]}?" if close else ""
 
 

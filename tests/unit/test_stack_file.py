@@ -190,6 +190,14 @@ def test_an_empty_file_is_a_stack_of_defaults(written: Callable[[str], str]) -> 
     assert asked(path) == asked(path, "--port=8000", "--prefill=1", "--decode=1")
 
 
+def test_a_name_that_another_section_has_is_not_proposed_for_itself(
+    written: Callable[[str], str],
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        stack_file.read(written("engine: {name: sim}"))
+    assert str(caught.value).endswith("unknown field `name`")
+
+
 @pytest.mark.promise("S5-707")
 @pytest.mark.parametrize(
     ("flags", "expected"),
