@@ -973,6 +973,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-790",
+        "Given `tandem up --monitoring`, then a Prometheus with Tandem's rules scrapes every "
+        "component of the stack, keeps bounded data, and runs for as long as the stack.",
+        ours=True,
+    ),
+    Promise(
         "S5-206",
         "Given workers of one model with different tokenizers, then a prompt's token ids run on "
         "those of the tokenizer that made them alone, and neither waits for the other.",

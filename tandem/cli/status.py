@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tandem.cli import options, processes, run_state
+from tandem.cli import options, processes, prometheus, run_state
 from tandem.cli.client import Client
 from tandem.cli.commands import Command
 from tandem.cli.console import Console
@@ -83,7 +83,8 @@ def _of_component(name: str, state: RunState, run_dir: Path) -> ComponentStatus:
         word = ENDED
     else:
         seconds = round(processes.age(process), 1)
-        answered = Client(metrics, timeout_seconds=PROBE_SECONDS).status("/ready")
+        client = Client(metrics, timeout_seconds=PROBE_SECONDS)
+        answered = client.status(prometheus.ready_path(name))
         word = {200: READY, 0: NO_ANSWER}.get(answered, NOT_READY)
     log = str(run_dir / f"{name}.log")
     return ComponentStatus(name, word, process.pid, seconds, metrics, log)

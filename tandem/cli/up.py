@@ -19,6 +19,7 @@ from tandem.cli import options, processes, run_state
 from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.cli.plan import GivenFile, StackOptions
+from tandem.cli.prometheus import PROMETHEUS
 from tandem.cli.run_state import RunState
 from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
 from tandem.errors import StartError
@@ -36,12 +37,18 @@ def add_up(parser: argparse.ArgumentParser) -> None:
     add = adding(parser)
     options.add_stack(parser)
     add("--detach", action="store_true", help="Leave the stack running; `tandem down` stops it.")
+    add(
+        "--monitoring",
+        action="store_true",
+        help="Start the installed Prometheus too, which watches the stack by Tandem's rules.",
+    )
 
 
 def up(arguments: argparse.Namespace, console: Console) -> int:
     run_dir: Path = arguments.run_dir
     wanted = options.stack_options(arguments)
-    wanted = replace(wanted, flags=offers(wanted.file))
+    monitoring = (run_dir / PROMETHEUS).resolve() if arguments.monitoring else None
+    wanted = replace(wanted, flags=offers(wanted.file), monitoring=monitoring)
     present = run_state.read(run_dir)
     if present is not None and present.running():
         _check_same(present, wanted)
@@ -129,6 +136,8 @@ def show_endpoint(stack: Stack, console: Console) -> None:
     console.line(f"endpoint: {console.bold(f'{stack.url}/v1')}   model: {', '.join(models)}")
     if config.flag_name(PLAYGROUND) in stack.components["frontend"].launch.flags:
         console.line(f"playground: {stack.url}/playground")
+    if PROMETHEUS in stack.components:
+        console.line(f"{PROMETHEUS}: http://{stack.components[PROMETHEUS].address}")
     console.line()
     console.line(f"curl -N {stack.url}/v1/chat/completions -H 'content-type: application/json' \\")
     file = stack.options.file

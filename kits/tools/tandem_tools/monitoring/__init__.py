@@ -87,7 +87,7 @@ def _targets(arguments: argparse.Namespace) -> dict[str, str]:
     """Metrics ports by name. Raises ConfigError."""
     if not arguments.targets:
         state = run_state.read(arguments.run_dir)
-        return {} if state is None else dict(state.metrics)
+        return {} if state is None else state.targets()
     found: dict[str, str] = {}
     for part in filter(None, map(str.strip, arguments.targets.split(","))):
         name, equals, address = part.partition("=")
