@@ -22,6 +22,7 @@ from tandem.cli.plan import GivenFile, StackOptions
 from tandem.cli.prometheus import PROMETHEUS
 from tandem.cli.run_state import RunState
 from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
+from tandem.cli.status import of_stack
 from tandem.errors import StartError
 
 START_SECONDS = {"sim": 60.0, "sglang": 600.0, "vllm": 600.0}
@@ -53,6 +54,7 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
     if present is not None and present.running():
         _check_same(present, wanted)
         console.line(f"already up: {present.engine} at {present.url} (`tandem down` stops it)")
+        console.result(of_stack(run_dir))
         return 0
     _check_engine(wanted.engine)
     parent = 0 if arguments.detach else os.getpid()
@@ -62,6 +64,7 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         try:
             bring_up(stack, console)
             show_endpoint(stack, console)
+            console.result(of_stack(run_dir))
             if not arguments.detach:
                 _stay(stack, console)
         except BaseException:
@@ -167,10 +170,11 @@ def down(arguments: argparse.Namespace, console: Console) -> int:
     state = run_state.read(run_dir)
     if state is None:
         console.line(run_state.nothing_in(run_dir))
+        console.result({"stopped": [], "killed": []})
         return 0
     began = time.monotonic()
     console.live(f"stopping {state.engine} at {state.url}", 0.0)
-    was_up = bool(state.running())
+    was_up = state.running()
     if state.owner is not None and processes.send(state.owner, signal.SIGTERM):
         # The foreground `tandem up` stops its own in order; only what it leaves is ended below.
         processes.wait_gone([state.owner], 3 * STOP_SECONDS)
@@ -181,6 +185,7 @@ def down(arguments: argparse.Namespace, console: Console) -> int:
         report_stopped(killed, time.monotonic() - began, console)
     else:
         console.line("nothing was running any more")
+    console.result({"stopped": was_up, "killed": killed})
     return 0
 
 

@@ -75,6 +75,7 @@ def monitoring(arguments: argparse.Namespace, console: Console) -> int:
     targets = _targets(arguments)
     to: Path = arguments.to
     written = export.export(to, release, targets, expected=arguments.expect)
+    console.result({"files": written, "targets": targets})
     console.done(f"{len(written)} files in {to}, {len(targets)} targets")
     if not targets:
         console.line(f"nothing is up: run this again after `tandem up`, or write {export.TARGETS}")
