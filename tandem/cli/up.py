@@ -54,7 +54,7 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
     if present is not None and present.running():
         _check_same(present, wanted)
         console.line(f"already up: {present.engine} at {present.url} (`tandem down` stops it)")
-        console.result(of_stack(run_dir))
+        _give_addresses(arguments, console)
         return 0
     _check_engine(wanted.engine)
     parent = 0 if arguments.detach else os.getpid()
@@ -64,7 +64,7 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         try:
             bring_up(stack, console)
             show_endpoint(stack, console)
-            console.result(of_stack(run_dir))
+            _give_addresses(arguments, console)
             if not arguments.detach:
                 _stay(stack, console)
         except BaseException:
@@ -75,6 +75,11 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         else:
             run_state.remove(run_dir)
     return 0
+
+
+def _give_addresses(arguments: argparse.Namespace, console: Console) -> None:
+    if arguments.json:
+        console.result(of_stack(arguments.run_dir))
 
 
 def offers(file: GivenFile | None = None) -> dict[str, tuple[str, ...]]:

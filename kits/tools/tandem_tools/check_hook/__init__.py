@@ -27,7 +27,7 @@ from tandem_tools.check_hook.report import Check
 from tandem_tools.check_hook.subject import Subject
 
 CHECKS = 9
-"""Of a hook that can be called at all."""
+"""What a hook that can be called is put through."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
