@@ -17,7 +17,7 @@ LEVEL := $(if $(filter sim,$(ENGINE)),lean,$(if $(filter vllm,$(ENGINE)),vllm,fu
 ENGINE_BIN := $(if $(filter vllm,$(ENGINE)),.venv-vllm,.venv)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test hand-overs why-causes vllm vllm-test site top-pictures lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test hand-overs why-causes vllm vllm-test site top-pictures plot-pictures lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang and ENGINE=vllm run real engines on the CPU, ENGINE=sim needs no torch):"
@@ -87,6 +87,9 @@ playground-pictures: full ## take the pictures of docs/playground.md, of a real 
 
 top-pictures: lean ## take the pictures of `tandem top` in docs/cli.md, of a sim stack under load
 	$(BIN)/python scripts/draw_top.py $(ARGS)
+
+plot-pictures: lean ## take the pictures of plots in docs/cli.md and docs/replay.md, of a sim stack and a replay
+	$(BIN)/python scripts/draw_plots.py
 
 chaos: lean ## strike real processes under load with faults of each kind (ARGS="--seed 7 --only router")
 	@[ -d build/faketime ] || scripts/unpack_debian_packages.sh build/faketime libfaketime || true

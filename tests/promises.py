@@ -945,7 +945,7 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S5-755",
         "Given a command that runs for long, then it says which share is done and about how long "
-        "the rest takes, and off a terminal only now and then.",
+        "the rest takes where standard error is a terminal, and nothing elsewhere.",
         ours=True,
     ),
     Promise(
@@ -988,6 +988,18 @@ PROMISES: tuple[Promise, ...] = (
         "S5-802",
         "Given a deployment with prices, then the usage of an answer says what it took of the "
         "workers and costs, in every dialect, and nothing else of the workers.",
+        ours=True,
+    ),
+    Promise(
+        "S5-790",
+        "Given `tandem up --monitoring`, then a Prometheus with Tandem's rules scrapes every "
+        "component of the stack, keeps bounded data, and runs for as long as the stack.",
+        ours=True,
+    ),
+    Promise(
+        "S5-791",
+        "Given any command with a result and `--json`, then standard output has the result as "
+        "lines of JSON and nothing else, and the exit status is one of the table's.",
         ours=True,
     ),
     Promise(
@@ -2325,8 +2337,8 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S6-371",
-        "Given whatever a model writes, then the playground shows it as text; the key is kept in "
-        "its memory alone, and no other server is called.",
+        "Given whatever a model writes, then the playground shows it as text, in elements of a "
+        "fixed list; the key is kept in its memory alone, and no other server is called.",
         ours=True,
     ),
     Promise(

@@ -70,6 +70,7 @@ _GROUPS = {
         "completion": "Write what completes commands and options in a shell.",
     },
 }
+_JSON = "Write the result as JSON to standard output, and all else to standard error."
 _HELP = {name: text for group in _GROUPS.values() for name, text in group.items()}
 """All commands, in the order of `tandem --help`."""
 
@@ -85,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         from tandem.errors import StartError
     try:
         arguments = parsed(words)
-        status: int = arguments.run(arguments, Console())
+        status: int = arguments.run(arguments, Console(json=arguments.json))
     except ApiError as error:
         return _complain(error, 1)
     except StartError as error:
@@ -140,7 +141,9 @@ def _load(parsers: Mapping[str, argparse.ArgumentParser], name: str) -> None:
 
         command = commands.load(name, _OWN.get(name, ""))
     command.add_arguments(parsers[name])
-    parsers[name].set_defaults(run=command.run)
+    if command.json:
+        parsers[name].add_argument("--json", action="store_true", help=_JSON)
+    parsers[name].set_defaults(run=command.run, json=False)
     parsers[name].epilog = f"example:\n  {command.example}"
 
 

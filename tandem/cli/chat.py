@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tandem.cli import options, run_state
-from tandem.cli.answer import follow
+from tandem.cli.answer import StreamedAnswer, follow
 from tandem.cli.client import ApiError, Client
 from tandem.cli.commands import Command
 from tandem.cli.console import Console
 from tandem.cli.up import SIMULATED
+from tandem.errors import ConfigError
 
 Message = dict[str, str]
 
@@ -43,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def chat(arguments: argparse.Namespace, console: Console) -> int:
     """Raises ApiError and StartError."""
+    if arguments.json and not arguments.message:
+        raise ConfigError("--json is for one answer: give a message")
     key = options.api_key(arguments.api_key_env)
     url = arguments.url or _url_of(arguments.run_dir)
     client = Client(url, api_key=key, ca_file=arguments.ca_file)
@@ -54,7 +58,8 @@ def chat(arguments: argparse.Namespace, console: Console) -> int:
         console.line(console.dim(SIMULATED))
     conversation = _Conversation(client, arguments, model, console)
     if arguments.message:
-        conversation.ask(arguments.message)
+        answer = conversation.ask(arguments.message)
+        console.result({"model": model, **asdict(answer)})
     else:
         conversation.hold()
     return 0
@@ -83,7 +88,7 @@ class _Conversation:
         system = arguments.system
         self._messages: list[Message] = [_message("system", system)] if system else []
 
-    def ask(self, text: str) -> None:
+    def ask(self, text: str) -> StreamedAnswer:
         """Send a message and show the answer as it comes. A message whose answer fails, or is
         interrupted, is no part of the conversation. Raises ApiError.
         """
@@ -93,6 +98,7 @@ class _Conversation:
             self._console.line()
             answer.show(self._console)
         self._messages = [*messages, _message("assistant", answer.text)]
+        return answer
 
     def hold(self) -> None:
         """Ask what is typed, until an empty line or the end of the input."""

@@ -23,6 +23,8 @@ class Command:
     """Returns the exit status. Raises ApiError and StartError, which `tandem` shows."""
     example: str
     """A line that does something useful as it stands, or with other names in it."""
+    json: bool = True
+    """Whether the command takes --json, and gives its result to Console.result."""
 
 
 def adding(parser: argparse._ActionsContainer) -> Callable[..., None]:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+import yaml
+
 from tandem import launching
 from tandem.cli import options
 from tandem.cli.commands import Command
@@ -46,34 +48,48 @@ def config(arguments: argparse.Namespace, console: Console) -> int:
     if arguments.component == SCHEMA:
         from tandem.cli import schema  # which imports what components are made of
 
-        console.write(json.dumps(schema.of_stack(), indent=2, ensure_ascii=False) + "\n")
+        made = schema.of_stack()
+        if not console.result(made):
+            console.write(json.dumps(made, indent=2, ensure_ascii=False) + "\n")
         return 0
     if arguments.component == CHECK:
-        return _check(arguments.flags, console)
+        return _check(arguments, console)
     command = launching.command(
         launching.module_of(arguments.component), "--print-config", *arguments.flags
     )
-    return subprocess.run(command, check=False).returncode
+    shown = subprocess.PIPE if arguments.json else None
+    process = subprocess.run(command, check=False, stdout=shown)
+    if process.returncode == 0 and arguments.json:
+        console.result(yaml.safe_load(process.stdout))
+    return process.returncode
 
 
-def _check(given: Sequence[str], console: Console) -> int:
+def _check(arguments: argparse.Namespace, console: Console) -> int:
     """In processes of their own, which do what components do at their start: import and build an
     operator's code too. That may take any time, and end its process. Raises StartError.
     """
+    given: list[str] = arguments.flags
     name, *flags = given or [""]
     if name in COMPONENTS:
-        ((status, said),) = _checked({name: tuple(flags)}, stderr=None)
+        stderr = subprocess.STDOUT if arguments.json else None
+        ((status, said),) = _checked({name: tuple(flags)}, console, stderr=stderr)
+        console.clear()
         console.write(said)
+        console.result({"ok": not status, "problems": [said.strip()] if status else []})
         return status
     if flags or not os.path.isfile(name):
         raise ConfigError(
             f"`tandem config {CHECK}` needs the file of a stack, or a component, one of"
             f" {', '.join(COMPONENTS)}, not {' '.join(given)!r}"
         )
-    bad = [said for status, said in _checked(dict(of_flags([f"--config={name}"]))) if status]
+    flags_by_component = dict(of_flags([f"--config={name}"]))
+    bad = [said for status, said in _checked(flags_by_component, console) if status]
+    console.clear()
     # Workers of both phases say the same of the same line.
-    for said in {_message(each): each for each in reversed(bad)}.values():
+    problems = list({_message(each): each for each in reversed(bad)}.values())
+    for said in problems:
         sys.stderr.write(said)
+    console.result({"ok": not bad, "problems": [each.strip() for each in problems]})
     if not bad:
         console.line(f"ok: tandem up --config {name} would start")
     return 2 if bad else 0
@@ -97,18 +113,24 @@ def of_flags(flags: Sequence[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _checked(
-    flags: Mapping[str, Sequence[str]], *, stderr: int | None = subprocess.STDOUT
+    flags: Mapping[str, Sequence[str]],
+    console: Console,
+    *,
+    stderr: int | None = subprocess.STDOUT,
 ) -> Iterator[tuple[int, str]]:
     """The status of each component, and its words: from its complaint on, where it has one.
     Raises StartError.
     """
-    ends_at = time.monotonic() + CHECK_SECONDS
+    began = time.monotonic()
+    ends_at = began + CHECK_SECONDS
     with ExitStack() as running:
         processes = {}
         for name, each in flags.items():
             processes[name] = running.enter_context(_started(name, each, stderr))
             running.callback(processes[name].kill)  # before its end is awaited
-        for name, process in processes.items():
+        for number, (name, process) in enumerate(processes.items()):
+            share = number / len(processes)
+            console.live(f"checking {name}", time.monotonic() - began, share=share)
             try:
                 said, _ = process.communicate(timeout=max(0, ends_at - time.monotonic()))
             except subprocess.TimeoutExpired:

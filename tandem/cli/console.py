@@ -1,31 +1,50 @@
-"""What the command line shows: plain lines, one live line, tables. Colours and rewriting only on a
-terminal.
+"""What the command line shows: words and tables for people, the result for a program, and one live
+line while something is awaited. Colours, and the live line, only on a terminal.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterable, Sequence
 from typing import TextIO
+
+import msgspec
 
 from tandem import config
 
 _BOLD, _DIM, _RED, _GREEN, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 _CLEAR = "\r\x1b[2K"
-PLAIN_SECONDS = 10.0
-"""Without a terminal a live line is repeated this often, and whenever what it says changes."""
 
 
 class Console:
-    """Writes to one stream. Not a terminal, or NO_COLOR set: no escape sequence is ever written."""
+    """Writes words to standard output, and with `json` to standard error, so that standard output
+    has results alone. NO_COLOR takes the colours away.
+    """
 
-    def __init__(self, stream: TextIO | None = None, *, terminal: bool | None = None) -> None:
-        self._stream = sys.stdout if stream is None else stream
-        self._terminal = self._stream.isatty() if terminal is None else terminal
-        self._colour = self._terminal and not config.environment().get("NO_COLOR")
-        self._live = ""
-        self._live_at = 0.0
+    def __init__(
+        self, stream: TextIO | None = None, *, terminal: bool | None = None, json: bool = False
+    ) -> None:
+        """`stream`: takes all words, the live line too. `terminal`: whether the stream is one;
+        None: asks the stream.
+        """
+        self._results = sys.stdout if json else None
+        self._stream = stream or (sys.stderr if json else sys.stdout)
+        self._live_stream = stream or sys.stderr
+        on_terminal = self._stream.isatty() if terminal is None else terminal
+        self.shows_live = self._live_stream.isatty() if terminal is None else terminal
+        self._colour = on_terminal and not config.environment().get("NO_COLOR")
+        self._live = False
+
+    def result(self, value: object) -> bool:
+        """Write what the command found as a line of JSON, where a program asked for JSON. Returns
+        whether one did, for words that only say the same.
+        """
+        if self._results is None:
+            return False
+        self.clear()
+        self._results.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+        self._results.flush()
+        return True
 
     def line(self, text: str = "") -> None:
         self.clear()
@@ -37,27 +56,22 @@ class Console:
         self._stream.flush()
 
     def live(self, what: str, seconds: float, *, share: float | None = None) -> None:
-        """One line that is rewritten while something is awaited. `share`: how much of it is done in
-        these seconds, by which the rest is estimated; without a terminal such a line comes only
-        every PLAIN_SECONDS.
+        """One line of standard error that is rewritten while something is awaited; nothing where
+        standard error is no terminal. `share`: how much of it is done in these seconds, by which
+        the rest is estimated.
         """
+        if not self.shows_live:
+            return
         left = seconds * (1 - share) / share if share else 0.0
         told = what if not share else f"{what}, {share:.0%}, about {left:.0f} s left"
-        if self._terminal:
-            self._live = what
-            self.write(f"{_CLEAR}  {self.dim(f'{seconds:4.0f} s')}  {told}")
-            return
-        now = time.monotonic()
-        changed = what != self._live if share is None else not self._live
-        if changed or now - self._live_at >= PLAIN_SECONDS:
-            self._live, self._live_at = what, now
-            self.write(f"  {seconds:4.0f} s  {told}\n")
+        self._live = True
+        self._write_live(f"{_CLEAR}  {self.dim(f'{seconds:4.0f} s')}  {told}")
 
     def clear(self) -> None:
         """End the live line, leaving nothing of it on a terminal."""
-        if self._terminal and self._live:
-            self.write(_CLEAR)
-        self._live = ""
+        if self._live:
+            self._write_live(_CLEAR)
+        self._live = False
 
     def done(self, text: str, seconds: float | None = None) -> None:
         took = "" if seconds is None else self.dim(f"  {seconds:.1f} s")
@@ -90,6 +104,10 @@ class Console:
 
     def bad(self, text: str) -> str:
         return self._paint(_RED, text)
+
+    def _write_live(self, text: str) -> None:
+        self._live_stream.write(text)
+        self._live_stream.flush()
 
     def _paint(self, code: str, text: str) -> str:
         return f"{code}{text}{_RESET}" if self._colour else text

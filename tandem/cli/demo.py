@@ -52,7 +52,7 @@ def demo(arguments: argparse.Namespace, console: Console) -> int:
             )
         },
     )
-    failed = 0
+    failed: list[str] = []
     run_dir = arguments.run_dir / "demo"
     with (
         stopping_on_signals(),
@@ -66,11 +66,12 @@ def demo(arguments: argparse.Namespace, console: Console) -> int:
                 claim()
             except (ClaimError, ApiError) as error:
                 console.failed(str(error))
-                failed += 1
+                failed.append(str(error))
         report_stopped(stack.stop(), None, console)
     console.line()
+    console.result({"ok": not failed, "problems": failed})
     if failed:
-        console.failed(f"{failed} of what was to be shown did not hold")
+        console.failed(f"{len(failed)} of what was to be shown did not hold")
     else:
         console.done(console.bold("everything shown held"))
     return 1 if failed else 0

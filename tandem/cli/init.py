@@ -70,6 +70,7 @@ def init(arguments: argparse.Namespace, console: Console) -> int:
         raise StartError(f"{path} is there already: name another file") from None
     except OSError as error:
         raise StartError(f"cannot write {path}: {error.strerror}") from error
+    console.result({"file": path})
     console.done(f"wrote {path}")
     console.line(f"tandem config check {path}   says whether a stack would start with it")
     console.line(f"tandem up --config {path}    starts the stack")

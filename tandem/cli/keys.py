@@ -17,9 +17,8 @@ _LISTS = ("models", "logits_processors")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    said = "Print a new key, which is shown only now, and the key's line for the key file."
-    new = adding(actions.add_parser("new", help=said))
+    new = adding(parser)
+    new("action", choices=("new",), help="Print a new key, and its line for the key file.")
     new("name", help="Name of the key in metrics, audit logs and other components.")
     for name in _LIMITS:
         new(f"{_flag(name)} N", int, help="Limit of the key's requests. [no limit]")
@@ -39,10 +38,11 @@ def keys(arguments: argparse.Namespace, console: Console) -> int:
     }
     grant = {"name": arguments.name, "sha256": digest_of(key.encode()), **given}
     defaults = {"max_priority": 0, "weight": 1}
-    line = msgspec.json.encode(
-        {name: value for name, value in grant.items() if defaults.get(name) != value}
-    )
+    said = {name: value for name, value in grant.items() if defaults.get(name) != value}
+    line = msgspec.json.encode(said)
     parse(line, f"the key {arguments.name!r}")
+    if console.result({"key": key, "line": said}):
+        return 0
     sys.stderr.write(f"The key, which is shown only now:\n{key}\n")
     sys.stderr.write("The key's line for the key file (the setting api_keys_file):\n")
     sys.stderr.flush()

@@ -97,6 +97,8 @@ def _show(lines: dict[Path, Iterable[str]], chosen: Sequence[Path], console: Con
     timed.sort(key=lambda entry: entry[0])
     width = max(len(log.stem) for log in chosen)
     for _, name, line in timed:
+        if console.result({"component": name, "line": line}):
+            continue
         console.line(f"{console.dim(f'{name:{width}} |')} {line}" if len(chosen) > 1 else line)
 
 

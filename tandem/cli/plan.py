@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tandem.cli import prometheus
+from tandem.cli.prometheus import PROMETHEUS
 from tandem.errors import StartError
 from tandem.free_ports import LOOPBACK, FreePorts
 from tandem.stack_file import PERMISSIONS, SECTIONS, StackFile
@@ -49,13 +51,15 @@ class StackOptions:
     """What else the components are told."""
     certificates: Path | None = None
     """A folder of `tandem certificates`, for mutual TLS between the components."""
+    monitoring: Path | None = None
+    """The folder of a Prometheus of the stack's own; None: there is none."""
     flags: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """More flags by component ("router") or by one process of it ("decode_worker-1")."""
 
 
 @dataclass(slots=True, frozen=True)
 class Launch:
-    """One process, and what it runs (launching.command)."""
+    """One process, and what it runs: `program`, or else the component (launching.command)."""
 
     name: str
     component: str
@@ -65,10 +69,12 @@ class Launch:
     flags: tuple[str, ...]
     further: tuple[str, ...] = ()
     """Where a decode worker's token processes from the second on are reached."""
+    program: str = ""
 
 
 def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
-    """The processes in the order to start them; stop them in reverse: frontend, routers, workers.
+    """The processes in the order to start them; stop them in reverse: frontend, routers, workers
+    with Prometheus.
 
     `held` keeps their ports, until it is closed, from other stacks that are planned meanwhile.
     Raises StartError where too few are free, or what is asked for cannot be.
@@ -96,7 +102,7 @@ def plan(options: StackOptions, *, held: ExitStack) -> list[Launch]:
     ]
     address = f"{LOOPBACK}:{options.port}" if options.port else free.address()
     frontend = _frontend(options, routers, address=address, metrics=free.address())
-    return [*launches, *routers, frontend]
+    return [*_prometheus(options, free), *launches, *routers, frontend]
 
 
 def _hold(free: FreePorts, port: int) -> None:
@@ -185,6 +191,14 @@ def _frontend(
         *_file(options),
     )
     return Launch("frontend", "frontend", address, metrics, (*flags, *_more(options, "frontend")))
+
+
+def _prometheus(options: StackOptions, free: FreePorts) -> Iterator[Launch]:
+    """Raises StartError where there is to be a Prometheus, and none is installed."""
+    if options.monitoring:
+        program, address = prometheus.program(), free.address()
+        flags = prometheus.flags(options.monitoring, address)
+        yield Launch(PROMETHEUS, PROMETHEUS, address, address, flags, program=program)
 
 
 def _models(options: StackOptions) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import msgspec
 from tandem.cli import processes
 from tandem.cli.plan import StackOptions
 from tandem.cli.processes import Identity
+from tandem.cli.prometheus import PROMETHEUS
 from tandem.cli.stack import Stack
 from tandem.errors import StartError
 
@@ -36,6 +37,10 @@ class RunState:
 
     def running(self) -> list[str]:
         return [name for name, process in self.processes.items() if processes.alive(process)]
+
+    def targets(self) -> dict[str, str]:
+        """Metrics ports of Tandem's own processes."""
+        return {name: each for name, each in self.metrics.items() if name != PROMETHEUS}
 
 
 def of(stack: Stack, *, owner: Identity | None) -> RunState:

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from tandem import config, launching
-from tandem.cli import processes
+from tandem import config, launching, orphans
+from tandem.cli import processes, prometheus
 from tandem.cli.client import Client
 from tandem.cli.log_files import last_lines
 from tandem.cli.plan import Launch, StackOptions, plan
@@ -107,7 +108,11 @@ class Stack:
             self.run_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StackError(f"cannot make the folder {self.run_dir}: {error.strerror}") from error
-        for launch in plan(self.options, held=self._ports):
+        launches = plan(self.options, held=self._ports)
+        if self.options.monitoring:
+            targets = {each.name: each.metrics for each in launches if not each.program}
+            prometheus.write_configuration(self.options.monitoring, targets)
+        for launch in launches:
             self.components[launch.name] = self._spawn(launch)
 
     def restart(self, name: str) -> Component:
@@ -179,17 +184,21 @@ class Stack:
     def _spawn(self, launch: Launch) -> Component:
         """Raises StackError where the log cannot be written, or no process can be had."""
         log = self.run_dir / f"{launch.name}.log"
+        module, parent = launching.module_of(launch.component), self._parent
+        command, prepare = launching.command(module, *launch.flags, parent=parent), None
+        if launch.program:
+            command = [launch.program, *launch.flags]
+            prepare = partial(orphans.die_with, parent) if parent else None
         try:
             with log.open("wb") as output:
                 process = subprocess.Popen(
-                    launching.command(
-                        launching.module_of(launch.component), *launch.flags, parent=self._parent
-                    ),
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
                     env=config.environment({"PYTHONUNBUFFERED": "1"}),
                     start_new_session=True,  # Ctrl-C is for us: we stop them in order.
+                    preexec_fn=prepare,
                 )
         except OSError as error:
             raise StackError(f"cannot start {launch.name} with the log {log}: {error}") from error
@@ -203,7 +212,7 @@ class Stack:
         # The frontend is asked each time: it speaks for the whole stack.
         if component.name == "frontend" or not component.ready:
             admin = Client(component.launch.metrics, timeout_seconds=PROBE_SECONDS)
-            component.ready = admin.status("/ready") == 200
+            component.ready = admin.status(prometheus.ready_path(component.name)) == 200
         return component.ready
 
 

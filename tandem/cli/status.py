@@ -7,9 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from tandem.cli import options, processes, run_state
+from tandem.cli import options, processes, prometheus, run_state
 from tandem.cli.client import Client
 from tandem.cli.commands import Command
 from tandem.cli.console import Console
@@ -47,18 +45,13 @@ class StackStatus:
         return bool(self.components) and all(each.state == READY for each in self.components)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="Write the status as JSON.")
-    options.add_run_dir(parser)
-
-
 def status(arguments: argparse.Namespace, console: Console) -> int:
     """Returns 0 where all of a stack is ready, else 1. Raises StartError for a state file that
     cannot be read.
     """
     found = of_stack(arguments.run_dir)
-    if arguments.json:
-        console.write(msgspec.json.encode(found).decode() + "\n")
+    if console.result(found):
+        pass
     elif found.components:
         _show(found, console)
     else:
@@ -83,7 +76,8 @@ def _of_component(name: str, state: RunState, run_dir: Path) -> ComponentStatus:
         word = ENDED
     else:
         seconds = round(processes.age(process), 1)
-        answered = Client(metrics, timeout_seconds=PROBE_SECONDS).status("/ready")
+        client = Client(metrics, timeout_seconds=PROBE_SECONDS)
+        answered = client.status(prometheus.ready_path(name))
         word = {200: READY, 0: NO_ANSWER}.get(answered, NOT_READY)
     log = str(run_dir / f"{name}.log")
     return ComponentStatus(name, word, process.pid, seconds, metrics, log)
@@ -119,4 +113,4 @@ def _told(seconds: float) -> str:
     return " ".join(f"{count} {unit}" for count, unit in counted[first : first + 2])
 
 
-COMMAND = Command(add_arguments, status, example="tandem status --json")
+COMMAND = Command(options.add_run_dir, status, example="tandem status --json")

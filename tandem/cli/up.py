@@ -19,8 +19,10 @@ from tandem.cli import options, processes, run_state
 from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.cli.plan import GivenFile, StackOptions
+from tandem.cli.prometheus import PROMETHEUS
 from tandem.cli.run_state import RunState
 from tandem.cli.stack import POLL_SECONDS, STOP_SECONDS, Stack, stop_in_order
+from tandem.cli.status import of_stack
 from tandem.errors import StartError
 
 START_SECONDS = {"sim": 60.0, "sglang": 600.0, "vllm": 600.0}
@@ -36,16 +38,23 @@ def add_up(parser: argparse.ArgumentParser) -> None:
     add = adding(parser)
     options.add_stack(parser)
     add("--detach", action="store_true", help="Leave the stack running; `tandem down` stops it.")
+    add(
+        "--monitoring",
+        action="store_true",
+        help="Start the installed Prometheus too, which watches the stack by Tandem's rules.",
+    )
 
 
 def up(arguments: argparse.Namespace, console: Console) -> int:
     run_dir: Path = arguments.run_dir
     wanted = options.stack_options(arguments)
-    wanted = replace(wanted, flags=offers(wanted.file))
+    monitoring = (run_dir / PROMETHEUS).resolve() if arguments.monitoring else None
+    wanted = replace(wanted, flags=offers(wanted.file), monitoring=monitoring)
     present = run_state.read(run_dir)
     if present is not None and present.running():
         _check_same(present, wanted)
         console.line(f"already up: {present.engine} at {present.url} (`tandem down` stops it)")
+        _give_addresses(arguments, console)
         return 0
     _check_engine(wanted.engine)
     parent = 0 if arguments.detach else os.getpid()
@@ -55,6 +64,7 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         try:
             bring_up(stack, console)
             show_endpoint(stack, console)
+            _give_addresses(arguments, console)
             if not arguments.detach:
                 _stay(stack, console)
         except BaseException:
@@ -65,6 +75,11 @@ def up(arguments: argparse.Namespace, console: Console) -> int:
         else:
             run_state.remove(run_dir)
     return 0
+
+
+def _give_addresses(arguments: argparse.Namespace, console: Console) -> None:
+    if arguments.json:
+        console.result(of_stack(arguments.run_dir))
 
 
 def offers(file: GivenFile | None = None) -> dict[str, tuple[str, ...]]:
@@ -129,6 +144,8 @@ def show_endpoint(stack: Stack, console: Console) -> None:
     console.line(f"endpoint: {console.bold(f'{stack.url}/v1')}   model: {', '.join(models)}")
     if config.flag_name(PLAYGROUND) in stack.components["frontend"].launch.flags:
         console.line(f"playground: {stack.url}/playground")
+    if PROMETHEUS in stack.components:
+        console.line(f"{PROMETHEUS}: http://{stack.components[PROMETHEUS].address}")
     console.line()
     console.line(f"curl -N {stack.url}/v1/chat/completions -H 'content-type: application/json' \\")
     file = stack.options.file
@@ -158,10 +175,11 @@ def down(arguments: argparse.Namespace, console: Console) -> int:
     state = run_state.read(run_dir)
     if state is None:
         console.line(run_state.nothing_in(run_dir))
+        console.result({"stopped": [], "killed": []})
         return 0
     began = time.monotonic()
     console.live(f"stopping {state.engine} at {state.url}", 0.0)
-    was_up = bool(state.running())
+    was_up = state.running()
     if state.owner is not None and processes.send(state.owner, signal.SIGTERM):
         # The foreground `tandem up` stops its own in order; only what it leaves is ended below.
         processes.wait_gone([state.owner], 3 * STOP_SECONDS)
@@ -172,6 +190,7 @@ def down(arguments: argparse.Namespace, console: Console) -> int:
         report_stopped(killed, time.monotonic() - began, console)
     else:
         console.line("nothing was running any more")
+    console.result({"stopped": was_up, "killed": killed})
     return 0
 
 

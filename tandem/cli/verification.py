@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -82,28 +82,29 @@ def verify(arguments: argparse.Namespace, console: Console) -> int:
         kv_bytes_per_token=arguments.kv_bytes_per_token,
         timeout_seconds=arguments.timeout,
     )
-    if not _holds(verification.it_is_ready, console):
-        return 1
     checks: list[Check] = [verification.a_completion_streams]
     if arguments.expect_forced:
         checks.append(verification.a_sequence_is_forced)
     if phrase := arguments.expect_terminate:
         checks.append(partial(verification.a_hook_ends_an_answer, phrase))
-    failed = sum(not _holds(check, console) for check in checks)
-    if failed:
-        console.failed(f"{failed} of {len(checks)} checks failed")
+    problems = _failures([verification.it_is_ready], console) or _failures(checks, console)
+    console.result({"ok": not problems, "held": verification.held, "problems": problems})
+    if problems:
+        console.failed(f"{len(problems)} of {len(checks)} checks failed")
         return 1
     console.done(console.bold("the deployment serves"))
     return 0
 
 
-def _holds(check: Check, console: Console) -> bool:
-    try:
-        check()
-    except (CheckError, ApiError) as error:
-        console.failed(str(error))
-        return False
-    return True
+def _failures(checks: Sequence[Check], console: Console) -> list[str]:
+    found = []
+    for check in checks:
+        try:
+            check()
+        except (CheckError, ApiError) as error:
+            console.failed(str(error))
+            found.append(str(error))
+    return found
 
 
 class CheckError(Exception):
@@ -137,6 +138,12 @@ class Verification:
         self._workers = workers
         self._kv_bytes_per_token = kv_bytes_per_token
         self._ends_at = time.monotonic() + timeout_seconds
+        self.held: list[str] = []
+        """Sentences about what was seen to hold."""
+
+    def _hold(self, what: str, seconds: float | None = None) -> None:
+        self.held.append(what)
+        self._console.done(what, seconds)
 
     def it_is_ready(self) -> None:
         """The frontend says that a request would succeed now, and serves the model."""
@@ -147,7 +154,7 @@ class Verification:
                 f"waiting until the frontend is ready: {why}", time.monotonic() - began
             )
             self._pause(f"not ready: {why}")
-        self._console.done("ready", time.monotonic() - began)
+        self._hold("ready", time.monotonic() - began)
         served = [each["id"] for each in self._client.get("/v1/models")["data"]]
         self._model = self._model or served[0]
         if self._model not in served:
@@ -161,7 +168,7 @@ class Verification:
         answer = self._ask(question, {"max_tokens": ANSWER_TOKENS})
         if not answer.text and answer.stop_reason is None:
             raise CheckError("the answer has no text")
-        self._console.done(
+        self._hold(
             f"{self._model} streamed {answer.usage['completion_tokens']} tokens in"
             f" {len(answer.arrivals)} chunks, prompt {answer.usage['prompt_tokens']} tokens,"
             f" finish_reason {answer.finish_reason!r}"
@@ -175,7 +182,7 @@ class Verification:
         answer = self._force(HELLO_WORLD)
         if answer.text != HELLO_WORLD or answer.finish_reason != "stop":
             raise CheckError(f"forced {HELLO_WORLD!r}, but the answer is another")
-        self._console.done(f"a logits processor forced {HELLO_WORLD!r} exactly")
+        self._hold(f"a logits processor forced {HELLO_WORLD!r} exactly")
 
     def a_hook_ends_an_answer(self, phrase: str) -> None:
         """The operator's output hook lets nothing of a phrase out."""
@@ -184,7 +191,7 @@ class Verification:
             raise CheckError("the phrase was shown: no output hook ended the answer")
         if answer.stop_reason is None:
             raise CheckError("the phrase did not come, but no hook says that it ended the answer")
-        self._console.done(f"an output hook ended an answer, stop_reason {answer.stop_reason!r}")
+        self._hold(f"an output hook ended an answer, stop_reason {answer.stop_reason!r}")
 
     def _kv_moved(self, before: Reading, *, least: int) -> None:
         settled_at = time.monotonic() + SETTLE_SECONDS
@@ -196,7 +203,7 @@ class Verification:
             if time.monotonic() >= settled_at:
                 raise CheckError(problem)
             self._pause(problem)
-        self._console.done(f"KV cache moved between two workers: {_told(grown)}")
+        self._hold(f"KV cache moved between two workers: {_told(grown)}")
 
     def _read_workers(self) -> Reading:
         """Asks again while a name or a port is not there: DNS lags behind readiness."""

@@ -4,9 +4,9 @@ run.py starts it as it starts scripted.py. It says their addresses on standard o
 
 - `scripted`: its model follows instructions to the letter, and is told them by a user's last words:
   STORY never ends, BREAK fails after some words, HUGE is half a megabyte, MARKUP is what would run
-  if it became part of a page, CANCELLED tells how many answers were given up, WAIT says nothing
-  until another is told RELEASE. All else is as scripted.py has it. It asks for a key, and gives no
-  reports.
+  if it became part of a page, MARKDOWN has all of its parts, CANCELLED tells how many answers were
+  given up, WAIT says nothing until another is told RELEASE. All else is as scripted.py has it. It
+  asks for a key, and gives no reports.
 - `stack`: the processes of a real stack with the sim engine, a hook in each phase, and reports.
 """
 
@@ -28,10 +28,31 @@ MARKUP = (
     "<script>window.ran = 1</script><img src=x onerror='window.ran = 1'>"
     "<svg onload='window.ran = 1'></svg><a href='javascript:window.ran = 1'>here</a>"
 )
+MARKDOWN = """# A *title*
+
+Some **strong**, *stressed*, ~~old~~ and `plain <b>` words,
+and a [page](https://example.org/a?b=c): https://example.org/d.
+
+1. first
+   goes on
+   - inner
+2. second
+
+```python
+if a < b:
+    **print**("<i>")
+```
+
+> said [elsewhere](javascript:window.ran=1)
+> by ![a picture](//example.org/p.png)
+
+---
+2 * 3 * 4, snake_case_name, \\*not\\* [half](https://example.org
+"""
 HUGE = "".join(f"{line} {'word ' * 19}" + "\n" * (line % 50 + 1) for line in range(4_000))
 _ROW = 10_000
 _STEP_SECONDS = 0.02
-_TOLD = re.compile(r"\b(STORY|BREAK|HUGE|MARKUP|CANCELLED|WAIT|RELEASE)\b")
+_TOLD = re.compile(r"\b(STORY|BREAK|HUGE|MARKUP|MARKDOWN|CANCELLED|WAIT|RELEASE)\b")
 
 
 class Model:
@@ -53,6 +74,8 @@ class Model:
                 await scripted.tell(reply, HUGE, row=_ROW)
             case "MARKUP":
                 await scripted.tell(reply, MARKUP)
+            case "MARKDOWN":
+                await scripted.tell(reply, MARKDOWN)
             case "CANCELLED":
                 await scripted.tell(reply, str(self.cancelled))
             case "WAIT":

@@ -68,15 +68,16 @@ def run(stack: SimStack, load: BenchLoad, folder: Path) -> tuple[BenchRun, dict[
 def test_a_closed_loop_is_measured(
     stack: SimStack, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, plot = tmp_path / "figures.json", tmp_path / "plot.svg"
+    plot = tmp_path / "plot.svg"
     load = ["--concurrency", "3", "--requests", "12", "--prompt-tokens", "40"]
     load += ["--output-tokens", "16"]
-    assert main(["bench", "--url", stack.url, *load, "--json", str(out), "--plot", str(plot)]) == 0
-    told = json.loads(out.read_bytes())
+    assert main(["bench", "--url", stack.url, *load, "--json", "--plot", str(plot)]) == 0
+    said = capsys.readouterr()
+    told = json.loads(said.out)
     assert (told["requests"], told["failed"], told["output_tokens"]) == (12, {}, 12 * 16)
     assert told["within_both"] == 12
     assert "<polyline" in plot.read_text(encoding="utf-8")
-    assert "12 of 12 (100.0%)" in capsys.readouterr().out
+    assert "12 of 12 (100.0%)" in said.err
 
 
 @pytest.mark.promise("S6-360")

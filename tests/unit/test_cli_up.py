@@ -298,3 +298,16 @@ def test_plan_fit_takes_a_models_own_context_where_that_is_shorter(
 ) -> None:
     assert main(["plan-fit", str(model_path)]) == 0
     assert "sequences of 4,096 tokens" in capsys.readouterr().out
+
+
+@pytest.mark.promise("S5-790")
+def test_a_prometheus_that_is_not_installed_is_said_before_anything_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run_dir = tmp_path / "run"
+    assert main(["up", "--engine=sim", "--port=0", "--monitoring", f"--run-dir={run_dir}"]) == 2
+    said = capsys.readouterr()
+    assert "--monitoring starts the program `prometheus`, and PATH has none" in said.err
+    assert said.out == ""
+    assert list(run_dir.iterdir()) == []

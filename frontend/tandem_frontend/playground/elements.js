@@ -42,6 +42,31 @@ export class GrowingText {
   }
 }
 
+// A button that copies what `textOf` says.
+export function copyButton(title, textOf) {
+  const button = element("button", { type: "button", className: "small copy", ariaLabel: title }, "Copy");
+  button.addEventListener("click", async () => {
+    button.textContent = (await copy(textOf())) ? "Copied" : "Not copied";
+    setTimeout(() => (button.textContent = "Copy"), 2e3);
+  });
+  return button;
+}
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    // A page that came by plain http from another machine has no clipboard.
+    const box = element("textarea", { className: "copied", value: text });
+    document.body.append(box);
+    box.select();
+    const done = document.execCommand("copy");
+    box.remove();
+    return done;
+  }
+}
+
 export function folded(className, title, ...children) {
   return element("details", { className }, element("summary", {}, title), ...children);
 }

@@ -13,15 +13,17 @@ const welcome = conversation.firstElementChild;
 let messages = [];
 let running = null; // what aborts the answer that is streaming
 let owed = false; // calls wait for their results
+let last = null; // the turn that may be tried again
 let atEnd = true; // of the conversation is what its reader looks at
 
 // Send the conversation with what is `added` to it. Both that and the answer become part of the
 // conversation, or neither does: says whether what was added may be sent again.
 async function exchange(added) {
+  last?.withdrawRetry();
   const mine = messages;
   const stop = new AbortController();
   const answer = new Answer();
-  const turn = new AnswerTurn();
+  const turn = (last = new AnswerTurn());
   const ended = { traceId: "" };
   setRunning(stop);
   show(turn.node);
@@ -81,15 +83,34 @@ async function say() {
   const text = prompt.value;
   if (!text.trim() || running || owed) return;
   prompt.value = "";
-  const turn = question(text);
-  show(turn);
-  if (!(await exchange([{ role: "user", content: text }]))) return;
-  turn.classList.add("failed");
-  if (!prompt.value) prompt.value = text;
+  const asked = question(text);
+  show(asked);
+  await askFor(text, asked);
+}
+
+// The answer to a question that is shown already.
+async function askFor(text, asked) {
+  const before = messages;
+  messages = [...before]; // which the answer becomes part of
+  const mine = messages;
+  const failed = await exchange([{ role: "user", content: text }]);
+  if (mine !== messages) return;
+  asked.classList.toggle("failed", failed);
+  if (failed && !prompt.value) prompt.value = text;
+  const turn = last;
+  turn.offerRetry(() => {
+    if (running) return;
+    setOwed(false);
+    if (failed && prompt.value === text) prompt.value = "";
+    messages = before;
+    turn.node.remove();
+    askFor(text, asked);
+  });
 }
 
 function startAnew() {
   messages = [];
+  last = null;
   running?.abort();
   setRunning(null);
   setOwed(false);

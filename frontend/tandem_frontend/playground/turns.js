@@ -1,6 +1,7 @@
 // The turns of a conversation, as the page shows them.
 
-import { GrowingText, count, duration, element, folded } from "./elements.js";
+import { GrowingText, copyButton, count, duration, element, folded } from "./elements.js";
+import { GrowingMarkdown } from "./markdown.js";
 import { trace } from "./trace.js";
 
 export function question(text) {
@@ -12,7 +13,9 @@ export class AnswerTurn {
   #firstAt = null;
   #frame = 0;
   #calls = [];
-  #content = new GrowingText("text");
+  #footer = null;
+  #retry = null;
+  #content = new GrowingMarkdown("text");
   #thoughts = new GrowingText("text");
   #reasoning = folded("reasoning", "Reasoning", this.#thoughts.node);
   #seconds = element("span", { ariaHidden: "true" }); // nobody wants each of them read aloud
@@ -69,9 +72,22 @@ export class AnswerTurn {
       this.node.classList.add("failed");
       this.node.append(failureBox(failure));
     }
-    this.node.append(this.#facts(answer, stopped, traceId));
+    this.#footer = this.#facts(answer, stopped, traceId);
+    if (answer.content) this.#footer.append(copyButton("Copy answer", () => answer.content));
+    this.node.append(this.#footer);
     if (answer.report) this.node.append(trace(answer.report));
     else this.node.append(element("p", { className: "hint no-trace" }, noTrace));
+  }
+
+  // `again`: sends what this answers once more.
+  offerRetry(again) {
+    this.#retry = element("button", { type: "button", className: "small" }, "Retry");
+    this.#retry.addEventListener("click", again);
+    this.#footer.append(this.#retry);
+  }
+
+  withdrawRetry() {
+    this.#retry?.remove();
   }
 
   #facts({ finishReason, stopReason, usage, report }, stopped, traceId) {
@@ -81,6 +97,10 @@ export class AnswerTurn {
       const thoughts = usage.completion_tokens_details?.reasoning_tokens;
       const ofThem = thoughts ? ` (${thoughts} of reasoning)` : "";
       shown.push(`${count(usage.prompt_tokens, "token")} in, ${usage.completion_tokens} out${ofThem}`);
+    }
+    if (usage?.completion_tokens > 1 && this.#firstAt !== null) {
+      const seconds = (performance.now() - this.#firstAt) / 1e3;
+      shown.push(`${((usage.completion_tokens - 1) / seconds).toFixed(1)} tokens/s`);
     }
     if (report) shown.push(`${duration(report.timeline[0].queue_seconds)} in the queue`);
     const since = (time) => duration((time - this.#began) / 1e3);

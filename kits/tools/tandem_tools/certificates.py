@@ -89,6 +89,8 @@ def certificates(arguments: argparse.Namespace, console: Console) -> int:
         raise ConfigError("--owner needs --secrets")
     if arguments.secrets and not arguments.namespace:
         raise ConfigError("--secrets needs --namespace")
+    if arguments.keep and arguments.json:
+        raise ConfigError("--json is for a command that ends: leave out --keep")
     if arguments.days > arguments.ca_days:
         raise ConfigError("--days must not be above --ca-days")
     try:
@@ -127,6 +129,7 @@ def certificates(arguments: argparse.Namespace, console: Console) -> int:
     except certificate_stores.StoreError as error:
         console.failed(str(error))
         return 1
+    console.result({"changes": changes})
     for change in changes:
         console.line(change)
     console.done("certificates are kept" if changes else "every certificate is good")

@@ -39,5 +39,8 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 COMMAND = Command(
-    add_arguments, completion, example="source <(tandem completion bash)  # for good: in ~/.bashrc"
+    add_arguments,
+    completion,
+    json=False,  # what a shell reads
+    example="source <(tandem completion bash)  # for good: in ~/.bashrc",
 )

@@ -81,7 +81,6 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--json", action="store_true", help="Write the report as JSON.")
     add("--to", type=Path, metavar="FILE", help="Write the report to this file too, as JSON.")
     add(
         "--with-logs",
@@ -96,17 +95,14 @@ def doctor(arguments: argparse.Namespace, console: Console) -> int:
     """Returns 1 where something is bad. Raises StartError where the file cannot be written."""
     report = examine(arguments.run_dir, with_logs=arguments.with_logs)
     written = msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n"
-    if arguments.json:
-        console.write(written)
-    else:
+    if not console.result(report):
         _show(report, console)
     if arguments.to is not None:
         try:
             arguments.to.write_text(written, encoding="utf-8")
         except OSError as error:
             raise StartError(f"cannot write {arguments.to}: {error.strerror}") from error
-        if not arguments.json:
-            console.line(f"the report is in {arguments.to}: attach it when you report a problem")
+        console.line(f"the report is in {arguments.to}: attach it when you report a problem")
     return 1 if any(each.level == "bad" for each in report.findings) else 0
 
 

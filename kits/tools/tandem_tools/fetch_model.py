@@ -9,8 +9,11 @@ from __future__ import annotations
 import argparse
 import errno
 import re
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -22,6 +25,7 @@ from tandem_tools.model_folder import FetchError, Marker, ModelFolder, Source
 from tandem_tools.model_hub import Hub
 from tandem_tools.model_sources import Folder, wanted
 
+TELL_SECONDS = 0.5
 _REPOSITORY = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
@@ -85,11 +89,37 @@ def _fetch(
         listing = origin.listing()
         names = wanted(listing.files, only_tokenizer=source.only_tokenizer, adapter=source.lora)
         files = {name: listing.files[name] for name in names}
-        folder.check_space(files)
+        missing = folder.check_space(files)
         console.line(f"fetching {source}: {_size(files)}")
-        origin.bring(names, listing.commit, folder)
-        folder.finish(Marker(source, listing.commit, files))
+        with _progress(folder, missing, console):
+            origin.bring(names, listing.commit, folder)
+        marker = Marker(source, listing.commit, files)
+        folder.finish(marker)
     console.done(f"{folder.path} holds {source}", time.monotonic() - began)
+    console.result({"folder": folder.path, "fetched": True, **asdict(marker)})
+
+
+@contextmanager
+def _progress(folder: ModelFolder, missing: int, console: Console) -> Iterator[None]:
+    """Show meanwhile how much of what is missing has come."""
+    began, before, ended = time.monotonic(), folder.written(), threading.Event()
+
+    def tell() -> None:
+        while not ended.wait(TELL_SECONDS):
+            share = max(0.0, (folder.written() - before) / missing)
+            console.live("fetching", time.monotonic() - began, share=min(1.0, share))
+
+    if not (console.shows_live and missing):
+        yield
+        return
+    telling = threading.Thread(target=tell, daemon=True)
+    telling.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        telling.join()
+        console.clear()
 
 
 def _is_there(source: Source, folder: ModelFolder, console: Console) -> bool:
@@ -98,6 +128,7 @@ def _is_there(source: Source, folder: ModelFolder, console: Console) -> bool:
         return False
     commit = f" at commit {marker.commit}" if marker.commit else ""
     console.done(f"{folder.path} holds {source}{commit} already: {_size(marker.files)}")
+    console.result({"folder": folder.path, "fetched": False, **asdict(marker)})
     return True
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -84,8 +85,18 @@ class ModelFolder:
         except OSError:
             return False
 
-    def check_space(self, files: Mapping[str, int]) -> None:
-        """Raises FetchError where what is missing would not fit."""
+    def written(self) -> int:
+        """Bytes that the volume holds for this folder, of files that are not whole too."""
+        found = 0
+        for root, _, names in os.walk(self.path):
+            for name in names:
+                with suppress(OSError):  # renamed meanwhile
+                    status = os.stat(os.path.join(root, name))
+                    found += min(status.st_size, status.st_blocks * 512)  # some are sparse
+        return found
+
+    def check_space(self, files: Mapping[str, int]) -> int:
+        """Returns how many bytes are missing. Raises FetchError where they would not fit."""
         missing = sum(size for name, size in files.items() if not self.has(name, size))
         free = shutil.disk_usage(self.path).free
         if missing > free:
@@ -93,6 +104,7 @@ class ModelFolder:
                 f"{self.path} has {free / 1e9:.2f} GB free, and {missing / 1e9:.2f} GB are "
                 "missing: use a larger volume"
             )
+        return missing
 
     def finish(self, marker: Marker) -> None:
         """Raises FetchError where a file is not whole."""

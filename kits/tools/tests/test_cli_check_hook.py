@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tandem.cli import main
-from tandem_tools.check_hook import crowd, duration, samples
+from tandem_tools.check_hook import CHECKS, crowd, duration, samples
 from tandem_tools.check_hook.subject import was_cut
 
 REQUESTS = 400
@@ -385,6 +385,7 @@ def test_json_says_the_same_and_nothing_else(
     assert (found["hook"], found["ok"]) == (f"{module}:Shouts", True)
     names = [check["name"] for check in found["checks"]]
     assert names[:2] == ["built", "calls"]
+    assert len(names) == CHECKS, "by which the progress is told"
     assert main(["check-hook", f"{module}:Raises", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert not found["ok"]

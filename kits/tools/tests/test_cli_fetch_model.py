@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import io
 import json
 import os
 import signal
@@ -15,6 +16,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +26,8 @@ import pytest
 from authority import Authority
 
 from tandem.cli import main
+from tandem.cli.console import Console
+from tandem_tools import fetch_model
 from tandem_tools.model_folder import LOCK, MARKER, FetchError, ModelFolder, Source
 from tandem_tools.model_sources import wanted
 
@@ -385,3 +389,21 @@ def test_a_volume_that_cannot_be_written_is_named(
     occupied.touch()
     assert main(["fetch-model", tmp_path.as_uri(), "--to", str(occupied)]) == 1
     assert "cannot" in capsys.readouterr().out
+
+
+@pytest.mark.promise("S5-755")
+def test_how_much_of_a_model_has_come_is_shown_while_it_comes(tmp_path: Path) -> None:
+    (tmp_path / "there").write_bytes(b"-" * 2**20)
+    stream = io.StringIO()
+    folder, console = ModelFolder(tmp_path), Console(stream, terminal=True)
+    with fetch_model._progress(folder, 4 * 2**20, console):
+        (tmp_path / "model.incomplete").write_bytes(b"-" * 2**20)
+        deadline = time.monotonic() + TIMEOUT
+        while "fetching, 25%, about " not in stream.getvalue():
+            assert time.monotonic() < deadline, stream.getvalue()
+            time.sleep(0.05)
+    assert stream.getvalue().endswith("\r\x1b[2K"), "nothing of the line stays"
+    nowhere = io.StringIO()
+    with fetch_model._progress(folder, 1, Console(nowhere, terminal=False)):
+        pass
+    assert nowhere.getvalue() == ""

@@ -126,15 +126,16 @@ def test_sessions_that_stay_on_a_frontend_find_more_than_those_that_do_not() -> 
 def test_what_reading_took_is_shown_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fleet, figures = tmp_path / "fleet.yaml", tmp_path / "figures.json"
+    fleet = tmp_path / "fleet.yaml"
     text = "{prefill: {workers: 1}, decode: {workers: 1}, frontends: {workers: 1, known_ms: 0}"
     text += ", times: {prefill_ms: [[0, 1]], step_ms: [[1, 10]]}}"
     fleet.write_text(text, encoding="utf-8")
     made = ("--generate", "shared", "--requests", "50", "--policy", "prefix", "--fleet", str(fleet))
-    assert main(["replay", *made, "--json", str(figures)]) == 0
-    (told,) = json.loads(figures.read_text(encoding="utf-8"))
+    assert main(["replay", *made, "--json"]) == 0
+    shown = capsys.readouterr()
+    (told,) = json.loads(shown.out)
     reading = told["reading"]
     assert reading["cpu_seconds"] > 0
     assert 0 < reading["known_rate"] < 1
     said = f"1:1 by prefix: reading took {reading['cpu_seconds'] * 1e3:.1f} ms of CPU in the mean"
-    assert said in capsys.readouterr().out
+    assert said in shown.err

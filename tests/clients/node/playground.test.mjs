@@ -75,7 +75,7 @@ test("a chat goes on, and can be begun anew", async () => {
   await ask("Hello");
   const turn = await ended();
   assert.equal(await text(turn), GREETING);
-  assert.match(await turn.locator("footer").innerText(), /stop[^]*tokens in, \d+ out[^]*trace id [0-9a-f]{32}/);
+  assert.match(await turn.locator("footer").innerText(), /stop[^]*tokens in, \d+ out[^]*[\d.]+ tokens\/s[^]*trace id [0-9a-f]{32}/);
   await ask("And again");
   assert.equal(await text(await ended(2)), GREETING);
   const { messages, model, stream } = bodies().at(-1);
@@ -383,21 +383,137 @@ test("the key is asked for, sent as such, and kept nowhere", async () => {
   assert.equal(await page.getByLabel("API key").inputValue(), "");
 });
 
-test("half a megabyte of an answer is all there, in blocks that are laid out one by one", async () => {
+test("half a megabyte of an answer is all there, in parts that are laid out one by one", async () => {
   await open();
   await ask("HUGE");
   const shown = (await ended()).locator("> .text");
-  const blocks = await shown.locator(".block").evaluateAll((all) => all.map((each) => each.textContent));
-  const lines = [...Array(4_000).keys()].map((line) => `${line} ${"word ".repeat(19)}${"\n".repeat((line % 50) + 1)}`);
-  assert.equal(blocks.join("\n"), lines.join(""));
-  assert.ok(blocks.every((block) => block.length < 5000));
-  const heights = await shown.evaluate((node, text) => {
-    const whole = node.cloneNode();
-    whole.textContent = text;
-    node.after(whole);
-    return [node, whole].map((each) => each.clientHeight);
-  }, lines.join(""));
-  assert.equal(heights[0], heights[1], "it looks as one block does");
+  const paragraphs = await shown.locator("p").evaluateAll((all) => all.map((each) => each.textContent));
+  const lines = [...Array(4_000).keys()].map((line) => `${line} ${"word ".repeat(19)}`);
+  // Of fifty lines one has no empty line behind it, and goes on in the next.
+  assert.equal(paragraphs.join("\n"), lines.join("\n"));
+  assert.ok(paragraphs.every((each) => each.length < 5000));
+});
+
+const SHOWN =
+  "<h3>A <em>title</em></h3>" +
+  "<p>Some <strong>strong</strong>, <em>stressed</em>, <del>old</del> and <code>plain &lt;b&gt;</code> words,\nand a " +
+  link("https://example.org/a?b=c", "page") + ": " + link("https://example.org/d") + ".</p>" +
+  '<ol start="1"><li>first\ngoes on<ul><li>inner</li></ul></li><li>second</li></ol>' +
+  '<figure><header><span>python</span><button type="button" class="small copy" aria-label="Copy code">Copy</button></header>' +
+  '<pre><div class="code"><div class="block">if a &lt; b:\n    **print**("&lt;i&gt;")\n</div></div></pre></figure>' +
+  "<blockquote>said [elsewhere](javascript:window.ran=1)\nby ![a picture](//example.org/p.png)</blockquote>" +
+  "<hr><p>2 * 3 * 4, snake_case_name, *not* [half](" + link("https://example.org") + "</p>";
+
+function link(address, label = address) {
+  return `<a href="${address}" title="${address}" target="_blank" rel="noopener noreferrer">${label}</a>`;
+}
+
+test("Markdown in an answer becomes parts of the page, and nothing that runs or is fetched", async () => {
+  await open();
+  await ask("MARKDOWN");
+  const shown = (await ended()).locator("> .text");
+  assert.equal(await shown.evaluate((node) => node.innerHTML), SHOWN);
+  assert.equal(await shown.locator("img, script").count(), 0);
+});
+
+test("Markdown is shown alike whether it comes at once or letter by letter", async () => {
+  await open();
+  await ask("MARKDOWN");
+  await ended();
+  const text = await copied("Copy answer");
+  const shown = await page.evaluate(async (text) => {
+    const { GrowingMarkdown } = await import("/playground/markdown.js");
+    return [text.length, 1, 7].map((step) => {
+      const growing = new GrowingMarkdown("text");
+      for (let end = step; end < text.length + step; end += step) growing.show(text.slice(0, end));
+      return growing.node.innerHTML;
+    });
+  }, text);
+  assert.deepEqual(shown, [SHOWN, SHOWN, SHOWN]);
+});
+
+test("a megabyte that is made to be slow is shown in time, whole, and in a bounded number of parts", async () => {
+  await open();
+  const took = await page.evaluate(async () => {
+    const { GrowingMarkdown } = await import("/playground/markdown.js");
+    const hostile = {
+      marks: "*a _b **c ", links: "[a](http://b [", ticks: "`a``b```c", stars: "*", brackets: "[", escapes: "\\*",
+      lists: "- a\n", deeper: "\n          - a\n                    - b\n", quotes: "> > > a\n", fences: "```\na\n```\n",
+      rules: "- - - - a\n", addresses: "http://a. ", spaces: " ", lines: "a\n\n",
+    };
+    const found = {};
+    for (const [name, piece] of Object.entries(hostile)) {
+      const text = piece.repeat(2 ** 20 / piece.length);
+      const growing = new GrowingMarkdown("text");
+      const began = performance.now();
+      for (let end = 0; end < text.length + 5_000; end += 5_000) growing.show(text.slice(0, end));
+      const all = growing.node.querySelectorAll("*");
+      const depth = (node) => (node === growing.node ? 0 : 1 + depth(node.parentNode));
+      found[name] = {
+        seconds: (performance.now() - began) / 1e3,
+        parts: all.length,
+        letters: growing.node.textContent.replaceAll("Copy", "").split("a").length === text.split("a").length,
+        depth: Math.max(...[...all].slice(0, 1_000).map(depth)),
+      };
+    }
+    return found;
+  });
+  for (const [name, { seconds, parts, letters, depth }] of Object.entries(took)) {
+    assert.ok(seconds < 10, `${name}: ${seconds} s`);
+    assert.ok(parts < 25_000, `${name}: ${parts} parts`);
+    assert.ok(depth < 20, `${name}: ${depth} deep`);
+    assert.ok(letters, `${name}: some of the text is not there`);
+  }
+});
+
+// What a button copied.
+async function copied(name) {
+  await browser.context.grantPermissions(["clipboard-read", "clipboard-write"]);
+  await page.getByRole("button", { name }).last().click();
+  await page.getByRole("button", { name }).last().getByText("Copied").waitFor();
+  return page.evaluate(() => navigator.clipboard.readText());
+}
+
+test("an answer and its code are copied as the model wrote them, without a clipboard of the browser too", async () => {
+  await open();
+  await ask("MARKDOWN");
+  await ended();
+  assert.match(await copied("Copy answer"), /^# A \*title\*\n[^]*\[half\]\(https:\/\/example.org\n$/);
+  assert.equal(await copied("Copy code"), 'if a < b:\n    **print**("<i>")\n');
+  await page.waitForFunction(() => !document.body.innerText.includes("Copied"));
+  await page.evaluate(() => Object.defineProperty(navigator, "clipboard", { value: undefined }));
+  await page.getByRole("button", { name: "Copy answer" }).click();
+  await page.getByRole("button", { name: "Copy answer" }).getByText("Copied").waitFor();
+  await page.getByLabel("Message").press("Control+V");
+  assert.match(await page.getByLabel("Message").inputValue(), /^# A \*title\*\n/);
+});
+
+test("the last turn is tried again in its own place, after an answer and after a failure", async () => {
+  await open();
+  await ask("Hello");
+  await ended();
+  await ask("And again");
+  await ended(2);
+  const retry = page.getByRole("button", { name: "Retry" });
+  assert.equal(await retry.count(), 1, "the last turn alone has it");
+  sent = [];
+  await retry.click();
+  await page.waitForFunction(() => document.querySelectorAll("footer").length === 2);
+  assert.equal(await page.locator(".turn").count(), 4);
+  const { messages } = bodies().at(-1);
+  assert.deepEqual(messages.map(({ content }) => content), ["Hello", GREETING, "And again"]);
+
+  await page.getByLabel("Temperature").fill("7");
+  await ask("What then?");
+  await page.getByRole("alert").waitFor();
+  assert.equal(await page.getByLabel("Message").inputValue(), "What then?");
+  await page.getByLabel("Temperature").fill("0.5");
+  await retry.click();
+  assert.equal(await text(await ended(3)), GREETING);
+  assert.equal(await page.getByLabel("Message").inputValue(), "");
+  assert.equal(await page.locator(".failed").count(), 0);
+  assert.equal(await page.locator(".turn").count(), 6);
+  assert.equal(bodies().at(-1).messages.length, 5);
 });
 
 for (const scheme of ["light", "dark"]) {

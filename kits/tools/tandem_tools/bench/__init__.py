@@ -7,7 +7,6 @@ records that it writes: design 0019.
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from importlib import metadata
 from pathlib import Path
@@ -34,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_load(parser)
     options.add_slo(parser)
     add = adding(parser)
-    add("--json FILE", Path, help="Write the figures as JSON too.")
     add("--plot FILE.svg", Path, help="Draw how TTFT and ITL are distributed.")
 
 
@@ -45,8 +43,7 @@ def bench(arguments: argparse.Namespace, console: Console) -> int:
     key, or does not serve the model.
     """
     load = _load(arguments)
-    for path in (arguments.json, arguments.plot):
-        options.check_folder(path)
+    options.check_folder(arguments.plot)
     program = aiperf.program()
     key = options.api_key(arguments.api_key_env)
     model = _model(Client(arguments.url, api_key=key), arguments.model)
@@ -64,9 +61,7 @@ def bench(arguments: argparse.Namespace, console: Console) -> int:
     if outcome.problem:
         console.failed(outcome.problem)
     console.table(figures.rows())
-    if arguments.json:
-        told = {"model": model, "load": load.told(), **figures.told()}
-        arguments.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    console.result({"model": model, "load": load.told(), **figures.told()})
     if arguments.plot:
         drawn = plot.svg(figures, title=f"tandem bench: {model}", parameters=_parameters(load, slo))
         arguments.plot.write_text(drawn, encoding="utf-8")

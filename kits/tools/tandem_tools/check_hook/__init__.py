@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import logging
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -24,6 +25,9 @@ from tandem.errors import ConfigError
 from tandem_tools.check_hook import checks, crowd, duration, report, samples
 from tandem_tools.check_hook.report import Check
 from tandem_tools.check_hook.subject import Subject
+
+CHECKS = 9
+"""What a hook that can be called is put through."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="An answer that the hook should act on; may be given again. The hook is tried on "
         "answers with the strings of its config and attributes anyway.",
     )
-    add("--json", action="store_true", help="Print the findings as JSON.")
 
 
 def check_hook(arguments: argparse.Namespace, console: Console) -> int:
@@ -50,21 +53,23 @@ def check_hook(arguments: argparse.Namespace, console: Console) -> int:
     """
     sys.path.append(str(Path.cwd()))
     subject = Subject(arguments.hook, _config(arguments.config))
-    done = asyncio.run(_run(subject, arguments.text, None if arguments.json else console))
-    if arguments.json:
-        console.line(report.as_json(subject.path, done))
-    else:
+    done = asyncio.run(_run(subject, arguments, console))
+    if not console.result(report.told(subject.path, done)):
         report.conclude(subject.path, done, console)
     return 1 if any(check.problems for check in done) else 0
 
 
-async def _run(subject: Subject, texts: Sequence[str], console: Console | None) -> list[Check]:
-    done = []
+async def _run(subject: Subject, arguments: argparse.Namespace, console: Console) -> list[Check]:
+    done: list[Check] = []
+    began = time.monotonic()
     with _quiet(), redirect_stdout(sys.stderr):
-        async for check in _checks(subject, texts):
+        async for check in _checks(subject, arguments.text):
             done.append(check)
-            if console is not None:
+            if not arguments.json:
                 report.show(check, console)
+            seconds, share = time.monotonic() - began, len(done) / CHECKS
+            console.live(f"{len(done)}/{CHECKS} checks", seconds, share=share)
+    console.clear()
     return done
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -60,18 +59,15 @@ def conclude(path: str, checks: Sequence[Check], console: Console) -> None:
         console.done(f"{console.bold(path)} keeps to the contract")
 
 
-def as_json(path: str, checks: Sequence[Check]) -> str:
-    return json.dumps(
-        {
-            "hook": path,
-            "ok": not any(check.problems for check in checks),
-            "checks": [
-                {"name": check.name, "status": check.status, **asdict(check)} for check in checks
-            ],
-        },
-        ensure_ascii=False,
-        indent=2,
-    )
+def told(path: str, checks: Sequence[Check]) -> dict[str, object]:
+    """The findings for a program."""
+    return {
+        "hook": path,
+        "ok": not any(check.problems for check in checks),
+        "checks": [
+            {"name": check.name, "status": check.status, **asdict(check)} for check in checks
+        ],
+    }
 
 
 def counted(number: int, what: str) -> str:

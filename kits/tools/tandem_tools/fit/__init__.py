@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,7 +93,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="Share of each GPU's memory for weights and KV cache, mem_fraction_static of"
             f" {phase}. [SGLang's choice]",
         )
-    add("--json", action="store_true", help="Print the figures as JSON, in bytes.")
 
 
 def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
@@ -107,8 +105,7 @@ def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
     workers = [_worker(arguments, phase, context, serving) for phase in _PHASES]
     fits = [memory.compute(model, worker) for worker in workers]
     refused = [worker for worker, fit in zip(workers, fits, strict=True) if not fit.fits]
-    if arguments.json:
-        console.line(json.dumps(_told(model, workers, fits), indent=2))
+    if console.result(_told(model, workers, fits)):
         return 1 if refused else 0
     console.line(f"  {model.parameters / 1e9:,.2f} billion parameters")
     console.table(_rows(model, workers, fits), head=("", *_PHASES))

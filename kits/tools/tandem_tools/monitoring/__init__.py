@@ -75,6 +75,7 @@ def monitoring(arguments: argparse.Namespace, console: Console) -> int:
     targets = _targets(arguments)
     to: Path = arguments.to
     written = export.export(to, release, targets, expected=arguments.expect)
+    console.result({"files": written, "targets": targets})
     console.done(f"{len(written)} files in {to}, {len(targets)} targets")
     if not targets:
         console.line(f"nothing is up: run this again after `tandem up`, or write {export.TARGETS}")
@@ -87,7 +88,7 @@ def _targets(arguments: argparse.Namespace) -> dict[str, str]:
     """Metrics ports by name. Raises ConfigError."""
     if not arguments.targets:
         state = run_state.read(arguments.run_dir)
-        return {} if state is None else dict(state.metrics)
+        return {} if state is None else state.targets()
     found: dict[str, str] = {}
     for part in filter(None, map(str.strip, arguments.targets.split(","))):
         name, equals, address = part.partition("=")

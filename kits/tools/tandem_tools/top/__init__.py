@@ -14,8 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from tandem import config
 from tandem.cli import options, run_state, worker_counts
 from tandem.cli.client import ApiError
@@ -57,7 +55,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     add("--interval SECONDS", float, default=1.0, help="[%(default)s]")
     add("--once", action="store_true", help="Show the figures of one interval, and end.")
-    add("--json", action="store_true", help="Write each interval's figures as a line of JSON.")
     options.add_run_dir(parser)
 
 
@@ -77,9 +74,7 @@ def top(arguments: argparse.Namespace, console: Console) -> int:
                 _live(fleet, arguments.interval, terminal)
                 return 0
             for figures in _figures(fleet, arguments.interval):
-                if arguments.json:
-                    console.write(msgspec.json.encode(figures).decode() + "\n")
-                else:
+                if not console.result(figures):
                     terminal.print(frame.page(figures, fleet.view(), terminal.width))
                 if arguments.once:
                     break

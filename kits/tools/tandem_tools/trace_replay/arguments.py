@@ -24,7 +24,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         options.positive,
         help="Show times to first token of shorter and of longer prompts apart.",
     )
-    add("--json FILE", Path, help="Write the figures as JSON too.")
     add("--plot FILE.svg", Path, help="Draw the figures by fleet and policy.")
 
 

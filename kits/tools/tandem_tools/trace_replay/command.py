@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -35,8 +33,7 @@ _POLICY_SECONDS = 0.05
 
 def replay(arguments: argparse.Namespace, console: Console) -> int:
     """Every fleet by every policy. Raises ConfigError and LoadError."""
-    for path in (arguments.json, arguments.plot):
-        options.check_folder(path)
+    options.check_folder(arguments.plot)
     asked = list(_fleets(fleets.read(arguments.fleet), arguments))
     slo = Slo(ttft_seconds=arguments.slo_ttft, itl_seconds=arguments.slo_itl)
     policies = {name: _policies(name, arguments.decode_policy) for name in arguments.policy}
@@ -62,9 +59,7 @@ def replay(arguments: argparse.Namespace, console: Console) -> int:
             console.line(line)
     for line in results.verdict(found):
         console.line(line)
-    if arguments.json:
-        told = [each.told() for each in found]
-        arguments.json.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+    console.result([each.told() for each in found])
     if arguments.plot:
         title = f"tandem replay: {arguments.generate or arguments.trace.name}"
         drawn = plot.svg(found, title=title, parameters=_parameters(trace, arguments, slo))
@@ -126,14 +121,14 @@ def measure_times(arguments: argparse.Namespace, console: Console) -> int:
     """A table of times, as YAML. Raises ConfigError and ApiError."""
     options.check_folder(arguments.to)
     if arguments.url:
-        found = _measured(arguments, Console(sys.stderr))
+        found = _measured(arguments, console)
     else:
         pairs = options.engine_options(arguments.engine_options)
         found = _simulated(dict(pair.split("=", 1) for pair in pairs))
     text = times.encoded(found)
     if arguments.to:
         arguments.to.write_text(text, encoding="utf-8")
-    else:
+    if not console.result(found) and not arguments.to:
         console.write(text)
     return 0
 

@@ -15,7 +15,7 @@ NAMES = 90
 """Pixels below the bars: the names of fleets."""
 FLAT = 60
 """Pixels that a fleet must have for its name to be written flat; else it is slanted."""
-COLOURS = ("steelblue", "firebrick", "seagreen", "darkorange", "purple", "dimgrey")
+COLOURS = ("steelblue", "darkorange", "seagreen", "purple", "sienna", "dimgrey")
 
 
 @dataclass(slots=True, frozen=True)

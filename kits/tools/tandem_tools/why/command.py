@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import msgspec
-
 from tandem.cli import options, run_state, worker_counts
 from tandem.cli.client import ApiError
 from tandem.cli.commands import Command, adding
@@ -54,7 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"Metrics ports of {component}; a name stands for every address that it has."
             f" [those of `tandem up`, else {port}]",
         )
-    add("--json", action="store_true", help="Print JSON: one object a line for each request.")
     options.add_run_dir(parser)
 
 
@@ -67,9 +64,8 @@ def why(arguments: argparse.Namespace, console: Console) -> int:
     told = [diagnose(each) for each in found]
     if arguments.json:
         for each in told:
-            console.line(msgspec.json.encode(each).decode())
-        return 0
-    if arguments.slowest:
+            console.result(each)
+    elif arguments.slowest:
         console.table(map(_row, told), head=("trace id", "seconds", "delay", "ended", "cause"))
     else:
         _show(told[0], console)
