@@ -106,6 +106,14 @@ def test_an_empty_replacement_shows_nothing() -> None:
     assert it.judged(Judgement(blocked_by="c", replacement="")) == Step(over=True)
 
 
+def test_after_the_end_nothing_is_shown_or_asked_any_more() -> None:
+    it = guard("all")
+    it.push(piece("a"), True)
+    it.judged(BLOCK)
+    assert it.push(piece("b"), False) == Step()
+    assert it.judged(PASS) == Step()
+
+
 # --- window --------------------------------------------------------------------------------------
 
 
