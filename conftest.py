@@ -58,7 +58,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-traces",
         action="store_true",
-        help="write tests/unit/router_traces anew, with what the router's core answers now",
+        help="write the traces that are run (tests/unit/trace_files.py) anew, as is answered now",
     )
 
 

@@ -3070,7 +3070,7 @@ def proofs(root: Path = ROOT) -> dict[str, set[str]]:
 
 
 def _marks_of_cases(text: str) -> Iterator[tuple[str, str]]:
-    """Those of a case, and those of its file: see tests/unit/router_trace.py."""
+    """Those of a case, and those of its file: see tests/unit/trace_files.py."""
     head, *cases = re.split(r"^== ", text, flags=re.MULTILINE)
     for case in cases:
         title, _, own = case.partition("\n")[0].partition(" (S")

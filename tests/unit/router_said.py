@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trace_files import Said, said
 
 from tandem.v1 import common_pb2
 from tandem_router.core import actions
@@ -16,27 +17,6 @@ FLAGS = {
     "say_logprobs": "says logprobs",
     "context_only": "parks",
 }
-
-
-class Said(NamedTuple):
-    """One action, or a part of it."""
-
-    verb: str
-    thing: str
-    note: str
-
-
-def said(verb: str, thing: object = "", *notes: object) -> list[Said]:
-    return [Said(verb, str(thing), ", ".join(str(each) for each in notes if each))]
-
-
-def joined(told: Iterable[Said]) -> str:
-    """One line: actions of one kind that follow each other share their verb and their note."""
-    found = []
-    for (verb, note), those in groupby(told, lambda each: (each.verb, each.note)):
-        things = ", ".join(each.thing for each in those)
-        found.append(f"{verb} {things}".strip() + (f" ({note})" if note else ""))
-    return "; ".join(found)
 
 
 class Names:

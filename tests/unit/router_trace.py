@@ -1,26 +1,20 @@
-"""Cases of the router's core as text: commands, and all that the core answered.
+"""Commands to the router's core, in cases of tests/unit/router_traces: trace_files.py.
 
-A file of tests/unit/router_traces holds cases. A case begins with `== `, its title, a sentence, and
-in brackets the promises that it holds; those of all cases stand below the file's own sentence, as
-`promises: S5-217`. Each further line is a command, `command -> answer`, or several without an
-answer, joined by `;`. A long answer stands below its command, indented. `#` begins a comment. A
-case begins with one worker of each phase, or with what its file's `setup: fleet 2 2` says; `fleet`
-begins anew. router_said.py says how legs are named.
+A case begins with one worker of each phase, or with what its file's `setup: fleet 2 2` says;
+`fleet` begins anew. router_said.py says how legs are named.
 """
 
 from __future__ import annotations
 
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from router_bench import FINGERPRINT, Bench
 from router_loads import worker_load
-from router_said import Names, Said, joined, other
+from router_said import Names, other
+from trace_files import Said, joined, parsed
 
 from tandem import errors
 from tandem.endings import Outcome
@@ -42,88 +36,15 @@ FLEET = (
     *("logits_processors", "any_logits_processors", "lora_adapters", "waits", "simulated"),
 )
 OF_REQUESTS = (actions.CancelLeg, actions.EndSequence, actions.RequestEnded, actions.ReleaseLeg)
-_PROMISE = re.compile(r"\bS\d-\d{3}\b")
 DIGEST = b"d" * 32
 LOOK = 0.1
 """Seconds between the looks of `until`."""
 Answers = Iterator[Sequence[actions.Action | Said]]
 
 
-@dataclass
-class Case:
-    """One case of a file: its lines, the title's included."""
-
-    title: str
-    line: int
-    promises: list[str]
-    setup: list[str]
-    """Commands of its file, whose answers are not shown."""
-    lines: list[str] = field(default_factory=list)
-
-    def played(self) -> list[str]:
-        """The lines with what the core answers now."""
-        trace, found = Trace(), []
-        for command in self.setup:
-            trace.told(command.split())
-        for line in self.lines:
-            if line.startswith("  "):
-                continue
-            if not line or line.startswith(("#", "== ")):
-                found.append(line)
-                continue
-            told, _, comment = line.partition("  # ")
-            commands = told.partition(" -> ")[0].strip()
-            try:
-                answers = [trace.told(each.split()) for each in commands.split(";")]
-            except Exception as error:
-                error.add_note(f"{self.title}: {commands}")
-                raise
-            found += _written(commands, [each for each in answers if each], comment)
-        return found
-
-
-def read(path: Path) -> tuple[list[str], list[Case]]:
-    """The lines above the first case, and the cases."""
-    head: list[str] = []
-    cases: list[Case] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.startswith("== "):
-            of_all = [each for above in head for each in _PROMISE.findall(above)]
-            title = line[3:].partition(" (S")[0]
-            setup = [each for above in head for each in _setup(above)]
-            cases.append(Case(title, number, of_all + _PROMISE.findall(line), setup))
-        (cases[-1].lines if cases else head).append(line)
-    return head, cases
-
-
-def _setup(line: str) -> list[str]:
-    name, _, commands = line.partition(": ")
-    return commands.split(";") if name == "setup" else []
-
-
-def write(path: Path) -> None:
-    """Write the file anew, with what the core answers now."""
-    head, cases = read(path)
-    lines = [*head, *(line for case in cases for line in case.played())]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-def _written(commands: str, answers: list[str], comment: str) -> list[str]:
-    """One line where that is not too long; each of several answers has a line of its own."""
-    note = f"  # {comment}" * bool(comment)
-    if not answers:
-        return [commands + note]
-    if len(line := f"{commands} -> {answers[0]}{note}") <= 100 and len(answers) == 1:
-        return [line]
-    indents = {"initial_indent": "  ", "subsequent_indent": "    "}
-    wrapped = [
-        textwrap.wrap(each, 100, break_long_words=False, break_on_hyphens=False, **indents)
-        for each in answers
-    ]
-    return [commands + note, *(line for lines in wrapped for line in lines)]
-
-
-def _value(name: str, text: str) -> Any:
+def _value(name: str, text: str | bool) -> Any:
+    if isinstance(text, bool):
+        return text
     if name in BYTES:
         part, _, times = text.partition("*")
         return (part * int(times or 1)).encode()
@@ -169,10 +90,8 @@ class Trace:
             self.bench.now += float(words.pop(0))
         ask = words[0] == "ask"
         method = getattr(self, "_".join(words[:2]) if ask else f"do_{words[0]}")
-        parts = [word.partition("=") for word in words[1 + ask :]]
-        bare = [name for name, equals, _ in parts if not equals and name not in FLAGS]
-        named = {name: _value(name, text) for name, equals, text in parts if equals}
-        named |= {name: True for name, equals, _ in parts if not equals and name in FLAGS}
+        bare, named = parsed(words[1 + ask :], FLAGS)
+        named = {name: _value(name, text) for name, text in named.items()}
         if ask:
             return str(method(*bare, **named))
         return joined(said for done in method(*bare, **named) for said in self.names.words(done))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import subprocess
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 BOUND = 60.0
@@ -113,6 +115,18 @@ class GuardrailServer:
             writer.write(body[start : start + 65536])
             await writer.drain()
         return True
+
+
+def self_signed(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that it signed itself, and its key."""
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-days", "2", "-subj", "/CN=guard", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", key, "-out", certificate],
+        check=True, capture_output=True, timeout=30,
+    )  # fmt: skip
+    return certificate, key
 
 
 @asynccontextmanager

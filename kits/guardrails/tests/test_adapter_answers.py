@@ -7,13 +7,12 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
-from one_case import one_case
+from guardrail_server import self_signed
 
 from tandem.hooks.classifiers.contract import ScoringError
 from tandem_guardrails.adapters.credentials import ApiKey
@@ -40,64 +39,27 @@ def chunked(number: int, *, end: str = "0\r\n\r\n") -> bytes:
 STRAY = answer("stray")
 
 
-async def _two_in_a_packet(number: int, say: Say) -> None:
-    await say(answer(number) + STRAY)
+BESIDE: dict[str, Callable[[int], list[bytes]]] = {
+    "two in a packet": lambda number: [answer(number) + STRAY],
+    "two in two packets": lambda number: [answer(number), STRAY],
+    "half of another": lambda number: [answer(number) + STRAY[:20]],
+    "a line too many": lambda number: [answer(number) + b"\r\n"],
+    "more than its length": lambda number: [answer(number) + b"trailing"],
+    "told to wait": lambda number: [b"HTTP/1.1 100 Continue\r\n\r\n" + answer(number)],
+    "told early": lambda number: [
+        b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 2 + answer(number) + STRAY
+    ],
+    "told last": lambda number: [answer(number) + b"HTTP/1.1 100 Continue\r\n\r\n"],
+    "closing": lambda number: [answer(number, head="Connection: close\r\n") + STRAY],
+    "chunked": lambda number: [chunked(number) + STRAY],
+    "chunked with trailers": lambda number: [chunked(number, end="0\r\nX: y\r\n\r\n") + STRAY],
+    "old": lambda number: [answer(number).replace(b"HTTP/1.1", b"HTTP/1.0") + STRAY],
+}
+"""An answer and more, in packets."""
 
 
-async def _two_in_two_packets(number: int, say: Say) -> None:
+async def _answers(number: int, say: Say) -> None:
     await say(answer(number))
-    await say(STRAY)
-
-
-async def _half_of_another(number: int, say: Say) -> None:
-    await say(answer(number) + STRAY[:20])
-
-
-async def _surplus_of_the_body(number: int, say: Say) -> None:
-    await say(answer(number) + b" ")
-
-
-async def _a_line_too_many(number: int, say: Say) -> None:
-    await say(answer(number) + b"\r\n")
-
-
-async def _told_to_wait(number: int, say: Say) -> None:
-    await say(b"HTTP/1.1 100 Continue\r\n\r\n" + answer(number))
-
-
-async def _told_early(number: int, say: Say) -> None:
-    await say(b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 2 + answer(number) + STRAY)
-
-
-async def _told_last(number: int, say: Say) -> None:
-    await say(answer(number) + b"HTTP/1.1 100 Continue\r\n\r\n")
-
-
-async def _length_too_short(number: int, say: Say) -> None:
-    await say(answer(number) + b"trailing")
-
-
-async def _closing(number: int, say: Say) -> None:
-    await say(answer(number, head="Connection: close\r\n") + STRAY)
-
-
-async def _chunked_and_more(number: int, say: Say) -> None:
-    await say(chunked(number) + STRAY)
-
-
-async def _chunked_with_trailers(number: int, say: Say) -> None:
-    await say(chunked(number, end="0\r\nX: y\r\n\r\n") + STRAY)
-
-
-async def _old(number: int, say: Say) -> None:
-    await say(answer(number).replace(b"HTTP/1.1", b"HTTP/1.0") + STRAY)
-
-
-ONE_AND_MORE = [
-    _two_in_a_packet, _two_in_two_packets, _half_of_another, _surplus_of_the_body, _a_line_too_many,
-    _told_to_wait, _told_early, _told_last, _length_too_short, _closing, _chunked_and_more,
-    _chunked_with_trailers, _old,
-]  # fmt: skip
 
 
 class Service:
@@ -165,30 +127,20 @@ async def reason(client: GuardrailClient) -> str:
 
 
 @pytest.mark.promise("S6-177")
-@one_case("serve", ONE_AND_MORE)
-async def test_what_comes_beside_an_answer_reaches_no_other_call(serve: Serve) -> None:
-    async with serving(serve) as (service, client):
-        assert [await ask(client) for _ in range(3)] == [1, 2, 3]
-        assert service.connections == 3
+@pytest.mark.parametrize("tls", [False, True])
+async def test_what_comes_beside_an_answer_reaches_no_other_call(tls: bool, tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path) if tls else None
+    for beside, packets in BESIDE.items():
 
+        async def serve(
+            number: int, say: Say, packets: Callable[[int], list[bytes]] = packets
+        ) -> None:
+            for packet in packets(number):
+                await say(packet)
 
-@pytest.mark.promise("S6-177")
-@pytest.mark.parametrize("serve", [_two_in_a_packet, _two_in_two_packets, _chunked_and_more])
-async def test_nor_over_tls(serve: Serve, certificate: tuple[Path, Path]) -> None:
-    async with serving(serve, tls=certificate) as (_, client):
-        assert [await ask(client) for _ in range(3)] == [1, 2, 3]
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-days", "2", "-subj", "/CN=guard", "-addext", "subjectAltName=IP:127.0.0.1",
-         "-keyout", folder / "key.pem", "-out", folder / "cert.pem"],
-        check=True, capture_output=True, timeout=30,
-    )  # fmt: skip
-    return folder / "cert.pem", folder / "key.pem"
+        async with serving(serve, tls=certificate) as (service, client):
+            assert [await ask(client) for _ in range(3)] == [1, 2, 3], beside
+            assert service.connections == 3, beside
 
 
 @pytest.mark.parametrize("make", [answer, chunked])
@@ -208,11 +160,8 @@ async def test_an_answer_that_is_one_keeps_its_connection_in_whatever_pieces_it_
 
 
 async def test_what_comes_while_nothing_is_asked_ends_the_connection() -> None:
-    async def serve(number: int, say: Say) -> None:
-        await say(answer(number))
-
     for stray in (STRAY, b"\r\n", b"x"):
-        async with serving(serve) as (service, client):
+        async with serving(_answers) as (service, client):
             assert await ask(client) == 1
             service.writers[0].write(stray)
             async with asyncio.timeout(BOUND):
@@ -224,10 +173,7 @@ async def test_what_comes_while_nothing_is_asked_ends_the_connection() -> None:
 
 @pytest.mark.promise("S6-177")
 async def test_what_lies_in_the_socket_when_the_next_call_begins_is_not_its_answer() -> None:
-    async def serve(number: int, say: Say) -> None:
-        await say(answer(number))
-
-    async with serving(serve) as (service, client):
+    async with serving(_answers) as (service, client):
         assert await ask(client) == 1
         service.writers[0].write(STRAY)  # it is in the socket when this returns
         assert await ask(client) == 2
@@ -239,34 +185,31 @@ async def test_a_service_that_answers_before_it_is_asked_answers_nobody(
 ) -> None:
     monkeypatch.setattr("tandem_guardrails.adapters.connections.GREETING_SECONDS", 0.2)
 
-    async def serve(number: int, say: Say) -> None:
-        await say(answer(number))
-
-    async with serving(serve, greeting=STRAY) as (service, client):
+    async with serving(_answers, greeting=STRAY) as (service, client):
         for _ in range(3):
             assert await reason(client) == "broken_off"
         assert service.requests == 0
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    "text",
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nContent-Length: 2\r\n\r\n{}", "broken_off"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}", "broken_off"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}", "broken_off"),
-        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}", "broken_off"),
-        (b"HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\n{}", "broken_off"),
-        (b"SSH-2.0-OpenSSH\r\n\r\n", "broken_off"),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n", "broken_off"),
-        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n", "broken_off"),
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n{}",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}",
+        b"HTTP/2.0 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n",
     ],
 )
-async def test_what_is_no_answer_breaks_the_connection_off(text: bytes, why: str) -> None:
+async def test_what_is_no_answer_breaks_the_connection_off(text: bytes) -> None:
     async def serve(number: int, say: Say) -> None:
         await say(text if number == 1 else answer(number))
 
     async with serving(serve) as (service, client):
-        assert await reason(client) == why
+        assert await reason(client) == "broken_off"
         assert await ask(client) == 2
         assert service.connections == 2
 
@@ -276,9 +219,6 @@ async def test_a_connection_that_rested_too_long_is_not_used(
 ) -> None:
     monkeypatch.setattr("tandem_guardrails.adapters.connections.KEEP_ALIVE_SECONDS", -1.0)
 
-    async def serve(number: int, say: Say) -> None:
-        await say(answer(number))
-
-    async with serving(serve) as (service, client):
+    async with serving(_answers) as (service, client):
         assert [await ask(client), await ask(client)] == [1, 2]
         assert service.connections == 2

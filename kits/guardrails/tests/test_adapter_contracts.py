@@ -17,7 +17,6 @@ import pytest
 from guardrail_server import GuardrailServer, Reply, Request, serving
 
 from tandem.errors import LoadError
-from tandem.free_ports import FreePorts
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext
 from tandem.hooks.classifiers.settings import parse
@@ -230,37 +229,29 @@ async def test_what_the_service_blocks_is_refused(name: str, server: GuardrailSe
     assert judgement.blocked_by == name
     assert judgement.replacement == REFUSAL
     assert judgement.scores[name]["block"] is True
+    noted = await judge(name, server.url, blocking=False)
+    assert (noted.blocked, noted.scores) == (False, judgement.scores)
 
 
 @EVERY
-async def test_as_an_annotation_it_blocks_nothing(name: str, server: GuardrailServer) -> None:
-    server.reply = Reply(body=VENDORS[name].blocks)
-    judgement = await judge(name, server.url, blocking=False)
-    assert not judgement.blocked
-    assert judgement.scores[name]["block"] is True
-
-
-@EVERY
-@pytest.mark.parametrize(
-    ("reply", "reason"),
-    [
-        (Reply(status=500, body="{}"), "server_error"),
-        (Reply(status=429), "rate_limited"),
-        (Reply(status=422, body={"detail": "no config"}), "http_error"),
-        (Reply(body="<html>oops"), "bad_answer"),
-        (Reply(body="[]"), "bad_answer"),
-        (Reply(body={"action": "NONE", "block": False}, cut_after=9), "broken_off"),
-        (Reply(body=b" " * 5_000_000), "too_large"),
-    ],
-)
-async def test_a_service_that_fails_blocks(
-    name: str, server: GuardrailServer, reply: Reply, reason: str
+async def test_a_service_that_fails_or_is_late_blocks_and_the_next_output_is_judged_anew(
+    name: str, server: GuardrailServer
 ) -> None:
-    server.reply = reply
-    judgement = await judge(name, server.url)
-    assert judgement.blocked_by == name
-    assert judgement.replacement == REFUSAL
-    assert judgement.scores == {name: {"error": reason}}
+    """All that a service may do: test_adapter_http.py."""
+    never = asyncio.Event()
+    failing = {
+        "server_error": Reply(status=500, body="{}"),
+        "bad_answer": Reply(body="<html>oops"),
+        "timeout": Reply(after=never),
+    }
+    for reason, server.reply in failing.items():
+        timeout_ms = 150 if reason == "timeout" else PATIENT_MS
+        judgement = await judge(name, server.url, timeout_ms=timeout_ms)
+        assert (judgement.blocked_by, judgement.replacement) == (name, REFUSAL)
+        assert judgement.scores == {name: {"error": reason}}
+    never.set()
+    server.reply = Reply(body=VENDORS[name].passes)
+    assert not (await judge(name, server.url)).blocked
 
 
 @EVERY
@@ -303,37 +294,6 @@ async def test_whatever_type_a_field_has_the_answer_is_read_or_refused(
             reason = judgement.scores[name].get("error")
             assert reason in expected, body
             assert judgement.blocked or reason is None
-    await made.shutdown()
-
-
-@EVERY
-async def test_a_service_that_does_not_answer_blocks_in_time(
-    name: str, server: GuardrailServer
-) -> None:
-    never = asyncio.Event()
-    server.reply = Reply(after=never)
-    judgement = await judge(name, server.url, timeout_ms=150)
-    assert judgement.blocked_by == name
-    assert judgement.scores == {name: {"error": "timeout"}}
-    never.set()
-
-
-@EVERY
-async def test_a_service_that_is_not_there_blocks(name: str, free: FreePorts) -> None:
-    judgement = await judge(name, f"http://{free.address()}")
-    assert judgement.scores == {name: {"error": "unreachable"}}
-    assert judgement.blocked_by == name
-
-
-@EVERY
-async def test_after_a_failure_the_next_output_is_judged_anew(
-    name: str, server: GuardrailServer
-) -> None:
-    made = classifiers(name, server.url)
-    server.reply = Reply(status=503)
-    assert (await made.judge(CONTEXT)).blocked
-    server.reply = Reply(body=VENDORS[name].passes)
-    assert not (await made.judge(CONTEXT)).blocked
     await made.shutdown()
 
 
@@ -403,43 +363,21 @@ REWRITING = pytest.mark.parametrize(("name", "answer"), REWRITES)
 
 
 @REWRITING
-async def test_a_rewritten_text_takes_the_place_of_the_output(
-    name: str, answer: Callable[[str], dict[str, Any]], server: GuardrailServer
-) -> None:
-    server.reply = Reply(body=answer("Call me on [PHONE]."))
-    judgement = await judge(name, server.url)
-    assert judgement.blocked_by == name
-    assert judgement.replacement == "Call me on [PHONE]."
-
-
-@REWRITING
-async def test_a_rewriting_that_changes_nothing_passes(
+async def test_a_rewritten_text_takes_the_place_of_what_was_not_shown(
     name: str, answer: Callable[[str], dict[str, Any]], server: GuardrailServer
 ) -> None:
     server.reply = Reply(body=answer(CONTEXT.generated_text))
     assert not (await judge(name, server.url)).blocked
-
-
-@REWRITING
-async def test_of_a_rewritten_text_only_what_was_not_shown_is_shown(
-    name: str, answer: Callable[[str], dict[str, Any]], server: GuardrailServer
-) -> None:
-    shown = replace(
-        CONTEXT, request_metadata={**CONTEXT.request_metadata, "shown_chars": len("Call me on ")}
-    )
     server.reply = Reply(body=answer("Call me on [PHONE]."))
-    assert (await judge(name, server.url, ctx=shown)).replacement == "[PHONE]."
-
-
-@REWRITING
-async def test_where_what_was_shown_would_have_been_rewritten_the_refusal_follows(
-    name: str, answer: Callable[[str], dict[str, Any]], server: GuardrailServer
-) -> None:
-    shown = replace(CONTEXT, request_metadata={**CONTEXT.request_metadata, "shown_chars": 15})
-    server.reply = Reply(body=answer("Call me on [PHONE]."))
-    judgement = await judge(name, server.url, ctx=shown)
-    assert judgement.blocked_by == name
-    assert judgement.replacement == REFUSAL
+    for shown, replacement in (
+        (0, "Call me on [PHONE]."),
+        (len("Call me on "), "[PHONE]."),
+        (15, REFUSAL),  # what was shown would have been rewritten
+    ):
+        metadata = {**CONTEXT.request_metadata, "shown_chars": shown}
+        ctx = replace(CONTEXT, request_metadata=metadata)
+        judgement = await judge(name, server.url, ctx=ctx)
+        assert (judgement.blocked_by, judgement.replacement) == (name, replacement)
 
 
 # --- OpenAI moderations --------------------------------------------------------------------------

@@ -173,6 +173,17 @@ FAILING: dict[str, tuple[Callable[[], Any], str]] = {
     "a long text": (lambda: emit("x" * 17 * MILLION), "longer than 8388608"),
     "more than may be added": (lambda: emit("ö" * 2 * MILLION), "added more than 1048576"),
     "too long a last text": (lambda: terminate("r", text="x" * 2 * MILLION), "added more than"),
+    "nothing": (lambda: None, "answered NoneType"),
+    "a text": (lambda: "text", "answered str"),
+    "another action": (lambda: Verdict("explode"), "unknown action"),  # type: ignore[arg-type]
+    "a list as action": (lambda: _any(action=[]), "unknown action"),
+    "no text": (lambda: emit(None), "text is NoneType"),  # type: ignore[arg-type]
+    "bytes as text": (lambda: emit(b"x"), "text is bytes"),  # type: ignore[arg-type]
+    "too much held": (lambda: _any(hold_tokens=2), "more tokens than there are"),
+    "less than nothing held": (lambda: _any(hold_tokens=-1), "more tokens than there are"),
+    "a truth as held": (lambda: _any(hold_tokens=True), "more tokens than there are"),
+    "a raise": (lambda: _raise(RuntimeError("a secret")), "RuntimeError"),
+    "the end of an iterator": (lambda: _raise(StopIteration()), ""),
     "an error of a long name": (lambda: _raise(LongErrorError()), "LongLong"),
     "a cancellation": (lambda: _raise(asyncio.CancelledError()), "CancelledError"),
     "the end of a generator": (lambda: _raise(GeneratorExit()), ""),

@@ -114,6 +114,13 @@ def test_a_line_says_who_decided_what_when_without_the_content(path: Path, key_f
     assert "secret" not in path.read_text()
 
 
+@pytest.mark.promise("S5-416")
+def test_a_line_names_the_lora_adapter_that_wrote(path: Path) -> None:
+    first, second = write(path, {"lora_adapter": "sql"}, {})
+    assert first["lora_adapter"] == "sql"
+    assert "lora_adapter" not in second
+
+
 def test_what_is_not_shown_has_no_after(path: Path) -> None:
     (line,) = write(path, {"decision": "terminate", "reason": "banned", "text_after": None})
     assert (line["decision"], line["reason"], line["after"]) == ("terminate", "banned", None)

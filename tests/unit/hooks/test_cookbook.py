@@ -189,37 +189,10 @@ def test_the_classifier_scores_and_blocks() -> None:
     assert (score("How kind of you.")["block"], score("")["score"]) == (False, 0.0)
 
 
-CHAIN = {
-    "chain": [
-        {"path": "examples.limit_sentences:LimitSentences", "config": {"sentences": 2}},
-        {"path": "examples.redact_pii:RedactPii", "phases": ["decode"]},
-    ]
-}
-
-
-@pytest.fixture(scope="module")
-def stack() -> Iterator[SimStack]:
-    """A chain of examples, and the classifier, in the workers of a stack."""
-    tone = {"hold_back": "all", "entries": [{"path": "examples.classify_tone:Tone"}]}
-    with sim_stack(hooks=CHAIN, settings={"decode_worker": {"classifiers": tone}}) as started:
-        yield started
-
-
 def _ask(stack: SimStack, text: str) -> dict[str, Any]:
     body = {"model": stack.model, "prompt": "Hi", **stack.saying(text)}
     choice: dict[str, Any] = stack.client.post("/v1/completions", body)["choices"][0]
     return choice
-
-
-def test_a_chain_of_examples_runs_in_a_stack(stack: SimStack) -> None:
-    choice = _ask(stack, "Write to ann.lee@example.com. Or not. No more of this.")
-    assert choice["text"] == "Write to [email]. Or not."
-    assert choice["stop_reason"] == "sentence_limit"
-
-
-def test_the_classifier_replaces_an_answer_in_a_stack(stack: SimStack) -> None:
-    assert _ask(stack, "You stupid idiot")["text"] == "Let me put that more kindly another time."
-    assert _ask(stack, "How kind of you")["text"] == "How kind of you"
 
 
 def test_a_veto_in_prefill_ends_the_request_where_it_propagates(model_path: Path) -> None:

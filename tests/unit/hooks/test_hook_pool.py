@@ -13,13 +13,13 @@ import msgspec
 import pytest
 from hook_rulings import WAIT_SECONDS, pool_processes, pooled, settings, until, work
 
-from tandem.errors import ConfigError, LoadError
+from tandem.errors import LoadError
 from tandem.hooks.audit.settings import AuditSettings
 from tandem.hooks.contract import Phase
 from tandem.hooks.counters import HOOK_VERDICTS
 from tandem.hooks.deferred import Ruling
 from tandem.hooks.runner.processes.pool import HookPool
-from tandem.hooks.settings import HookEntry, HookSettings, parse
+from tandem.hooks.settings import HookEntry, HookSettings
 
 PHASE: Phase = "decode"
 
@@ -96,17 +96,6 @@ async def test_a_step_is_one_message_to_each_process_and_one_back() -> None:
         for step in range(3):
             await rulings.ask(work(number, f"t{step}", step) for number in range(64))
         assert [len(delivery) for delivery in rulings.deliveries] == [32] * 6
-
-
-@pytest.mark.promise("S0-029")
-async def test_a_terminate_is_answered_together_with_what_its_siblings_brought() -> None:
-    async with pooled(settings("Obeying", workers=1)) as (_, rulings):
-        rulings.open(1, 2, 3, group="n")
-        await rulings.ask([work(1, "a", 1), work(3, "stop", 3), work(2, "b", 2)])
-        ((first, stopped, sibling),) = rulings.deliveries
-        assert (stopped.piece, stopped.reason) == (None, "enough")
-        assert first.piece is not None
-        assert sibling.piece is not None
 
 
 @pytest.mark.promise("S0-019", "S0-020")
@@ -218,14 +207,6 @@ async def test_a_hook_that_cannot_be_loaded_stops_the_start(
     assert pool_processes() == []
 
 
-def test_a_memory_limit_is_checked() -> None:
-    assert parse("", {"workers": 2, "memory_mb": 512}).memory_mb == 512
-    with pytest.raises(ConfigError, match="at least 128"):
-        parse("", {"workers": 2, "memory_mb": 64})
-    with pytest.raises(ConfigError, match=r"processes of hooks\.workers"):
-        parse("", {"memory_mb": 512})
-
-
 async def test_a_start_that_is_given_up_leaves_no_process_behind() -> None:
     pool = HookPool(settings("Upper", workers=2), phase="decode", model="m")
     starting = asyncio.create_task(pool.start(lambda _: None))
@@ -254,13 +235,3 @@ async def test_a_close_leaves_nothing_behind() -> None:
     assert (descriptors(), threading.active_count()) == (before, threads)
     assert (pool.open_sequences, pool.outstanding, pool.processes_up) == (0, 0, 0)
     assert {task for task in asyncio.all_tasks() if task is not asyncio.current_task()} == set()
-
-
-async def test_a_reply_that_is_larger_than_the_socket_takes_arrives_whole() -> None:
-    async with pooled(settings("Upper", workers=1)) as (pool, rulings):
-        rulings.open(1, 2)
-        text = "a" * 3_000_000
-        await rulings.ask([work(1, text, 1), work(2, "b", 2)])
-        assert rulings.texts(1) == [text.upper()]
-        assert rulings.texts(2) == ["B"]
-        assert (pool.processes_up, pool.restarts) == (1, 0)

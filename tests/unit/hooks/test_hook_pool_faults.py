@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hook_rulings import WAIT_SECONDS, Rulings, pooled, settings, until, work
 
@@ -222,52 +219,3 @@ async def test_a_process_that_does_not_read_counts_as_hung(monkeypatch: pytest.M
                 await asyncio.sleep(0)
         await rulings.until(sent)
         assert all(ruling.error is not None for ruling in rulings.all[1:])
-
-
-async def test_signals_to_the_whole_group_leave_the_processes_to_the_worker() -> None:
-    async with _pool("Pid", workers=1) as (pool, rulings):
-        rulings.open(1)
-        pid = await _pid_of(rulings, 1)
-        os.kill(pid, signal.SIGINT)
-        os.kill(pid, signal.SIGTERM)
-        assert await _pid_of(rulings, 1) == pid
-        assert pool.restarts == 0
-
-
-WORKER = """
-import asyncio, sys
-from hook_rulings import Rulings, pool_processes, settings, work
-from tandem.hooks.runner.processes.pool import HookPool
-
-async def main():
-    pool = HookPool(settings("Obeying", workers=2, timeout_ms=3_600_000), phase="decode", model="m")
-    rulings = Rulings(pool)
-    await pool.start(rulings.deliver)
-    rulings.open(1)
-    pool.submit([work(1, "hang in C")])
-    sys.stdout.write(" ".join(str(link._process.pid) for link in pool._keeper.processes) + chr(10))
-    sys.stdout.flush()
-    await asyncio.sleep(3600)
-
-asyncio.run(main())
-"""
-
-
-def test_the_processes_end_with_a_worker_that_is_killed_even_in_the_middle_of_a_hook() -> None:
-    folder = str(Path(__file__).resolve().parent)
-    worker = subprocess.Popen(
-        [sys.executable, "-c", WORKER],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": folder},
-    )
-    assert worker.stdout is not None
-    try:
-        processes = [psutil.Process(int(pid)) for pid in worker.stdout.readline().split()]
-        assert len(processes) == 2
-    finally:
-        worker.kill()
-        worker.wait(WAIT_SECONDS)
-        worker.stdout.close()
-    _, alive = psutil.wait_procs(processes, WAIT_SECONDS)
-    assert alive == []

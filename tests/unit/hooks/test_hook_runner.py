@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
 from collections.abc import Callable
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from judging import abort, judge
-from one_case import one_case
 
 from tandem.errors import HookError
 from tandem.hooks.chain import Chain, SequenceChain
@@ -66,100 +63,6 @@ def _raises(error: BaseException, *, when_aborted: bool = False) -> Callable[[Ch
             raise error
 
     return answer
-
-
-ARRAY: Any = np.array([1, 2])
-
-
-class Exits:
-    """Ends the process of whoever looks at it."""
-
-    def __eq__(self, other: object) -> bool:
-        raise SystemExit(3)
-
-    def __hash__(self) -> int:
-        raise SystemExit(3)
-
-    def __bool__(self) -> bool:
-        raise SystemExit(3)
-
-
-class Hostile(str):
-    """A text that cannot be compared, hashed or shown."""
-
-    __slots__ = ()
-    __eq__ = __hash__ = __str__ = __len__ = Exits.__bool__  # type: ignore[assignment]
-
-
-class Pretends:
-    """Says that it is a verdict."""
-
-    @property
-    def __class__(self) -> Any:
-        return Verdict
-
-    @property
-    def text(self) -> str:
-        raise SystemExit(3)
-
-
-class Strange(Verdict):
-    """A verdict whose text is found out when it is asked for."""
-
-    __slots__ = ()
-
-    @property
-    def text(self) -> str:  # type: ignore[override]
-        raise SystemExit(3)
-
-    @text.setter
-    def text(self, text: str) -> None:
-        pass
-
-
-@pytest.mark.promise("S0-019", "S0-020", "S6-171")
-@one_case(
-    ("answer", "words"),
-    [
-        (_raises(RuntimeError("the text was secret")), "RuntimeError"),
-        (_raises(SystemExit(3)), "SystemExit"),
-        (_raises(asyncio.CancelledError()), "CancelledError"),
-        (_raises(StopIteration()), "StopIteration"),
-        (lambda chunk: None, "answered NoneType"),
-        (lambda chunk: "text", "answered str"),
-        (lambda chunk: Verdict("explode"), "unknown action"),  # type: ignore[arg-type]
-        (lambda chunk: Verdict([]), "unknown action"),  # type: ignore[arg-type]
-        (lambda chunk: emit(None), "text is NoneType"),  # type: ignore[arg-type]
-        (lambda chunk: emit(b"x"), "text is bytes"),  # type: ignore[arg-type]
-        (lambda chunk: emit("\ud800"), "not valid Unicode"),
-        (lambda chunk: emit("x", hold_tokens=2), "more tokens than there are"),
-        (lambda chunk: emit("x", hold_tokens=-1), "more tokens than there are"),
-        (lambda chunk: emit("x", hold_tokens=True), "more tokens than there are"),
-        (lambda chunk: terminate(7), "terminate's reason is int"),  # type: ignore[arg-type]
-        (lambda chunk: terminate("\udfff"), "not valid Unicode"),
-        (lambda chunk: emit(ARRAY), "text is ndarray"),
-        (lambda chunk: emit("x", hold_tokens=ARRAY), "ValueError"),
-        (lambda chunk: emit("x", show_tokens=Exits()), "SystemExit"),  # type: ignore[arg-type]
-        (lambda chunk: Verdict(Exits()), "unknown action"),  # type: ignore[arg-type]
-        (lambda chunk: Pretends(), "answered Pretends"),
-        (lambda chunk: Strange("emit"), "SystemExit"),
-    ],
-)
-def test_whatever_is_no_verdict_is_a_hook_error(answer: Callable[[Chunk], Any], words: str) -> None:
-    sequence, runner = _sequence(answer)
-    with pytest.raises(HookError) as failed:
-        judge(sequence, Piece("x", (1,)), False)
-    assert words in failed.value.message
-    assert "secret" not in failed.value.message
-    assert runner.counters.verdicts["error"] == 1
-
-
-def test_a_verdict_of_odd_types_that_can_be_read_is_applied_as_plain_python() -> None:
-    sequence, runner = _sequence(lambda chunk: emit(Hostile("y"), hold_tokens=np.array(0)))  # type: ignore[arg-type]
-    passed = judge(sequence, Piece("x", (1,)), False)
-    assert passed == Piece("y", (1,))
-    assert type(passed.text) is str
-    assert runner.counters.verdicts["rewrite"] == 1
 
 
 def test_an_interrupt_at_any_call_of_a_hook_ends_its_sequence_alone(

@@ -77,12 +77,13 @@ async def asked(request: pytest.FixtureRequest) -> AsyncIterator[Asked]:
     await asyncio.wait_for(hooks.close(), WAIT_SECONDS)
 
 
-@pytest.mark.promise("S6-171")
+@pytest.mark.promise("S0-019", "S0-020", "S6-171")
 async def test_an_answer_that_is_no_verdict_fails_its_own_sequence(asked: Asked) -> None:
     for name, (_, words) in FAILING.items():
         ruling = await asked.beside_a_neighbour(name)
         assert ruling.error is not None, name
         assert words in ruling.error.message, name
+        assert "secret" not in ruling.error.message, name
         assert len(ruling.error.message) < 300, name
         assert ruling.piece is None, name
 

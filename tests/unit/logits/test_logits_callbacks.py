@@ -270,21 +270,6 @@ def test_a_batched_callback_is_called_once_a_step_with_parallel_lists(
     assert [int(row.argmax()) for row in batch] == wanted
 
 
-def test_a_batched_callback_that_raises_ends_the_guilty_request_alone(library: Library) -> None:
-    calls: Calls = []
-    registry = registry_of(ours=batched_callback(batched(calls, guilty=1)))
-    states = [state(registry, "ours", request_id=number) for number in range(3)]
-    batch = rows(library, 3)
-    errors = apply_rows(states, [PAST] * 3, batch)
-    assert [error and error.message for error in errors] == [
-        None,
-        "logits processor 'ours' raised KeyError",
-        None,
-    ]
-    assert [int(row.argmax()) for row in batch] == [200, 0, 202]
-    assert [call[0] for call in calls] == [[0, 1, 2], [0], [1], [2]]
-
-
 def test_a_decorated_function_travels_by_its_import_path() -> None:
     registry = registry_of(mine=found_by_path)
     content = json.loads(json.dumps(registry.portable()))

@@ -137,12 +137,6 @@ def test_reasoning_ends_at_its_budget_and_is_left_alone_after(
     assert generate(bounded, library) == expected
 
 
-def test_reasoning_that_ended_by_itself_is_not_ended_again() -> None:
-    bounded = state_of(("thinking_budget", {"budget": 8, "end_token_ids": [90, 91]}))
-    row, before = edited(bounded, "numpy", [1], [5, 90, 91, 6, 6, 6, 6, 6, 6])
-    assert (row == before).all()
-
-
 def test_a_marker_that_the_model_has_begun_is_completed_and_not_repeated() -> None:
     bounded = state_of(("thinking_budget", {"budget": 3, "end_token_ids": [90, 91, 92]}))
     row, _ = edited(bounded, "numpy", [1], [5, 90, 91])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tandem.pool.turns import Line, Turn
 
 
@@ -33,12 +31,6 @@ def turns(line: Line) -> list[tuple[str, int]]:
     return order
 
 
-def test_keys_take_turns_and_a_keys_own_keep_their_order() -> None:
-    line = line_of("a", "a", "a", "b", "c", "b")
-    assert len(line) == 6
-    assert turns(line) == [("a", 0), ("b", 3), ("c", 4), ("a", 1), ("b", 5), ("a", 2)]
-
-
 def test_who_comes_again_waits_behind_the_others() -> None:
     line = line_of("a", "b")
     assert line.next().tenant == "a"
@@ -66,26 +58,6 @@ def test_without_keys_so_many_wait_and_no_more() -> None:
     line.next()
     assert line.has_room("")
     assert line.add(Job("")) is None
-
-
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_what_is_removed_has_no_turn(number: int) -> None:
-    line: Line = Line(4)
-    jobs = [Job("a", 0), Job("a", 1), Job("b", 2)]
-    for job in jobs:
-        line.add(job)
-    line.remove(jobs.pop(number))
-    assert sorted(turns(line)) == sorted((job.tenant, job.number) for job in jobs)
-
-
-def test_a_form_that_two_keys_want_waits_in_the_shorter_line() -> None:
-    line = line_of("a", "a")
-    last = Job("a", 5)
-    line.add(last)
-    line.favour(last, "b")
-    assert turns(line) == [("a", 0), ("b", 5), ("a", 1)]
-    line.favour(last, "c")  # it does not wait any more
-    assert not line
 
 
 def test_a_form_stays_where_its_turn_comes_as_soon() -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_case import one_case
 from pipeline_model import bytes_of, held_from, reference, run
-from worker_harness import Bench, delta, ids_of
 
-from tandem.engine.base import Ending
-from tandem.hooks.contract import Phase
 from tandem.text.stop_strings import StopStrings, Token
 from tandem.text.thoughts import Marks
 from tandem.text.tokenizer import Tokenizer
-from tandem.v1 import common_pb2
 
 LETTERS = st.text("abc é☃", max_size=24)
 STOPS = st.lists(st.text("abc é☃", min_size=1, max_size=4), min_size=1, max_size=3)
@@ -65,15 +59,6 @@ def test_the_string_that_is_complete_first_wins(tokenizer: Tokenizer) -> None:
     for chunks in ([b"xabcd"], [b"xab", b"cd"], [b"x", b"a", b"b", b"c", b"d"]):
         outcome = run(tokenizer, chunks, stops=["abcd", "bc"])
         assert ("".join(outcome.pieces), outcome.stop_reason) == ("xa", "bc")
-
-
-@pytest.mark.promise("S0-037")
-def test_the_hook_sees_text_that_is_already_cut(tokenizer: Tokenizer) -> None:
-    outcome = run(tokenizer, [b"kept S", b"TOP gone"], stops=["STOP"], verdicts=[])
-    assert [call.text_diff for call in outcome.calls] == ["kept ", ""]
-    assert [call.text for call in outcome.calls] == ["kept ", "kept "]
-    assert [call.is_final for call in outcome.calls] == [False, True]
-    assert b"".join(bytes(call.token_ids_diff) for call in outcome.calls) == b"kept "
 
 
 def test_held_text_is_the_longest_possible_beginning() -> None:
@@ -152,37 +137,3 @@ def test_a_stop_string_spans_no_thought() -> None:
 def test_min_tokens_count_while_a_thought_is_still_possible() -> None:
     found = [shown("<t.x.y.", ".", marks=THINK, least=each)[0] for each in range(8)]
     assert found == ["<t", "<t", "<t", "<t.x", "<t.x", "<t.x.y", "<t.x.y", "<t.x.y."]
-
-
-@pytest.mark.promise("S1-304")
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_hooks_see_the_first_token_of_a_thought_in_both_phases_whatever_stops_behind_it(
-    tokenizer: Tokenizer, phase: Phase
-) -> None:
-    bench = Bench(tokenizer, phase=phase)
-    thought = common_pb2.Thought(begin="<think>", end="</think>", opened=True)
-    first = ids_of(tokenizer, "\n")
-    requests = [bench.start(1, stop=["\n"], thought=thought), bench.start(2, stop=["\n"])]
-    bench.step(*(delta(request, first, Ending.LENGTH) for request in requests))
-    bench.settle()
-    seen = ["".join(call.text_diff for call in bench.hook.of(request)) for request in requests]
-    assert seen == ["\n", ""]
-
-
-@pytest.mark.promise("S1-304")
-@pytest.mark.parametrize("resumed", [0, 2, 4])
-def test_an_answer_ends_at_its_stop_string_and_not_in_its_thought_where_it_goes_on_elsewhere(
-    tokenizer: Tokenizer, resumed: int
-) -> None:
-    ids = ids_of(tokenizer, "Stop? No.</think>\n\nWe STOP here")
-    steps = [ids[:1], ids[1:4], ids[4:7], ids[7:9], ids[9:]]
-    made = [common_pb2.TokenLogprobs(token_id=step) for step in steps[:resumed]]
-    task: dict[str, Any] = {"resume": common_pb2.Resumption(step=made)} if made else {}
-    bench = Bench(tokenizer)
-    thought = common_pb2.Thought(begin="<think>", end="</think>", opened=True)
-    request = bench.start(stop=["Stop", "STOP", "\n"], thought=thought, task=task)
-    for step in steps[resumed:]:
-        bench.step(delta(request, step, Ending.LENGTH if step is steps[-1] else None))
-    said = bench.settle()
-    assert said.text(101) == "Stop? No.</think>\n\nWe "
-    assert [each.stop_reason for each in said.finishes(101)] == ["STOP"]

@@ -6,17 +6,14 @@ import logging
 from typing import Any
 
 import pytest
-from worker_harness import KV, MODEL, TRACE, Bench, delta
+from worker_harness import KV, MODEL, TRACE, Bench, delta, recorded_spans
 
 from tandem import canary
 from tandem.engine.base import Delta, Ending
-from tandem.errors import EngineError, KvTransferError
 from tandem.hooks.contract import Phase
 from tandem.logits.spec import forced_token_sequence
 from tandem.text.tokenizer import Tokenizer
-from tandem.tracing.spans import Span
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.spans import LegSpans
 
 pytestmark = pytest.mark.promise("S5-261")
 FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
@@ -57,15 +54,8 @@ def test_nobody_judges_it_and_no_record_of_it_is_kept(
     tokenizer: Tokenizer, phase: Phase, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    spans: list[Span] = []
-
-    class Recorder:
-        exported = dropped = 0
-
-        def record(self, span: Span) -> None:
-            spans.append(span)
-
-    bench = Bench(tokenizer, phase=phase, spans=LegSpans(Recorder(), phase=phase, worker="w"))
+    traced, spans = recorded_spans(phase)
+    bench = Bench(tokenizer, phase=phase, spans=traced)
     request = start(bench)
     for each in handed_over(request):
         bench.step(each)
@@ -78,34 +68,6 @@ def test_nobody_judges_it_and_no_record_of_it_is_kept(
     assert len(bench.core) == 0
 
 
-@pytest.mark.parametrize("phase", PHASES)
-def test_one_that_fails_or_is_refused_is_told_and_not_counted(
-    tokenizer: Tokenizer, phase: Phase, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    bench = Bench(tokenizer, phase=phase)
-    request = start(bench)
-    bench.step(Delta(request, (), Ending.FAILED, error=KvTransferError("lost")))
-    assert bench.said.closed(1).error.code == KvTransferError.code
-    bench.said.events.clear()
-    bench.engine.refuse = EngineError("no room")
-    start(bench)
-    assert bench.take().closed(1).error.code == EngineError.code
-    assert not any(bench.counters.legs.values())
-    assert not any(bench.counters.failures.values())
-    assert (bench.hook.calls, caplog.records) == ([], [])
-
-
-def test_a_hook_of_the_same_step_is_asked_of_the_client_alone(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer)
-    request = start(bench)
-    client = bench.start(2)
-    bench.step(*(delta(each, [20, 21], Ending.LENGTH) for each in (request, client)))
-    assert {call.request_id for call in bench.hook.calls} == {client}
-    assert bench.said.closed(1).outcome == bench.said.closed(2).outcome == FINISHED
-    assert bench.counters.legs["finished"] == 1  # type: ignore[index]
-
-
 def test_it_gets_no_logits_processor_and_no_text(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer, forced=forced_token_sequence([5, 6], 1))
     start(bench)
@@ -114,50 +76,6 @@ def test_it_gets_no_logits_processor_and_no_text(tokenizer: Tokenizer) -> None:
     assert (asked.sampling.max_tokens, asked.sampling.ignore_eos) == (2, True)
     (leg,) = bench.core.legs
     assert leg.output.text([20, 21]) == ""
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"prompt_token_ids": range(13)},
-        {"tenant": "t"},
-        {"want_text": True},
-        {"want_report": True},
-        {"metadata": {"a": "b"}},
-        {"logits": common_pb2.LogitsSpec(processors=[common_pb2.LogitsProcessor(name="n")])},
-        {"sampling": common_pb2.SamplingParams(max_tokens=5)},
-        {"sampling": common_pb2.SamplingParams(temperature=1.0)},
-        {"sampling": common_pb2.SamplingParams(stop=["s"])},
-        {"cache_salt": "s"},
-    ],
-    ids=lambda each: " ".join(each),
-)
-def test_a_task_of_more_than_a_canary_is_refused(
-    tokenizer: Tokenizer, more: dict[str, Any]
-) -> None:
-    task = canary.task(TRACE, MODEL, 2048)
-    task.MergeFrom(common_pb2.Task(**more))
-    bench = Bench(tokenizer)
-    assert start(bench, task) == 0
-    error = bench.take().closed(1).error
-    assert (error.code, error.param) in {
-        ("invalid_request", "canary"),
-        ("unsupported", "logits_processors"),  # nobody knows this one
-    }
-
-
-@pytest.mark.parametrize(
-    "more",
-    [{"context_only": True}, {"task_digest": bytes(32)}, {"parent_span": 7}, {"destination": 1}],
-    ids=str,
-)
-def test_a_canary_of_one_phase_or_that_somebody_sees_is_refused(
-    tokenizer: Tokenizer, more: dict[str, Any]
-) -> None:
-    phase: Phase = "prefill" if "context_only" in more else "decode"
-    bench = Bench(tokenizer, phase=phase, park_seconds=60.0)
-    assert start(bench, **more) == 0
-    assert bench.take().closed(1).outcome == FAILED
 
 
 def test_the_longest_canary_is_taken_and_bytes_of_a_newer_task_are_not(

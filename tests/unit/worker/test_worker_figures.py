@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 from prometheus_client import Metric
-from worker_harness import Bench, delta, taken
+from worker_harness import Bench, taken
 
 from tandem.endings import Outcome
-from tandem.engine.base import Ending, EngineFigures, RankLoad
+from tandem.engine.base import EngineFigures, RankLoad
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import KvTransferError
-from tandem.hooks.contract import Phase
 from tandem.logits.forms.workshop import FormPlan, Workshop, WorkshopLimits
 from tandem.logits.model import Model
 from tandem.prefix_blocks import unpacked
@@ -146,29 +145,6 @@ def test_a_machine_without_such_counts_has_no_series(tmp_path: Path) -> None:
 def test_this_machines_counts_can_be_read() -> None:
     found = _values(list(network_metrics("decode")), "tandem_worker_network_bytes_total")
     assert found.keys() == {"receive", "transmit"}
-
-
-@pytest.mark.promise("S5-252")
-@pytest.mark.parametrize("phase", ["prefill", "decode"])
-def test_a_report_counts_the_prompts_of_all_that_is_open(
-    tokenizer: Tokenizer, phase: Phase
-) -> None:
-    bench = Bench(tokenizer, phase=phase)
-    assert bench.shell.load().HasField("prompt_tokens")
-    first, _ = bench.start(1), bench.start(2)
-    lengths = [len(each.token_ids) for each in bench.engine.submitted]
-    assert bench.shell.load().prompt_tokens == sum(lengths)
-    bench.step(delta(first, [20], Ending.LENGTH))
-    assert bench.shell.load().prompt_tokens == lengths[1]
-
-
-@pytest.mark.promise("S5-252")
-def test_a_leg_counts_as_what_its_router_expects_to_be_computed(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, phase="prefill")
-    for leg, to_compute in ((1, 1), (2, None), (3, 10**6), (4, 0)):
-        bench.start(leg, to_compute=to_compute)
-    (length,) = {len(each.token_ids) for each in bench.engine.submitted}
-    assert bench.shell.load().prompt_tokens == 1 + length + length
 
 
 @pytest.mark.promise("S5-254")

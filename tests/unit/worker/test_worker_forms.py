@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from scripted_engine import ScriptedEngine
@@ -25,9 +23,7 @@ from tandem.logits.registry import Registry
 from tandem.logits.settings import parse
 from tandem.logits.spec import LogitsProcessorSpec, SpecReader
 from tandem.v1 import common_pb2
-from tandem.worker.config import WorkerConfig
 from tandem.worker.forms import FormedEngine
-from tandem.worker.startup import load_registry
 
 REGISTRY = Registry.from_settings(parse({"choice": {"use": "choice", "clients": "none"}}))
 WAIT_SECONDS = 60.0
@@ -263,16 +259,6 @@ async def test_more_processors_than_may_be_are_refused_before_any_is_looked_at(r
     with pytest.raises(InvalidRequestError, match="at most 16"):
         rig.formed.submit(request(1, *[OTHER] * 17))
     assert not rig.shop.asked
-
-
-def test_calls_of_processors_are_watched_in_every_worker(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    installed: list[bool] = []
-    monkeypatch.setattr("tandem.worker.startup.WATCH.install", lambda: installed.append(True))
-    settings: dict[str, Any] = {"model_path": tmp_path, "engine": "sim"}
-    load_registry(WorkerConfig(**settings))
-    assert installed == [True]
 
 
 def _key_of(spec: LogitsProcessorSpec) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from one_case import one_case
 from scripted_engine import LIMITS
-from worker_harness import Bench, Said, delta, taken, terminate_at
+from worker_harness import Bench, Said, delta, taken
 
 from tandem.engine.base import Delta, Ending, Logprobs
 from tandem.errors import HookError
@@ -257,21 +257,6 @@ def test_a_size_is_never_less_than_what_travels() -> None:
 
 
 # --- how many tokens a client is told ------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ahead", [0, 1, 5])
-def test_a_terminated_output_counts_its_tokens_up_to_the_one_it_was_ended_at(
-    tokenizer: Tokenizer, ahead: int
-) -> None:
-    """However far the engine has come by then."""
-    bench = Bench(tokenizer, judge=terminate_at(3))
-    request = bench.start()
-    for token in range(3 + ahead):
-        bench.shell.on_step(bench.engine.note([delta(request, [20 + token])]))
-    if bench.later is not None:
-        bench.shell.on_rulings(bench.later.rulings())
-    said = bench.take()
-    assert said.finishes(101)[0].completion_tokens == 3
 
 
 def test_tokens_are_what_hooks_are_handed_and_nobody_can_change_them(tokenizer: Tokenizer) -> None:

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from worker_harness import KV, Bench, Said, delta, ids_of, with_logprobs
+from worker_harness import Bench, Said, delta, ids_of, with_logprobs
 
-from tandem.engine.base import Delta, Ending
+from tandem.engine.base import Ending
 from tandem.hooks.contract import Chunk, Verdict, emit
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
@@ -31,27 +31,6 @@ def steps_of(said: Said, leg: int = 1) -> common_pb2.Resumption:
 def numbered(chunk: Chunk) -> Verdict:
     """Depends on how many chunks came before: how their text was cut."""
     return emit(f"{chunk.text_diff}|")
-
-
-def test_each_step_is_said_with_its_rows_but_the_last(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, hook=False)
-    ids = ids_of(tokenizer, "Hello wide world")
-    request = bench.start(say_made=True)
-    bench.step(Delta(request, ids[:1], kv=KV))
-    bench.step(delta(request, ids[1:3]))
-    assert [list(step.token_id) for step in steps_of(bench.said).step] == [ids[:1], ids[1:3]]
-    assert sum(each.tokens for each in bench.said.of(1, "made")) == 3
-    bench.step(delta(request, [*ids[3:], 1], Ending.STOP))
-    last = bench.said.of(1, "made")[-1]
-    assert (last.over, last.steps) == (True, b"")
-    assert bench.said.order[-3:] == ["finish", "made", "closed"]
-
-
-def test_nothing_is_said_unasked(tokenizer: Tokenizer) -> None:
-    bench = Bench(tokenizer, hook=False)
-    request = bench.start()
-    bench.step(delta(request, [5]), delta(request, [6], Ending.LENGTH))
-    assert bench.said.of(1, "made") == []
 
 
 @pytest.mark.parametrize(
@@ -118,44 +97,6 @@ def test_a_replay_comes_to_the_same_rows_whatever_was_shown(
     assert [each.text_diff for each in chunks] == [each.text_diff for each in whole.hook.of(1)]
     assert chunks[0].replay
     assert not chunks[-1].replay
-
-
-def test_what_fails_before_the_kv_has_arrived_replays_nothing(tokenizer: Tokenizer) -> None:
-    made = common_pb2.Resumption(step=[common_pb2.TokenLogprobs(token_id=[5])])
-    bench = Bench(tokenizer)
-    request = bench.start(task={"resume": made})
-    bench.step(Delta(request, [], Ending.CANCELLED))
-    assert bench.said.rows(101) == []
-    assert [each.aborted for each in bench.hook.of(request)] == [True]
-
-
-def test_prefill_s_hook_has_judged_what_goes_on(tokenizer: Tokenizer) -> None:
-    made = common_pb2.Resumption(step=[common_pb2.TokenLogprobs(token_id=[5])])
-    bench = Bench(tokenizer, phase="prefill")
-    request = bench.start(task={"resume": made})
-    bench.step(delta(request, [6], Ending.LENGTH))
-    assert bench.hook.of(request) == []
-    assert bench.said.closed(1).outcome == bench.said.closed(1).OUTCOME_FINISHED
-
-
-@pytest.mark.parametrize(
-    ("resume", "fields"),
-    [
-        ([[]], {}),
-        ([[5] * 400], {}),
-        ([[2**31]], {}),
-        ([[5]], {"logprobs": 1}),
-        ([], {}),
-    ],
-    ids=["an empty step", "too many", "no token", "no log-probability", "nothing"],
-)
-def test_what_no_worker_can_have_made_is_refused(
-    tokenizer: Tokenizer, resume: list[list[int]], fields: dict[str, Any]
-) -> None:
-    steps = [common_pb2.TokenLogprobs(token_id=each) for each in resume]
-    bench = Bench(tokenizer)
-    assert bench.start(task={"resume": common_pb2.Resumption(step=steps)}, **fields) == 0
-    assert bench.take().closed(1).error.param == "resume"
 
 
 async def test_a_long_replay_gives_way_to_other_legs(tokenizer: Tokenizer) -> None:

@@ -361,21 +361,6 @@ async def test_a_drain_finishes_what_runs_and_refuses_what_comes(
         assert await served.outcome() is None
 
 
-async def test_a_drain_that_takes_too_long_fails_what_is_left(
-    serving: Callable[..., Any],
-) -> None:
-    async with serving(drain_seconds=0.05) as served:
-        router = served.connect()
-        await router.start(1)
-        (request,) = await served.submitted(1)
-        served.stop.set()
-        await until(lambda: served.engine.cancelled == [request])
-        served.engine.give(*served.engine.settle())
-        closed = (await router.until(lambda said: said.of(1, "closed"))).closed(1)
-        assert closed.error.code == "worker_error"
-        assert await served.outcome() is None
-
-
 async def test_a_dead_engine_fails_open_legs_and_ends_the_worker(
     serving: Callable[..., Any],
 ) -> None:
@@ -388,6 +373,7 @@ async def test_a_dead_engine_fails_open_legs_and_ends_the_worker(
         closed = said.closed(1)
         assert (closed.error.code, closed.retryable) == ("engine_error", True)
         assert isinstance(await served.outcome(), EngineError)
+        assert await served.probe("/live") == await served.probe("/ready") == 503
 
 
 async def test_every_series_is_there_before_the_first_request(
@@ -466,7 +452,9 @@ async def test_a_pair_that_comes_during_the_drain_makes_nothing_ready(
         await router.until(lambda said: said.of(1, "closed"))
 
 
-async def test_a_drain_shows_its_time_and_what_it_cut_off(serving: Callable[..., Any]) -> None:
+async def test_a_drain_that_takes_too_long_fails_what_is_left_and_shows_its_time(
+    serving: Callable[..., Any],
+) -> None:
     async with serving(drain_seconds=0.05) as served:
         before = await served.metrics()
         assert 'tandem_worker_drain_seconds{phase="decode"} 0.0' in before
@@ -482,14 +470,9 @@ async def test_a_drain_shows_its_time_and_what_it_cut_off(serving: Callable[...,
         assert await served.probe("/ready") == 503
         assert await served.probe("/live") == 200
         served.engine.give(*served.engine.settle())
-
-
-async def test_a_worker_whose_engine_died_is_not_alive(serving: Callable[..., Any]) -> None:
-    async with serving() as served:
-        assert await served.probe("/live") == await served.probe("/ready") == 200
-        served.engine.die(EngineError("the scheduler died"))
-        assert isinstance(await served.outcome(), EngineError)
-        assert await served.probe("/live") == await served.probe("/ready") == 503
+        closed = (await router.until(lambda said: said.of(1, "closed"))).closed(1)
+        assert closed.error.code == "worker_error"
+        assert await served.outcome() is None
 
 
 @pytest.mark.promise("S0-001", "S0-002", "S0-025", "S0-027")
@@ -522,22 +505,6 @@ async def test_a_stop_while_the_engine_starts_ends_the_worker_at_once(
     assert not await asyncio.wait_for(worker.start(stop), PATIENCE)
     await worker.close()
     assert engine.closed
-
-
-async def test_an_engine_that_cannot_start_says_why(
-    model_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def start() -> None:
-        raise StartError("no accelerator: set device=cpu")
-
-    engine = ScriptedEngine()
-    monkeypatch.setattr(engine, "start", start)
-    monkeypatch.setattr(factory, "create", lambda *arguments: engine)
-    monkeypatch.setattr(process, "own_signals", lambda stop: None)
-    worker = Worker("decode", WorkerConfig(model_path=model_path), load_decode)
-    with pytest.raises(StartError, match="no accelerator"):
-        await worker.start(asyncio.Event())
-    await worker.close()
 
 
 def _scrape(port: int) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 from scripted_engine import LIMITS, ScriptedEngine
@@ -22,6 +23,7 @@ from tandem.hooks.runner.rulings import judged
 from tandem.hooks.settings import HookEntry
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.tokenizer import Tokenizer
+from tandem.tracing.spans import Span
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.frames import parse
 from tandem.worker.core.leg import Leg
@@ -337,6 +339,13 @@ class Bench:
             self.later.rulings()  # aborts
         self.said.add(taken(self.link))
         return self.said
+
+
+def recorded_spans(phase: Phase) -> tuple[LegSpans, list[Span]]:
+    """What makes a leg's spans, and where they go."""
+    spans: list[Span] = []
+    tracer = SimpleNamespace(record=spans.append, exported=0, dropped=0)
+    return LegSpans(tracer, phase=phase, worker="w"), spans
 
 
 def _at_once(starting: Coroutine[Any, Any, None]) -> None:
