@@ -210,9 +210,15 @@ async def test_one_request_means_one(port: int) -> None:
 
 async def test_whoever_compresses_learns_what_is_taken(port: int) -> None:
     async with dialled(port) as peer:
-        peer.send(peer.request(1), frame(DATA, 0, 1, b"\x01" + message(b"x")[1:]))
+        peer.send(
+            peer.request(1),
+            frame(DATA, 0, 1, b"\x01" + message(b"x")[1:]),
+            peer.request(3),
+            frame(DATA, frames.END_STREAM, 3, message(b"next")),
+        )
         async with asyncio.timeout(PATIENCE):
             said = dict(peer.decoder.decode((await peer.find(HEADERS))[3]))
+            assert (await peer.find(DATA))[2:] == (3, message(b"next"))
     assert said["grpc-status"] == str(grpc.StatusCode.UNIMPLEMENTED.value[0])
     assert said["grpc-accept-encoding"] == "identity"
 

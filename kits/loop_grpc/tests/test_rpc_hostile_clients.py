@@ -147,14 +147,6 @@ FORBIDDEN: dict[str, tuple[Code, Callable[[Peer], bytes]]] = {
         Code.FLOW_CONTROL_ERROR,
         lambda _: frames.window_update(0, 2**31 - 1),
     ),
-    "too large a window of a stream": (
-        Code.FLOW_CONTROL_ERROR,
-        lambda peer: (
-            peer.request(1, "Talk")
-            + frames.window_update(1, 2**30)
-            + frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31 - 1})
-        ),
-    ),
     "a window of a stream that never was": (
         Code.PROTOCOL_ERROR,
         lambda _: frames.window_update(5, 1),
@@ -400,20 +392,6 @@ async def test_messages_that_are_not_whole_have_a_bound_together(
                 elif kind == frames.RST_STREAM:
                     refused.append((stream, frames.number(payload)))
     assert 4 * MOST_BYTES <= sum(sent.values()) <= 4 * MOST_BYTES + 2 * len(numbers) * WINDOW
-
-
-@pytest.mark.promise("S6-191")
-async def test_a_compressed_message_costs_its_call(port: int) -> None:
-    async with dialled(port) as peer:
-        peer.send(
-            peer.request(1),
-            frame(DATA, 0, 1, b"\x01" + message(b"x")[1:]),
-            peer.request(3),
-            frame(DATA, frames.END_STREAM, 3, message(b"next")),
-        )
-        async with asyncio.timeout(PATIENCE):
-            assert (await peer.find(frames.RST_STREAM))[2] == 1
-            assert (await peer.find(DATA))[2:] == (3, message(b"next"))
 
 
 @pytest.mark.promise("S6-191")
