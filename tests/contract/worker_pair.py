@@ -31,6 +31,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 MODEL = "tandem-tiny"
 PATIENCE = 60.0
+FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
+FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 END_SECONDS = 40.0
 WITHOUT_FORMS = 'server_args={"grammar_backend":"none"}'
 """Option of an SGLang engine whose tests ask for no form of an answer: each of the worker's
@@ -290,6 +292,16 @@ class Pair:
             await self.prefill.closed(sequence.number),
             await self.decode.closed(sequence.number),
         )
+
+    async def finished_well(self, sequence: Sequence_) -> None:
+        ends = await self.finished(sequence)
+        assert [end.outcome for end in ends] == [FINISHED] * 2, ends
+
+    async def run(self, **fields: Any) -> Sequence_:
+        """A sequence that `start` begins, once it has finished well."""
+        sequence = await self.start(**fields)
+        await self.finished_well(sequence)
+        return sequence
 
     async def cancel(self, sequence: Sequence_) -> None:
         cancel = [worker_pb2.CancelLeg(leg=sequence.number, reason="test")]
