@@ -33,7 +33,7 @@ async def test_a_request_is_answered(start: Start) -> None:
     assert response.result.output_token_ids == [[1, 2, 11, 12, 13]]
     assert response.client_id == 9
     (reply,) = router.replies.values()
-    assert reply.submit.model == MODEL
+    assert (reply.submit.model, reply.submit.resume) == (MODEL, False)
 
 
 async def nothing(reply: Reply) -> None:
@@ -347,36 +347,19 @@ async def test_without_a_router_a_request_ends_typed_once_it_has_waited(start: S
     assert response.error_code == "router_lost"
 
 
-async def test_a_router_that_serves_several_models_is_told_which(start: Start) -> None:
-    both = fake_router.fleet(model=MODEL, tokenizer_sha256="any")
-    both.MergeFrom(fake_router.fleet(model="other", tokenizer_sha256="any"))
-    router, executor = await start(three_tokens, fleet=both, model="other")
-    await final(executor, executor.enqueue_request(request()))
-    assert [reply.submit.model for reply in router.replies.values()] == ["other"]
-
-
 @pytest.mark.promise("S5-206")
-async def test_requests_name_the_tokenizer_that_most_pairs_have(start: Start) -> None:
-    both = fake_router.fleet(model=MODEL, tokenizer_sha256="old")
-    both.MergeFrom(fake_router.fleet(model=MODEL, tokenizer_sha256="new", ready_pairs=2))
-    router, executor = await start(three_tokens, fleet=both)
-    await final(executor, executor.enqueue_request(request()))
-    assert [reply.submit.tokenizer_sha256 for reply in router.replies.values()] == ["new"]
-
-
-async def test_whose_requests_they_are_is_said(start: Start) -> None:
-    router, executor = await start(three_tokens, tenant="batch", weight=3)
+async def test_a_router_is_told_of_which_model_whose_and_how_requests_are(start: Start) -> None:
+    """Of one model's tokenizers, the one that most pairs have."""
+    served = fake_router.fleet(model=MODEL, tokenizer_sha256="any")
+    served.MergeFrom(fake_router.fleet(model="other", tokenizer_sha256="old"))
+    served.MergeFrom(fake_router.fleet(model="other", tokenizer_sha256="new", ready_pairs=2))
+    settings = {"model": "other", "tenant": "batch", "weight": 3, "resume": True}
+    router, executor = await start(three_tokens, fleet=served, **settings)
     await final(executor, executor.enqueue_request(request(cache_salt_id=5)))
     (reply,) = router.replies.values()
-    assert (reply.submit.tenant, reply.submit.weight) == ("batch", 3)
+    assert (reply.submit.model, reply.submit.tokenizer_sha256) == ("other", "new")
+    assert (reply.submit.tenant, reply.submit.weight, reply.submit.resume) == ("batch", 3, True)
     assert (reply.task.tenant, reply.task.cache_salt) == ("batch", "5")
-
-
-@pytest.mark.parametrize("resume", [False, True])
-async def test_its_requests_are_resumed_where_it_is_set_to_ask(start: Start, resume: bool) -> None:
-    router, executor = await start(three_tokens, resume=resume)
-    await final(executor, executor.enqueue_request(request()))
-    assert [reply.submit.resume for reply in router.replies.values()] == [resume]
 
 
 @pytest.mark.promise("S2-059", "S2-060", "S2-084")

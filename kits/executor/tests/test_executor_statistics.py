@@ -7,7 +7,6 @@ import gc
 import json
 import re
 import weakref
-from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -310,15 +309,11 @@ def test_nothing_is_held_of_requests_that_are_over() -> None:
 # --- both executors, in front of a router that answers by script ---------------------------------
 
 
-def completed(stats: Sequence[IterationStats]) -> int:
-    return sum(each.num_completed_requests for each in stats)
-
-
 async def completions(executor: Any, count: int) -> list[IterationStats]:
     """Iterations until so many requests have ended in them."""
     found: list[IterationStats] = []
     async with asyncio.timeout(20):
-        while completed(found) < count:
+        while sum(each.num_completed_requests for each in found) < count:
             found += executor.get_latest_iteration_stats()
             await asyncio.sleep(0.005)
     return found
