@@ -94,14 +94,16 @@ def message(data: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def dialled(port: int, *, greets: bool = True) -> AsyncIterator[Peer]:
-    """A client of the server at that port."""
+async def dialled(
+    port: int, *, greets: bool = True, longest: float = LONGEST
+) -> AsyncIterator[Peer]:
+    """A client of the server at that port, for so many seconds at most."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     peer = Peer(reader, writer)
     if greets:
         peer.send(frames.PREFACE, frames.settings({}))
     try:
-        async with asyncio.timeout(LONGEST):
+        async with asyncio.timeout(longest):
             yield peer
     finally:
         await peer.close()
