@@ -114,13 +114,6 @@ async def test_all_that_sampling_can_do_is_done_once() -> None:
     assert drawn["top_logprobs_num"] > 0
 
 
-async def test_without_grammars_none_is_asked_for() -> None:
-    manager = Manager()
-    await run(manager, grammars=False)
-    assert len(manager.asked) == 4
-    assert not any("regex" in fields["sampling_params"] for fields in manager.asked)
-
-
 @pytest.mark.parametrize("role", list(Role))
 async def test_a_phase_hands_over_to_nobody(role: Role) -> None:
     manager = Manager()
