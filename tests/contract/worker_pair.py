@@ -67,20 +67,30 @@ class WorkerProcess:
                 if sample.name == name and labels.items() <= sample.labels.items():
                     yield float(sample.value)
 
-    def wait_serving(self, deadline: float) -> None:
-        while time.monotonic() < deadline:
+    def said(self, message: str) -> list[dict[str, str]]:
+        """These entries of its log."""
+        lines = (line for line in self.log.read_text().splitlines() if line.startswith("{"))
+        return [entry for line in lines if (entry := json.loads(line))["message"] == message]
+
+    def wait_for(self, message: str, deadline: float, count: int = 1) -> list[dict[str, str]]:
+        """Until its log has it so often."""
+        while len(found := self.said(message)) < count:
             assert self.process.poll() is None, self.log.read_text()
-            for line in self.log.read_text().splitlines():
-                if '"message": "serving"' in line:
-                    self.port = int(json.loads(line)["address"].rpartition(":")[2])
-                    return
+            assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
-        raise AssertionError(f"not serving in time: {self.log.read_text()}")
+        return found
+
+    def wait_serving(self, deadline: float) -> None:
+        self.port = port_of(self.wait_for("serving", deadline)[0])
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Returns the exit status."""
         self.process.send_signal(number)
         return self.process.wait(END_SECONDS)
+
+
+def port_of(serving: dict[str, str]) -> int:
+    return int(serving["address"].rpartition(":")[2])
 
 
 def without_float32() -> bool:
