@@ -246,13 +246,18 @@ def spec_of(name: str, **args: Any) -> LogitsProcessorSpec:
     return LogitsProcessorSpec((LogitsProcessorEntry(name, args),))
 
 
-@pytest.mark.promise("S0-027")
-def test_processors_with_speculative_decoding_are_refused_at_start() -> None:
-    with pytest.raises(StartError, match="speculative"):
-        processors_of(with_history(), SPECULATIVE)
-
-
 STAGED = {"pipeline_parallel": 2}
+
+
+@pytest.mark.promise("S0-027")
+@pytest.mark.parametrize(
+    ("raw", "why"), [(SPECULATIVE, "speculative"), (STAGED, r"reader.*pipeline_parallel to 1")]
+)
+def test_processors_that_would_not_see_all_are_refused_at_start(
+    raw: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(StartError, match=why):
+        processors_of(with_history(), raw)
 
 
 @pytest.mark.parametrize(
@@ -328,37 +333,21 @@ def test_a_processor_that_ranks_would_not_agree_on_is_refused_at_start() -> None
         processors_of(registry, ranks=2)
 
 
-@pytest.mark.promise("S3-086")
-def test_without_processors_the_engine_flag_stays_off() -> None:
-    assert not processors_of(Registry()).enabled
-    assert processors_of(Registry.builtin()).enabled
-
-
-@pytest.mark.promise("S3-086", "S1-044")
+@pytest.mark.promise("S3-086", "S1-044", "S1-046", "S3-085")
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE, Role.AGGREGATED])
 @pytest.mark.parametrize("configured", [{}, {"chunked_prefill_size": 64}])
-def test_without_processors_the_engine_is_built_from_what_is_configured(
+def test_processors_add_one_flag_to_what_the_engine_is_built_from(
     role: Role, configured: dict[str, Any]
 ) -> None:
-    def built(processors: bool) -> dict[str, Any]:
+    def built(registry: Registry) -> dict[str, Any]:
+        processors = processors_of(registry).enabled
         return server_args(role, configured | {"random_seed": 5}, processors=processors)
 
-    plain = built(processors_of(Registry()).enabled)
+    plain = built(Registry())
     assert plain["enable_custom_logit_processor"] is False
     assert configured.items() <= plain.items()
-    assert plain | {"enable_custom_logit_processor": True} == built(True)
-
-
-@pytest.mark.promise("S1-046", "S3-085")
-@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
-def test_with_processors_the_flag_is_in_the_arguments_that_the_engine_is_built_from(
-    role: Role,
-) -> None:
-    built = server_args(role, {}, processors=processors_of(Registry.builtin()).enabled)
-    assert built["enable_custom_logit_processor"] is True
-    assert "skip_tokenizer_init" not in built
-    with pytest.raises(ConfigError, match="skip_tokenizer_init"):
-        options.parse({"server_args": '{"skip_tokenizer_init": true}'})
+    assert "skip_tokenizer_init" not in plain
+    assert plain | {"enable_custom_logit_processor": True} == built(Registry.builtin())
 
 
 def test_without_a_spec_there_is_nothing_to_steer() -> None:
@@ -549,12 +538,12 @@ def test_engines_of_one_machine_meet_at_ports_of_their_own(monkeypatch: pytest.M
         assert inner_port(FreePorts(held), "127.0.0.1") == base
 
 
-STAGED = {"tensor_parallel": 2, "pipeline_parallel": 4}
+FOUR_STAGES = {"tensor_parallel": 2, "pipeline_parallel": 4}
 
 
 @pytest.mark.parametrize(("decode", "stages"), [(0, 4), (1, 1), (4, 4)])
 def test_decode_has_as_many_groups_of_layers_as_prefill_or_one(decode: int, stages: int) -> None:
-    raw = STAGED | {"decode_pipeline_parallel": decode}
+    raw = FOUR_STAGES | {"decode_pipeline_parallel": decode}
     made = {role: server_args(role, raw).get("pp_size", 1) for role in Role}
     assert made == {Role.PREFILL: 4, Role.DECODE: stages, Role.AGGREGATED: 4}
     assert parallel.of(options.parse(raw), Role.PREFILL).accelerators == 8
@@ -562,7 +551,7 @@ def test_decode_has_as_many_groups_of_layers_as_prefill_or_one(decode: int, stag
 
 
 def test_unequal_numbers_of_groups_of_layers_are_refused_where_sglang_has_no_way_for_them() -> None:
-    raw = STAGED | {"device": "cpu"}
+    raw = FOUR_STAGES | {"device": "cpu"}
     for decode in (0, 4):
         SglangEngine(Role.DECODE, engine_settings(raw | {"decode_pipeline_parallel": decode}))
     unequal = raw | {"decode_pipeline_parallel": 1}
@@ -570,11 +559,6 @@ def test_unequal_numbers_of_groups_of_layers_are_refused_where_sglang_has_no_way
         with pytest.raises(ConfigError, match="decode_pipeline_parallel at 0 on CPUs"):
             SglangEngine(role, engine_settings(unequal))
     SglangEngine(Role.DECODE, engine_settings(unequal | {"transfer_backend": "mooncake"}))
-
-
-def test_processors_of_which_a_part_of_the_model_would_not_see_the_end_are_refused() -> None:
-    with pytest.raises(StartError, match=r"reader.*pipeline_parallel to 1"):
-        processors_of(with_history(), {"pipeline_parallel": 2})
 
 
 def request_in(room: int) -> EngineRequest:
