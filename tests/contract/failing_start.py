@@ -1,4 +1,4 @@
-"""A program with a child of its own, in which SGLang cannot start. Prints the child's pid."""
+"""A program with a child of its own, in which SGLang cannot start. Prints the pid and why."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ if __name__ == "__main__":
     child = subprocess.Popen(["sleep", "300"], stdout=subprocess.DEVNULL)
     try:
         asyncio.run(SglangEngine(Role.PREFILL, SETTINGS).start())
-    except StartError:
-        print(child.pid)
+    except StartError as error:
+        print(child.pid, error)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +26,8 @@ from tandem.v1 import common_pb2
 
 PROMPT = tuple(range(100, 250))
 LENGTH = 24
+HERE = Path(__file__).parent
+ENGINE_SECONDS = 400
 Given = tuple[str, dict[str, Any]]
 
 
@@ -117,6 +123,33 @@ GRAMMARS: tuple[Grammar, ...] = (
     ),
     Grammar("tagged", ("tagged", CALLS), re.compile(r'<f>\{"ok": (true|false)\}</f>').fullmatch),
 )
+
+
+def engine_answers(
+    engine: str,
+    model_path: Path,
+    named: dict[str, dict[str, Any]],
+    *,
+    variables: Any = (),
+    **more: Any,
+) -> tuple[dict[str, Any], str]:
+    """What logits_engine.py writes of these requests, its lists by their names; and its log."""
+    path = os.pathsep.join([str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", "")])
+    asked = {"engine": engine, "model_path": str(model_path), "requests": [*named.values()], **more}
+    finished = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / "logits_engine.py")],
+        input=json.dumps(asked),
+        env={**os.environ, "PYTHONPATH": path, **dict(variables)},
+        capture_output=True,
+        text=True,
+        timeout=ENGINE_SECONDS,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    result: dict[str, Any] = json.loads(finished.stdout.splitlines()[-1])
+    for each in ("answers", "cached", "scores"):
+        result[each] = dict(zip(named, result[each], strict=True))
+    return result, finished.stderr
 
 
 @cache

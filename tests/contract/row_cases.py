@@ -12,7 +12,7 @@ from logits_cases import Given
 from logits_pair import spec_of, tokens_of
 from worker_pair import Pair, Sequence_
 
-from tandem.v1 import common_pb2, worker_pb2
+from tandem.v1 import common_pb2
 
 TOKENS = 14
 TOGETHER = 15
@@ -72,7 +72,6 @@ PROCESSORS: dict[str, tuple[Given, ...]] = {
 }
 """What the rows of a kind are edited by, forms among them; the other kinds have none."""
 UNFILTERED = ("greedy", "seeded", "hot", "penalties", "bias")
-FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 
 
 async def begin(
@@ -99,8 +98,7 @@ async def begin(
 
 async def finished(pair: Pair, sequence: Sequence_) -> list[int]:
     """Its token ids."""
-    prefill, decode = await pair.finished(sequence)
-    assert (prefill.outcome, decode.outcome) == (FINISHED, FINISHED), (prefill, decode)
+    await pair.finished_well(sequence)
     return tokens_of(sequence)
 
 

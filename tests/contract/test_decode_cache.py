@@ -15,8 +15,6 @@ from typing import NamedTuple
 import pytest
 from worker_pair import WITHOUT_FORMS, Pair, WorkerProcess, launched_pair, options_flag
 
-from tandem.v1 import worker_pb2
-
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(400)]
 READY_SECONDS = 280.0
 TOKENS = 12
@@ -24,7 +22,6 @@ KV_BYTES = 4096
 """Of a token, in float32."""
 CAPACITY = 2048
 """Tokens of a worker's KV cache: few, so that what is kept has to go."""
-FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 OPTIONS = (
     f"device=cpu,dtype=float32,max_total_tokens={CAPACITY},decode_prefix_cache=true,{WITHOUT_FORMS}"
 )
@@ -60,9 +57,7 @@ def _prompt(length: int) -> list[int]:
 async def _ask(pair: Pair, workers: Workers, prompt: list[int], salt: str) -> Answer:
     before = [_moved(worker) for worker in workers]
     task = {"prompt_text": "", "prompt_token_ids": prompt, "want_token_ids": True}
-    sequence = await pair.start(task=task | {"cache_salt": salt}, max_tokens=TOKENS)
-    ends = await pair.finished(sequence)
-    assert [end.outcome for end in ends] == [FINISHED] * 2, ends
+    sequence = await pair.run(task=task | {"cache_salt": salt}, max_tokens=TOKENS)
     moved = [_moved(worker) - then for worker, then in zip(workers, before, strict=True)]
     (started,) = pair.decode.told.of(sequence.number, "started")
     assert started.kv_bytes == moved[1]

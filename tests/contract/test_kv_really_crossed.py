@@ -51,9 +51,7 @@ def _prompts(model_path: Path) -> tuple[list[int], list[int]]:
 async def _run(pair: Pair, prompt: list[int], decode_prompt: list[int]) -> Sequence_:
     task = {"prompt_text": "", "prompt_token_ids": prompt, "want_token_ids": True}
     decode_task = {"prompt_token_ids": decode_prompt}
-    sequence = await pair.start(task=task, decode_task=decode_task, max_tokens=TOKENS)
-    await pair.finished(sequence)
-    return sequence
+    return await pair.run(task=task, decode_task=decode_task, max_tokens=TOKENS)
 
 
 async def _generate(pair: Pair, prompt: list[int], decode_prompt: list[int]) -> list[int]:

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +15,9 @@ import logits_cases
 import logits_probe
 import pytest
 import tokenizers
-from logits_cases import CASES, GRAMMARS, LENGTH, PROMPT
+from logits_cases import CASES, GRAMMARS, LENGTH, PROMPT, engine_answers
 
 pytestmark = pytest.mark.timeout(500)
-HERE = Path(__file__).parent
 TOGETHER = 4
 SALTS = ("acme", "other")
 FAULTS = ("raise", "exit", "nan", "all", "shape", "answer", "slow")
@@ -30,15 +26,13 @@ VARIED = tuple(5 + number * 31 % 1900 for number in range(700))
 SCORED = {"long": VARIED, "short": VARIED[:40], "alone": VARIED[:1]}
 TOLERANCE = 1e-3
 """Between two programs that compute one model in float32; 6e-6 was seen."""
-ENGINES: dict[str, dict[str, Any]] = {
-    "sim": {"options": {"step_ms": 1}},
+OPTIONS: dict[str, dict[str, Any]] = {
+    "sim": {"step_ms": 1},
     "sglang": {
-        "options": {
-            "chunked_prefill_size": 256,
-            "dtype": "float32",
-            "max_total_tokens": 40_000,
-            "server_args": json.dumps({"log_level": "warning"}),
-        }
+        "chunked_prefill_size": 256,
+        "dtype": "float32",
+        "max_total_tokens": 40_000,
+        "server_args": json.dumps({"log_level": "warning"}),
     },
 }
 
@@ -92,43 +86,13 @@ def requests() -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module", params=["sim", pytest.param("sglang", marks=pytest.mark.sglang)])
 def answers(request: pytest.FixtureRequest, model_path: Path) -> dict[str, Any]:
     """What each request got, by name, and "states"."""
-    named = requests()
-    path = os.pathsep.join([str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", "")])
-    finished = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / "logits_engine.py")],
-        input=json.dumps(
-            {
-                "engine": request.param,
-                "model_path": str(model_path),
-                "requests": list(named.values()),
-                **ENGINES[request.param],
-            }
-        ),
-        env={
-            **os.environ,
-            "PYTHONPATH": path,
-            "SGLANG_TEST_RETRACT": "1",
-            "SGLANG_TEST_RETRACT_INTERVAL": "3",
-        },
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
+    variables = {"SGLANG_TEST_RETRACT": "1", "SGLANG_TEST_RETRACT_INTERVAL": "3"}
+    result, log = engine_answers(
+        request.param, model_path, requests(), variables=variables, options=OPTIONS[request.param]
     )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    result = json.loads(finished.stdout.splitlines()[-1])
-    found: dict[str, Any] = dict(zip(named, result["answers"], strict=True))
-    cached = dict(zip(named, result["cached"], strict=True))
-    scores = dict(zip(named, result["scores"], strict=True))
-    retractions = len(re.findall(r"#retracted_reqs: [1-9]", finished.stderr))
-    return found | {
-        "engine": request.param,
-        "states": result["states"],
-        "peak": result["peak"],
-        "retractions": retractions,
-        "cached": cached,
-        "scores": scores,
-    }
+    retractions = len(re.findall(r"#retracted_reqs: [1-9]", log))
+    told = {"engine": request.param, "retractions": retractions}
+    return result.pop("answers") | result | told
 
 
 @pytest.mark.promise("S3-096", "S1-052", "S3-097")

@@ -13,13 +13,11 @@ import logits_cases
 import pytest
 from logits_cases import ARGUMENTS, CALLS, CASES, GRAMMARS
 from logits_pair import start, tokens_of
-from worker_pair import Pair
+from worker_pair import FAILED, FINISHED, Pair
 
-from tandem.v1 import common_pb2, worker_pb2
+from tandem.v1 import common_pb2
 
 pytestmark = pytest.mark.timeout(400)
-FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
-FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 TOGETHER = 7
 
 
@@ -34,8 +32,7 @@ async def test_every_processor_gives_the_tokens_it_gives_without_an_engine(
     sequences = [await start(pair, *case.given) for case in cases]
     free = [await start(pair) for _ in range(2)]
     for sequence in (*sequences, *free):
-        prefill, decode = await pair.finished(sequence)
-        assert (prefill.outcome, decode.outcome) == (FINISHED, FINISHED), (prefill, decode)
+        await pair.finished_well(sequence)
     for case, sequence in zip(cases, sequences, strict=True):
         assert tokens_of(sequence) == logits_cases.expected(case, model_path), case.name
     assert [tokens_of(each) for each in free] == [tokens_of(free_alone)] * 2
@@ -48,8 +45,7 @@ async def test_a_bias_on_half_of_the_vocabulary_is_the_same_in_both_phases(
     values = array("f", ((token_id * 7919) % 1000 / 100 for token_id in token_ids))
     bias = common_pb2.EmbeddingBias(token_ids=token_ids.tobytes(), values=values.tobytes())
     sequence = await start(pair, *CASES[0].given, bias=bias)
-    prefill, decode = await pair.finished(sequence)
-    assert (prefill.outcome, decode.outcome) == (FINISHED, FINISHED), (prefill, decode)
+    await pair.finished_well(sequence)
     tokens = tokens_of(sequence)
     assert tokens == logits_cases.expected(CASES[0], model_path, bias=bias)
     assert tokens != logits_cases.expected(CASES[0], model_path)
@@ -60,8 +56,7 @@ async def test_an_answer_is_a_sentence_of_its_grammar(
     pair: Pair, grammar: logits_cases.Grammar
 ) -> None:
     sequence = await start(pair, grammar.given)
-    for closed in await pair.finished(sequence):
-        assert closed.outcome == FINISHED, closed
+    await pair.finished_well(sequence)
     assert grammar.fits(sequence.text), sequence.text
 
 
@@ -74,8 +69,7 @@ async def test_the_arguments_of_a_call_validate_and_hooks_see_where_it_begins(
     tagged = ("tagged", {**CALLS, "triggers": triggers})
     bias = ("bias", {"bias": {"3": 90.0}})
     sequence = await start(pair, tagged, bias, shown=[3], behaviour=contract_hook.UPPER)
-    for closed in await pair.finished(sequence):
-        assert closed.outcome == FINISHED, closed
+    await pair.finished_well(sequence)
     begin, end = "<|IM_START|><F>", "</F>"
     assert sequence.text.startswith(begin)
     assert sequence.text.endswith(end)

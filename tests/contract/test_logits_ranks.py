@@ -6,19 +6,14 @@ Real SGLang on the CPU. Where ranks disagree, the engine ends, or waits until th
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from grammar_forms import AT, form
+from logits_cases import engine_answers
 
 pytestmark = [pytest.mark.promise("S5-391"), pytest.mark.sglang, pytest.mark.timeout(500)]
-HERE = Path(__file__).parent
-SECONDS = 400
 LENGTH = 12
 TOKEN, OTHER, EOS = 300, 301, 1
 FAULTS = ("raise", "nan", "slow", "build")
@@ -65,29 +60,9 @@ def requests() -> dict[str, dict[str, Any]]:
 @pytest.fixture(scope="module")
 def answers(model_path: Path) -> dict[str, Any]:
     """What each request got, by name, and "states"."""
-    named = requests()
-    path = os.pathsep.join([str(HERE.parents[1]), str(HERE), os.environ.get("PYTHONPATH", "")])
-    finished = subprocess.run(
-        [sys.executable, "-W", "ignore", str(HERE / "logits_engine.py")],
-        input=json.dumps(
-            {
-                "engine": "sglang",
-                "model_path": str(model_path),
-                "requests": list(named.values()),
-                "options": OPTIONS,
-                "further": {"grammar_faults": "grammar_faults:Loads"},
-            }
-        ),
-        env={**os.environ, "PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert finished.returncode == 0, finished.stderr[-3000:]
-    result = json.loads(finished.stdout.splitlines()[-1])
-    found: dict[str, Any] = dict(zip(named, result["answers"], strict=True))
-    return {**found, "states": result["states"]}
+    further = {"grammar_faults": "grammar_faults:Loads"}
+    result, _ = engine_answers("sglang", model_path, requests(), options=OPTIONS, further=further)
+    return {**result["answers"], "states": result["states"]}
 
 
 @pytest.mark.parametrize("rank", RANKS)

@@ -14,11 +14,8 @@ from logits_cases import CASES
 from logits_pair import start, tokens_of
 from worker_pair import connected, launched_pair
 
-from tandem.v1 import worker_pb2
-
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(500)]
 READY_SECONDS = 280.0
-FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 TOGETHER = 9  # fewer than a worker takes
 FLAGS = (
     "--hook=contract_hook.ContractHook",
@@ -45,8 +42,7 @@ async def test_a_retracted_sequence_is_neither_repeated_nor_cut(
                 sequences = [await start(pair, *case.given) for case in cases]
                 beside = await start(pair)
                 for sequence in (*sequences, beside):
-                    prefill, decode = await pair.finished(sequence)
-                    assert (prefill.outcome, decode.outcome) == (FINISHED, FINISHED)
+                    await pair.finished_well(sequence)
                 for case, sequence in zip(cases, sequences, strict=True):
                     expected = logits_cases.expected(case, model_path)
                     assert tokens_of(sequence) == expected, case.name

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from make_lora_adapter import make
 from worker_pair import (
+    FAILED,
     WITHOUT_FORMS,
     Pair,
     Sequence_,
@@ -34,8 +35,6 @@ ORACLE_SECONDS = 200
 NAMES = ("", "sql", "tone")
 PROMPT = [3 + place * 31 % 1900 for place in range(90)]
 TOKENS = 24
-FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
-FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +84,7 @@ async def begin(pair: Pair, name: str, decode_name: str | None = None, shift: in
 
 async def say(pair: Pair, name: str, decode_name: str | None = None) -> str:
     sequence = await begin(pair, name, decode_name)
-    ends = await pair.finished(sequence)
-    assert [end.outcome for end in ends] == [FINISHED] * 2, ends
+    await pair.finished_well(sequence)
     return sequence.text
 
 

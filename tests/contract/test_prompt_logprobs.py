@@ -6,10 +6,7 @@ import contract_hook
 import pytest
 from worker_pair import Pair, Sequence_
 
-from tandem.v1 import worker_pb2
-
 pytestmark = pytest.mark.timeout(400)
-FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 PROMPT = [5 + place * 31 % 1900 for place in range(1100)]
 PLACES = (1, 2, 255, 256, 257, 1023, 1024, 1025)
 """SGLang prefills 1024 tokens at once on CPUs, and scores 256 of them at once."""
@@ -21,10 +18,7 @@ Row = list[tuple[int, float]]
 
 
 async def _run(pair: Pair, prompt: list[int], **fields: object) -> Sequence_:
-    sequence = await pair.start(task={"prompt_text": "", "prompt_token_ids": prompt}, **fields)
-    prefill, decode = await pair.finished(sequence)
-    assert (prefill.outcome, decode.outcome) == (FINISHED, FINISHED), (prefill, decode)
-    return sequence
+    return await pair.run(task={"prompt_text": "", "prompt_token_ids": prompt}, **fields)
 
 
 def _prompt(sequence: Sequence_) -> tuple[list[int], list[float], list[Row]]:
@@ -83,8 +77,7 @@ async def test_those_that_prompts_beside_each_other_ask_for_are_each_ones_own(pa
         for at in (0, 50)
     ]
     for sequence in sequences:
-        prefill, decode = await pair.finished(sequence)
-        assert (prefill.outcome, decode.outcome) == (FINISHED, FINISHED), (prefill, decode)
+        await pair.finished_well(sequence)
     for sequence, (token_ids, chosen, top) in zip(sequences[:2], alone, strict=True):
         found = _prompt(sequence)
         assert found[0] == token_ids

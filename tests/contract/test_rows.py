@@ -12,7 +12,6 @@ import logits_probe
 import pytest
 from logits_pair import tokens_of
 from row_cases import (
-    FINISHED,
     KINDS,
     PROCESSORS,
     PROMPTS,
@@ -25,6 +24,8 @@ from row_cases import (
     noise,
 )
 from worker_pair import (
+    FAILED,
+    FINISHED,
     Pair,
     Sequence_,
     WorkerProcess,
@@ -45,7 +46,6 @@ ROUNDING = 1e-3
 DEVIATION = 0.1
 """Of one log-probability, in natural logarithms, between two batches in bfloat16: about a step of
 such a logit. None was seen."""
-FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
-from token_workers import READY_SECONDS, Workers, wait_for
+from token_workers import READY_SECONDS, Workers
 from worker_pair import (
     END_SECONDS,
     PATIENCE,
@@ -104,7 +104,8 @@ async def test_each_process_has_its_own_requests_and_all_end_with_the_first(
         assert stays.finishes[0].completion_tokens == 400
         await one.idle()  # what was killed holds no KV either
 
-    await wait_for(first, "a token process serves", 2)
+    deadline = time.monotonic() + READY_SECONDS
+    await asyncio.to_thread(first.wait_for, "a token process serves", deadline, 2)
     async with connected([prefill, workers.second(start=2)]) as again:
         sequence = await again.start(max_tokens=40)
         await again.finished(sequence)

@@ -13,8 +13,6 @@ from make_lora_adapter import make
 from token_workers import READY_SECONDS, Workers
 from worker_pair import Pair, Sequence_, connected, launched
 
-from tandem.v1 import worker_pb2
-
 pytestmark = [
     pytest.mark.sglang,
     pytest.mark.long,
@@ -38,7 +36,6 @@ PROMPTS = [[3 + (31 * place + 7 * number) % 1900 for place in range(40)] for num
 TOKENS = 24
 AT_ONCE = 6
 """In each process."""
-FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
 TOKENS_TOTAL = "tandem_worker_tokens_total"
 
 
@@ -97,8 +94,7 @@ async def test_each_request_gets_its_own_text_of_its_own_adapter(
                 for pair in (one, other)
             ]
             for pair, each, sequence in together:
-                ends = await pair.finished(sequence)
-                assert [end.outcome for end in ends] == [FINISHED] * 2, ends
+                await pair.finished_well(sequence)
                 assert sequence.text == alone[each], each
         await one.idle()
         await other.idle()

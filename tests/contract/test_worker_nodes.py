@@ -6,7 +6,6 @@ it.
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 import urllib.error
@@ -35,20 +34,6 @@ class Group:
     """Address of the follower's."""
 
 
-def _said(worker: WorkerProcess, message: str) -> dict[str, str] | None:
-    lines = (line for line in worker.log.read_text().splitlines() if line.startswith("{"))
-    found = (entry for line in lines if (entry := json.loads(line))["message"] == message)
-    return next(found, None)
-
-
-def _wait_for(worker: WorkerProcess, message: str, deadline: float) -> dict[str, str]:
-    while (entry := _said(worker, message)) is None:
-        assert worker.process.poll() is None, worker.log.read_text()
-        assert time.monotonic() < deadline, worker.log.read_text()
-        time.sleep(0.05)
-    return entry
-
-
 @pytest.fixture
 def groups(model_path: Path, tmp_path: Path) -> Iterator[dict[str, Group]]:
     with ExitStack() as stack:
@@ -74,7 +59,7 @@ def groups(model_path: Path, tmp_path: Path) -> Iterator[dict[str, Group]]:
         deadline = time.monotonic() + READY_SECONDS
         found = {}
         for phase, (leading, following) in started.items():
-            probes = _wait_for(following, "following", deadline)["address"]
+            probes = following.wait_for("following", deadline)[0]["address"]
             leading.wait_serving(deadline)
             found[phase] = Group(leading, following, f"http://{probes}")
         yield found
@@ -102,7 +87,7 @@ async def test_two_nodes_serve_as_one_worker_and_end_together(groups: dict[str, 
 
         # All pods of a group get SIGTERM at once: a follower stays for what its leader still has.
         prefill.follower.process.send_signal(signal.SIGTERM)
-        _wait_for(prefill.follower, "draining: waiting for the leader", time.monotonic() + 20)
+        prefill.follower.wait_for("draining: waiting for the leader", time.monotonic() + 20)
         again = await pair.start(max_tokens=12)
         await pair.finished(again)
         assert again.text == sequence.text
@@ -110,9 +95,9 @@ async def test_two_nodes_serve_as_one_worker_and_end_together(groups: dict[str, 
 
     assert prefill.leader.end() == 0
     assert prefill.follower.process.wait(END_SECONDS) == 0
-    assert _said(prefill.follower, "the leader has closed its engine")
+    assert prefill.follower.said("the leader has closed its engine")
 
     # Here the leader is lost, without a word.
     decode.leader.process.kill()
     assert decode.follower.process.wait(END_SECONDS) == 1
-    assert _said(decode.follower, "the engine died")
+    assert decode.follower.said("the engine died")

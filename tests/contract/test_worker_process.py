@@ -4,7 +4,6 @@ once.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -126,35 +125,22 @@ def test_an_engine_process_that_fails_at_the_start_fails_the_start_and_is_named(
 @pytest.mark.sglang
 @pytest.mark.promise("S5-453")
 @pytest.mark.timeout(320)
-def test_what_sglang_would_change_ends_a_worker_before_it_reads_weights(
-    model_path: Path, tmp_path: Path
+def test_a_program_learns_what_sglang_would_change_and_keeps_its_other_children(
+    model_path: Path,
 ) -> None:
-    given = {
-        "prefill_attention_backend": "triton",
-        "decode_attention_backend": "triton",
-        "grammar_backend": "none",  # no process that compiles forms has to start
-    }
-    chosen = {"attention_backend": "torch_native", "server_args": json.dumps(given)}
-    settings = tmp_path / "worker.json"
-    settings.write_text(json.dumps({"engine": "sglang", "engine_options": chosen}))
-    flags = (f"--model-path={model_path}", f"--config={settings}")
-    said = _said(tmp_path, *flags, component="prefill_worker", seconds=SGLANG_READY_SECONDS)
-    changed = "SGLang changes attention_backend from 'torch_native' to 'triton'"
-    assert f"{changed} (set by engine option" in said
-
-
-@pytest.mark.sglang
-@pytest.mark.timeout(320)
-def test_a_program_in_which_sglang_cannot_start_keeps_its_other_children(model_path: Path) -> None:
     """SGLang would kill all of them as the program ends."""
     script = Path(__file__).with_name("failing_start.py")
     program = subprocess.run(
         [sys.executable, script, str(model_path)],
         stdout=subprocess.PIPE,
+        text=True,
         timeout=SGLANG_READY_SECONDS,
         check=True,
     )
-    os.kill(int(program.stdout), signal.SIGKILL)  # raises where it is dead
+    child, _, said = program.stdout.partition(" ")
+    os.kill(int(child), signal.SIGKILL)  # raises where it is dead
+    changed = "SGLang changes attention_backend from 'torch_native' to 'triton'"
+    assert f"{changed} (set by engine option" in said
 
 
 async def test_sigterm_lets_open_sequences_finish(tmp_path: Path, model_path: Path) -> None:

@@ -31,6 +31,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 MODEL = "tandem-tiny"
 PATIENCE = 60.0
+FINISHED = worker_pb2.LegClosed.OUTCOME_FINISHED
+FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 END_SECONDS = 40.0
 WITHOUT_FORMS = 'server_args={"grammar_backend":"none"}'
 """Option of an SGLang engine whose tests ask for no form of an answer: each of the worker's
@@ -65,20 +67,30 @@ class WorkerProcess:
                 if sample.name == name and labels.items() <= sample.labels.items():
                     yield float(sample.value)
 
-    def wait_serving(self, deadline: float) -> None:
-        while time.monotonic() < deadline:
+    def said(self, message: str) -> list[dict[str, str]]:
+        """These entries of its log."""
+        lines = (line for line in self.log.read_text().splitlines() if line.startswith("{"))
+        return [entry for line in lines if (entry := json.loads(line))["message"] == message]
+
+    def wait_for(self, message: str, deadline: float, count: int = 1) -> list[dict[str, str]]:
+        """Until its log has it so often."""
+        while len(found := self.said(message)) < count:
             assert self.process.poll() is None, self.log.read_text()
-            for line in self.log.read_text().splitlines():
-                if '"message": "serving"' in line:
-                    self.port = int(json.loads(line)["address"].rpartition(":")[2])
-                    return
+            assert time.monotonic() < deadline, self.log.read_text()
             time.sleep(0.02)
-        raise AssertionError(f"not serving in time: {self.log.read_text()}")
+        return found
+
+    def wait_serving(self, deadline: float) -> None:
+        self.port = port_of(self.wait_for("serving", deadline)[0])
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Returns the exit status."""
         self.process.send_signal(number)
         return self.process.wait(END_SECONDS)
+
+
+def port_of(serving: dict[str, str]) -> int:
+    return int(serving["address"].rpartition(":")[2])
 
 
 def without_float32() -> bool:
@@ -290,6 +302,16 @@ class Pair:
             await self.prefill.closed(sequence.number),
             await self.decode.closed(sequence.number),
         )
+
+    async def finished_well(self, sequence: Sequence_) -> None:
+        ends = await self.finished(sequence)
+        assert [end.outcome for end in ends] == [FINISHED] * 2, ends
+
+    async def run(self, **fields: Any) -> Sequence_:
+        """A sequence that `start` begins, once it has finished well."""
+        sequence = await self.start(**fields)
+        await self.finished_well(sequence)
+        return sequence
 
     async def cancel(self, sequence: Sequence_) -> None:
         cancel = [worker_pb2.CancelLeg(leg=sequence.number, reason="test")]

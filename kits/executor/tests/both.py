@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+from fake_router import Reply
+
 from tandem_executor import AsyncExecutor, Executor, ExecutorConfig, Request, Response
 
 SECONDS = 60.0
+MODEL = "tandem-tiny"
+Start = Callable[..., Any]
+"""The fixture of conftest.py."""
 
 
 class Either(Protocol):
@@ -58,6 +63,17 @@ async def running(kind: str, where: str | Path, config: ExecutorConfig) -> Async
         yield InThreads(executor_of_threads)
     finally:
         await asyncio.to_thread(executor_of_threads.shutdown)
+
+
+def request(**changes: Any) -> Request:
+    return Request(**{"input_token_ids": [1, 2], "max_tokens": 3} | changes)
+
+
+async def three_tokens(reply: Reply) -> None:
+    for token_id in (11, 12, 13):
+        reply.token_ids([token_id])
+        await reply.flush()
+    reply.finish(length=True)
 
 
 async def final(executor: Either, request_id: int) -> list[Response]:

@@ -12,7 +12,6 @@ from tandem_executor.core import ExecutorCore
 from tandem_executor.errors import FullError, ShutDownError
 from tandem_executor.ranking import Ranking
 from tandem_executor.requests import OutputConfig
-from tandem_executor.responses import FinishReason
 from tandem_executor.waiters import Waiter
 
 
@@ -33,18 +32,6 @@ def test_a_streamed_request_gives_a_response_for_each_token_and_one_that_is_fina
     assert [result.is_final for result in results] == [False, False, True]
 
 
-def test_an_end_that_comes_after_its_tokens_were_read_is_a_response_without_tokens() -> None:
-    executor = core()
-    request_id = started(executor, streaming=True)
-    executor.tokens(request_id, 0, [1], [])
-    assert len(executor.read(request_id)) == 1
-    executor.finish(request_id, 0, LENGTH)
-    (last,) = executor.read(request_id)
-    assert last.result.output_token_ids == [[]]
-    assert last.result.is_final
-    assert last.result.finish_reasons == [FinishReason.LENGTH]
-
-
 @pytest.mark.promise("S2-068")
 def test_a_request_that_is_not_streamed_gives_one_result_with_everything() -> None:
     executor = core()
@@ -56,14 +43,6 @@ def test_a_request_that_is_not_streamed_gives_one_result_with_everything() -> No
     (only,) = executor.read(request_id)
     assert only.result.output_token_ids == [[7, 8, 1, 2]]
     assert only.result.is_final
-
-
-def test_the_prompt_is_left_out_where_that_is_asked_for() -> None:
-    executor = core()
-    request_id = started(executor, output_config=OutputConfig(exclude_input_from_output=True))
-    executor.tokens(request_id, 0, [1], [])
-    executor.finish(request_id, 0, LENGTH)
-    assert executor.read(request_id)[0].result.output_token_ids == [[1]]
 
 
 def test_all_tokens_so_far_are_in_each_response_where_that_is_asked_for() -> None:
@@ -89,18 +68,6 @@ def test_log_probabilities_are_those_of_all_tokens_so_far_and_add_up() -> None:
     (last,) = executor.read(request_id)
     assert last.result.output_token_ids == [[]]
     assert last.result.log_probs == [[-1.0, -0.5]]
-
-
-def test_the_final_response_comes_after_those_of_all_sequences() -> None:
-    executor = core()
-    request_id = started(executor, n=2, streaming=True)
-    executor.tokens(request_id, 1, [1], [])
-    executor.tokens(request_id, 0, [2], [])
-    executor.finish(request_id, 0, LENGTH)
-    executor.finish(request_id, 1, LENGTH)
-    results = [response.result for response in executor.read(request_id)]
-    assert [(each.sequence_index, each.is_final) for each in results] == [(0, False), (1, True)]
-    assert all(each.is_sequence_final for each in results)
 
 
 @pytest.mark.promise("S2-080")
@@ -219,18 +186,6 @@ def test_one_who_is_awake_reads_what_comes_before_it_looks() -> None:
     assert woken == [0]
 
 
-def test_what_was_read_before_the_turn_leaves_what_comes_next_to_whoever_waits() -> None:
-    executor = core()
-    requests = [started(executor, streaming=True) for _ in range(2)]
-    executor.tokens(requests[0], 0, [1], [])
-    assert executor.read(None)
-    woken: list[int] = []
-    executor.wait(Waiter(None, lambda: woken.append(1)))
-    executor.tokens(requests[1], 0, [2], [])
-    wake(executor)
-    assert woken == [1]
-
-
 def test_one_who_waits_no_longer_is_not_woken_for_another() -> None:
     executor = core()
     request_id = started(executor)
@@ -243,17 +198,6 @@ def test_one_who_waits_no_longer_is_not_woken_for_another() -> None:
     executor.finish(request_id, 0, LENGTH)
     wake(executor)
     assert woken == [f"waits for {request_id}", "waits for None"]
-
-
-def test_all_who_wait_for_one_request_are_woken() -> None:
-    executor = core()
-    request_id = started(executor)
-    woken: list[int] = []
-    for number in range(3):
-        executor.wait(Waiter(request_id, lambda number=number: woken.append(number)))
-    executor.finish(request_id, 0, LENGTH)
-    wake(executor)
-    assert woken == [0, 1, 2]
 
 
 def test_what_a_failed_request_drops_lets_another_start_before_anybody_reads() -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from both import final
+from both import Start, final, request
 from fake_router import Reply
-from test_executor_remote import request, start
 
 from tandem.v1 import common_pb2
 from tandem_executor import ContextPhaseParams, FinishReason, OutputConfig, RequestType
 from tandem_executor.halves import left
 
-assert start, "a fixture"
 FIRST = RequestType.REQUEST_TYPE_CONTEXT_ONLY
 SECOND = RequestType.REQUEST_TYPE_GENERATION_ONLY
 
@@ -28,7 +26,7 @@ def signed(*token_ids: int) -> bytes:
 @pytest.mark.promise("S2-082")
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_context_only_request_brings_what_the_second_half_needs(
-    start: Any, streaming: bool
+    start: Start, streaming: bool
 ) -> None:
     async def script(reply: Reply) -> None:
         assert reply.submit.context_only
@@ -47,7 +45,7 @@ async def test_a_context_only_request_brings_what_the_second_half_needs(
     assert result.context_phase_params == params
 
 
-async def test_a_token_that_a_hook_held_back_is_not_there(start: Any) -> None:
+async def test_a_token_that_a_hook_held_back_is_not_there(start: Start) -> None:
     async def script(reply: Reply) -> None:
         reply.end(voucher=signed())
 
@@ -57,7 +55,7 @@ async def test_a_token_that_a_hook_held_back_is_not_there(start: Any) -> None:
     assert response.result.context_phase_params.first_gen_tokens == []
 
 
-async def test_the_second_half_shows_the_voucher_and_keeps_the_callback_s_id(start: Any) -> None:
+async def test_the_second_half_shows_the_voucher_and_keeps_the_callback_s_id(start: Start) -> None:
     async def script(reply: Reply) -> None:
         reply.token_ids([7, 8])
         reply.finish(length=True)
@@ -82,7 +80,7 @@ async def test_the_second_half_shows_the_voucher_and_keeps_the_callback_s_id(sta
     [(FIRST, b"\xff", "worker_error"), (None, signed(7), "worker_error")],
 )
 async def test_a_router_that_says_nonsense_costs_its_own_request(
-    start: Any, kind: Any, voucher: bytes, code: str
+    start: Start, kind: Any, voucher: bytes, code: str
 ) -> None:
     async def script(reply: Reply) -> None:
         reply.end(voucher=voucher)

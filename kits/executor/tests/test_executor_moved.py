@@ -4,10 +4,8 @@ in its shapes, and name arguments as it does.
 
 from __future__ import annotations
 
-import json
 import pickle
 from datetime import timedelta
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,6 @@ from tandem_executor import left_out, submissions
 from tandem_executor.calls import awaited
 
 ARRAY = numpy.array([1, 2, 3], dtype=numpy.int32)
-PLACES: dict[type, tuple[Any, ...]] = {trtllm.Response: (3, "it broke")}
-"""What a class has to be given; the others may be made empty."""
 
 
 def asked(**fields: Any) -> trtllm.Request:
@@ -147,11 +143,6 @@ def test_a_path_of_bytes_is_a_path(model_path: Path) -> None:
 
 
 @pytest.mark.promise("S2-088")
-def test_the_module_says_its_version() -> None:
-    assert trtllm.__version__ == version("tandem-serving")
-
-
-@pytest.mark.promise("S2-088")
 @pytest.mark.parametrize("kind", list(trtllm.GuideType))
 def test_a_guide_is_needed_by_every_kind_but_json(kind: trtllm.GuideType) -> None:
     if kind is trtllm.GuideType.JSON:
@@ -192,35 +183,6 @@ def test_an_executor_with_a_pair_of_its_own_runs_both_halves(model_path: Path) -
         assert "context-only" in refused.error_msg
 
 
-def test_values_are_made_empty_and_filled_in() -> None:
-    result = trtllm.Result()
-    result.is_final, result.output_token_ids = True, [[1, 2, 3]]
-    result.decoding_iter = 1
-    assert pickle.loads(pickle.dumps(result)) == result
-    assert trtllm.Response(1, result).result.output_token_ids == [[1, 2, 3]]
-    metrics = trtllm.RequestPerfMetrics()
-    metrics.timing_metrics.arrival_time = timedelta(seconds=42)
-    metrics.kv_cache_metrics.num_reused_blocks = 0
-    metrics.last_iter = 33
-    assert pickle.loads(pickle.dumps(metrics)) == metrics != trtllm.RequestPerfMetrics()
-
-
-def test_statistics_are_made_empty_and_their_missing_parts_are_null() -> None:
-    stats = trtllm.IterationStats()
-    stats.timestamp, stats.iter, stats.num_active_requests = "01:23:56", 1, 2
-    found = json.loads(stats.to_json_str())
-    assert (found["timestamp"], found["iter"], found["numActiveRequests"]) == ("01:23:56", 1, 2)
-    for part in ("kvCacheStats", "staticBatchingStats", "inflightBatchingStats"):
-        assert found[part] is None
-    assert "gpuMemUsage" not in found
-    request = trtllm.RequestStats()
-    request.id, request.stage = 1, trtllm.RequestStage.CONTEXT_IN_PROGRESS
-    many = trtllm.RequestStatsPerIteration()
-    many.iter, many.request_stats = 1, [request]
-    (said,) = json.loads(many.to_json_str())["requestStats"]
-    assert (said["stage"], said["disServingStats"]) == ("CONTEXT_IN_PROGRESS", None)
-
-
 def test_logits_of_a_response_can_be_let_go() -> None:
     result = trtllm.Result(context_logits=numpy.ones(3), generation_logits=numpy.ones(3))
     response = trtllm.Response(1, result)
@@ -230,32 +192,6 @@ def test_logits_of_a_response_can_be_let_go() -> None:
     response.clear_generation_logits()
     assert result.generation_logits is None
     trtllm.Response(1, "it broke").clear_context_logits()
-
-
-def test_the_kinds_of_guides_are_where_upstream_has_them() -> None:
-    kind = trtllm.GuidedDecodingParams.GuideType.REGEX
-    assert kind is trtllm.GuideType.REGEX
-    params = trtllm.GuidedDecodingParams(kind, guide="a*")
-    assert pickle.loads(pickle.dumps(params)) == params
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        trtllm.KvCacheStats(max_num_blocks=4),
-        trtllm.InflightBatchingStats(num_gen_requests=2),
-        trtllm.IterationStats(iter=3, kv_cache_stats=trtllm.KvCacheStats(used_num_blocks=1)),
-        trtllm.DisServingRequestStats(kv_cache_size=7),
-        trtllm.RequestStatsPerIteration(request_stats=[trtllm.RequestStats(id=5)]),
-        trtllm.TimingMetrics(kv_cache_size=7),
-        trtllm.KvCacheMetrics(num_missed_blocks=1),
-        trtllm.LogitsPostProcessorConfig({"mine": json.dumps}, None, False),
-        trtllm.Response(3, trtllm.Result(request_perf_metrics=trtllm.RequestPerfMetrics()), 4),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_a_copy_that_was_pickled_compares(value: Any) -> None:
-    assert pickle.loads(pickle.dumps(value)) == value != type(value)(*PLACES.get(type(value), ()))
 
 
 # --- changing, copying and comparing them --------------------------------------------------------
@@ -352,10 +288,3 @@ def test_arguments_of_calls_have_upstream_s_names(model_path: Path) -> None:
         executor.cancel_request(id=second)
         with pytest.raises(TypeError, match="not both"):
             executor.await_responses(first, ids=[second])  # type: ignore[call-overload]
-
-
-def test_no_end_id_by_minus_one_lets_the_answer_be_as_long_as_it_may(model_path: Path) -> None:
-    with local.running(model_path) as executor:
-        result = local.last(executor, end_id=-1, max_tokens=12).result
-        assert result.finish_reasons == [trtllm.FinishReason.LENGTH]
-        assert len(result.output_token_ids[0]) == 12

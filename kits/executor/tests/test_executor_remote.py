@@ -5,64 +5,24 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
 import fake_router
 import pytest
-from both import SECONDS, Either, InThreads, final, ready, running
-from fake_router import FakeRouter, Reply, Script
+from both import MODEL, SECONDS, InThreads, Start, final, ready, request, three_tokens
+from fake_router import Reply
 
 from tandem.errors import QueueFullError
 from tandem_executor import (
     AsyncExecutor,
-    ExecutorConfig,
     FinishReason,
-    Request,
     SamplingConfig,
     ShutDownError,
     asynchronous,
 )
-
-MODEL = "tandem-tiny"
-Start = Callable[..., Any]
-
-
-@pytest.fixture(params=["threads", "asyncio"])
-async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
-    """Starts a router and an executor: `router, executor = await start(script, setting=value)`.
-    `before`: further addresses, with a comma after each.
-    """
-    async with AsyncExitStack() as stack:
-
-        async def go(
-            script: Script, *, fleet: Any = None, before: str = "", **settings: Any
-        ) -> tuple[FakeRouter, Either]:
-            served = fleet or fake_router.fleet(model=MODEL, tokenizer_sha256="any")
-            router = await stack.enter_async_context(fake_router.running(script, served))
-            config = ExecutorConfig(**settings)
-            executor = running(request.param, before + router.address, config)
-            return router, await stack.enter_async_context(executor)
-
-        yield go
-
-
-async def three_tokens(reply: Reply) -> None:
-    for token_id in (11, 12, 13):
-        reply.token_ids([token_id])
-        await reply.flush()
-    reply.finish(length=True)
-
-
-async def nothing(reply: Reply) -> None:
-    """Answers when it is cancelled, if at all."""
-
-
-def request(**changes: Any) -> Request:
-    return Request(**{"input_token_ids": [1, 2], "max_tokens": 3} | changes)
 
 
 @pytest.mark.promise("S2-056", "S2-068")
@@ -73,7 +33,11 @@ async def test_a_request_is_answered(start: Start) -> None:
     assert response.result.output_token_ids == [[1, 2, 11, 12, 13]]
     assert response.client_id == 9
     (reply,) = router.replies.values()
-    assert reply.submit.model == MODEL
+    assert (reply.submit.model, reply.submit.resume) == (MODEL, False)
+
+
+async def nothing(reply: Reply) -> None:
+    """Answers when it is cancelled, if at all."""
 
 
 _WAITS = {"sleep", "wait", "wait_for", "result", "select", "poll", "recv", "run_until_complete"}
@@ -116,21 +80,6 @@ async def test_an_id_returns_without_waiting_for_anybody(start: Start, reached: 
         go_on.set()
     assert waits | more == set()
     assert len({first, *others}) == 4
-
-
-async def test_what_waits_is_seen(start: Start) -> None:
-    assert waits_in(lambda: time.sleep(0))[1] == {"sleep"}
-    assert waits_in(lambda: threading.Event().wait(0))[1] >= {"wait"}
-
-
-@pytest.mark.promise("S2-067")
-async def test_a_stream_is_a_response_for_each_token(start: Start) -> None:
-    _, executor = await start(three_tokens)
-    responses = await final(executor, executor.enqueue_request(request(streaming=True)))
-    tokens = [token for each in responses for token in each.result.output_token_ids[0]]
-    assert tokens == [11, 12, 13]
-    assert [each.result.is_final for each in responses][-1:] == [True]
-    assert sum(each.result.is_final for each in responses) == 1
 
 
 @pytest.mark.promise("S2-057", "S2-061")
@@ -398,36 +347,19 @@ async def test_without_a_router_a_request_ends_typed_once_it_has_waited(start: S
     assert response.error_code == "router_lost"
 
 
-async def test_a_router_that_serves_several_models_is_told_which(start: Start) -> None:
-    both = fake_router.fleet(model=MODEL, tokenizer_sha256="any")
-    both.MergeFrom(fake_router.fleet(model="other", tokenizer_sha256="any"))
-    router, executor = await start(three_tokens, fleet=both, model="other")
-    await final(executor, executor.enqueue_request(request()))
-    assert [reply.submit.model for reply in router.replies.values()] == ["other"]
-
-
 @pytest.mark.promise("S5-206")
-async def test_requests_name_the_tokenizer_that_most_pairs_have(start: Start) -> None:
-    both = fake_router.fleet(model=MODEL, tokenizer_sha256="old")
-    both.MergeFrom(fake_router.fleet(model=MODEL, tokenizer_sha256="new", ready_pairs=2))
-    router, executor = await start(three_tokens, fleet=both)
-    await final(executor, executor.enqueue_request(request()))
-    assert [reply.submit.tokenizer_sha256 for reply in router.replies.values()] == ["new"]
-
-
-async def test_whose_requests_they_are_is_said(start: Start) -> None:
-    router, executor = await start(three_tokens, tenant="batch", weight=3)
+async def test_a_router_is_told_of_which_model_whose_and_how_requests_are(start: Start) -> None:
+    """Of one model's tokenizers, the one that most pairs have."""
+    served = fake_router.fleet(model=MODEL, tokenizer_sha256="any")
+    served.MergeFrom(fake_router.fleet(model="other", tokenizer_sha256="old"))
+    served.MergeFrom(fake_router.fleet(model="other", tokenizer_sha256="new", ready_pairs=2))
+    settings = {"model": "other", "tenant": "batch", "weight": 3, "resume": True}
+    router, executor = await start(three_tokens, fleet=served, **settings)
     await final(executor, executor.enqueue_request(request(cache_salt_id=5)))
     (reply,) = router.replies.values()
-    assert (reply.submit.tenant, reply.submit.weight) == ("batch", 3)
+    assert (reply.submit.model, reply.submit.tokenizer_sha256) == ("other", "new")
+    assert (reply.submit.tenant, reply.submit.weight, reply.submit.resume) == ("batch", 3, True)
     assert (reply.task.tenant, reply.task.cache_salt) == ("batch", "5")
-
-
-@pytest.mark.parametrize("resume", [False, True])
-async def test_its_requests_are_resumed_where_it_is_set_to_ask(start: Start, resume: bool) -> None:
-    router, executor = await start(three_tokens, resume=resume)
-    await final(executor, executor.enqueue_request(request()))
-    assert [reply.submit.resume for reply in router.replies.values()] == [resume]
 
 
 @pytest.mark.promise("S2-059", "S2-060", "S2-084")
@@ -477,13 +409,16 @@ async def test_shutdown_wakes_whoever_waits_and_later_calls_raise(start: Start) 
     await router.until(lambda router: not router.streams)
     assert not executor.can_enqueue_requests()
     with pytest.raises(ShutDownError):
-        executor.enqueue_request(request())
-    with pytest.raises(ShutDownError):
         await executor.await_responses(timeout=0)
-    with pytest.raises(ShutDownError):
-        executor.cancel_request(request_id)
-    with pytest.raises(ShutDownError):
-        executor.get_num_responses_ready()
+    for call in (
+        lambda: executor.enqueue_request(request()),
+        lambda: executor.cancel_request(request_id),
+        executor.get_num_responses_ready,
+        executor.get_latest_iteration_stats,
+        executor.get_latest_request_stats,
+    ):
+        with pytest.raises(ShutDownError):
+            call()
     await executor.shutdown()
 
 

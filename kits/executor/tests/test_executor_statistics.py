@@ -5,42 +5,34 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import pickle
 import re
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import Any
 
-import fake_router
 import pytest
-from both import Either, final, running
+from both import Start, final, request, three_tokens
 from core_parts import LENGTH, asked, core
-from fake_router import FakeRouter, Reply, Script
+from fake_router import Reply
 
 from tandem.errors import UnsupportedError
 from tandem.v1 import common_pb2
 from tandem_executor import (
     DisServingRequestStats,
-    ExecutorConfig,
     InflightBatchingStats,
     IterationStats,
     KvCacheMetrics,
     KvCacheStats,
     OutputConfig,
-    Request,
     RequestPerfMetrics,
     RequestStage,
     RequestStats,
     RequestStatsPerIteration,
     SamplingConfig,
-    ShutDownError,
     TimingMetrics,
 )
 from tandem_executor.core import ExecutorCore
 
-MODEL = "tandem-tiny"
 MEASURED = OutputConfig(return_perf_metrics=True)
 BATCH = InflightBatchingStats(num_scheduled_requests=2, num_context_requests=1, num_gen_requests=1)
 ITERATION = IterationStats(
@@ -63,22 +55,6 @@ REQUEST = RequestStats(
     scheduled=False,
     dis_serving_stats=DisServingRequestStats(kv_cache_transfer_ms=0.5, kv_cache_size=4096),
 )
-METRICS = RequestPerfMetrics(
-    timing_metrics=TimingMetrics(arrival_time=timedelta(seconds=3), kv_cache_size=4096),
-    kv_cache_metrics=KvCacheMetrics(kv_cache_hit_rate=0.5),
-)
-VALUES = (
-    ITERATION,
-    REQUEST,
-    RequestStatsPerIteration(iter=7, request_stats=[REQUEST]),
-    METRICS,
-    RequestStage.QUEUED,
-)
-
-
-@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
-def test_a_value_that_was_pickled_is_the_same(value: Any) -> None:
-    assert pickle.loads(pickle.dumps(value)) == value
 
 
 def test_json_has_the_keys_of_upstream_and_nothing_that_was_not_measured() -> None:
@@ -156,27 +132,6 @@ def test_an_iteration_counts_what_waits_what_runs_and_what_has_ended() -> None:
     assert (ended.num_completed_requests, ended.num_new_active_requests) == (1, 1)
     assert ended.new_active_requests_queue_latency_ms == 6000
     assert {second, third} == {2, 3}
-
-
-def test_what_no_engine_here_measures_is_absent() -> None:
-    executor = watched()
-    executor.record(1.0, came=True)
-    (without,) = iterations_of(executor)
-    absent = (
-        without.iter_latency_ms, without.gpu_mem_usage, without.cpu_mem_usage,
-        without.kv_cache_stats, without.static_batching_stats,
-    )  # fmt: skip
-    assert set(absent) == {None}
-
-
-def test_a_turn_in_which_nothing_came_is_no_iteration() -> None:
-    executor = watched()
-    (request_id,) = executor.enqueue([asked()], 0.0)
-    executor.record(1.0, came=False)
-    executor.read(request_id)
-    executor.record(2.0, came=False)
-    assert iterations_of(executor) == []
-    assert stages_of(executor) == []
 
 
 @pytest.mark.promise("S2-077")
@@ -353,43 +308,12 @@ def test_nothing_is_held_of_requests_that_are_over() -> None:
 
 # --- both executors, in front of a router that answers by script ---------------------------------
 
-Start = Callable[..., Any]
-
-
-@pytest.fixture(params=["threads", "asyncio"])
-async def start(request: pytest.FixtureRequest) -> AsyncIterator[Start]:
-    async with AsyncExitStack() as stack:
-
-        async def go(script: Script, **settings: Any) -> tuple[FakeRouter, Either]:
-            served = fake_router.fleet(model=MODEL, tokenizer_sha256="any")
-            router = await stack.enter_async_context(fake_router.running(script, served))
-            config = ExecutorConfig(**settings)
-            executor = running(request.param, router.address, config)
-            return router, await stack.enter_async_context(executor)
-
-        yield go
-
-
-def request(**changes: Any) -> Request:
-    return Request(**{"input_token_ids": [1, 2], "max_tokens": 3} | changes)
-
-
-async def three_tokens(reply: Reply) -> None:
-    for token_id in (11, 12, 13):
-        reply.token_ids([token_id])
-        await reply.flush()
-    reply.finish(length=True)
-
-
-def completed(stats: Sequence[IterationStats]) -> int:
-    return sum(each.num_completed_requests for each in stats)
-
 
 async def completions(executor: Any, count: int) -> list[IterationStats]:
     """Iterations until so many requests have ended in them."""
     found: list[IterationStats] = []
     async with asyncio.timeout(20):
-        while completed(found) < count:
+        while sum(each.num_completed_requests for each in found) < count:
             found += executor.get_latest_iteration_stats()
             await asyncio.sleep(0.005)
     return found
@@ -423,6 +347,7 @@ async def test_the_time_of_an_iteration_is_that_of_the_clock_on_the_wall(start: 
     times = [datetime.strptime(each.timestamp, "%m-%d-%Y %H:%M:%S.%f") for each in stats]  # noqa: DTZ007
     assert times == sorted(times)
     assert abs(times[0] - before) < timedelta(seconds=20)
+    assert executor.get_latest_request_stats() == [], "it was not set to watch requests"
     assert all(re.fullmatch(r"\d\d-\d\d-\d{4} \d\d:\d\d:\d\d\.\d{6}", s.timestamp) for s in stats)
 
 
@@ -438,22 +363,6 @@ async def test_without_being_read_a_ring_stays_as_long_as_it_was_set(start: Star
     assert len(latest) == 2
     assert latest[0].iter > 2
     assert len(executor.get_latest_request_stats()) == 1
-
-
-async def test_requests_are_not_watched_unless_that_is_set(start: Start) -> None:
-    _, executor = await start(three_tokens)
-    await final(executor, executor.enqueue_request(request()))
-    await completions(executor, 1)
-    assert executor.get_latest_request_stats() == []
-
-
-async def test_statistics_are_not_to_be_had_after_shutdown(start: Start) -> None:
-    _, executor = await start(three_tokens)
-    await executor.shutdown()
-    with pytest.raises(ShutDownError):
-        executor.get_latest_iteration_stats()
-    with pytest.raises(ShutDownError):
-        executor.get_latest_request_stats()
 
 
 def report(phase: common_pb2.Phase.ValueType, **fields: Any) -> common_pb2.PhaseReport:

@@ -19,19 +19,29 @@ from tandem.errors import ConfigError, UnsupportedError
 from tandem_executor import (
     BatchingType,
     ContextPhaseParams,
+    DisServingRequestStats,
     ExecutorConfig,
     FinishReason,
     GuidedDecodingParams,
     GuideType,
+    InflightBatchingStats,
+    IterationStats,
+    KvCacheMetrics,
+    KvCacheStats,
+    LogitsPostProcessorConfig,
     NoResultError,
     OutputConfig,
     Request,
+    RequestPerfMetrics,
+    RequestStage,
+    RequestStats,
+    RequestStatsPerIteration,
     RequestType,
     Response,
     Result,
     SamplingConfig,
+    TimingMetrics,
 )
-from tandem_executor.calls import seconds_of
 from tandem_executor.left_out import FALSE, FIELDS, METHODS, NAMES, UNUSED
 from tandem_executor.threaded import Executor
 
@@ -54,6 +64,16 @@ VALUES = (
     ExecutorConfig(1, max_queue_size=7, tenant="batch"),
     RESULT,
     Response(3, RESULT, 4),
+    Response(3, Result(request_perf_metrics=RequestPerfMetrics()), 4),
+    KvCacheStats(max_num_blocks=4),
+    InflightBatchingStats(num_gen_requests=2),
+    IterationStats(iter=3, kv_cache_stats=KvCacheStats(used_num_blocks=1)),
+    DisServingRequestStats(kv_cache_size=7),
+    RequestStatsPerIteration(iter=7, request_stats=[RequestStats(id=5)]),
+    RequestPerfMetrics(timing_metrics=TimingMetrics(arrival_time=timedelta(seconds=3))),
+    KvCacheMetrics(num_missed_blocks=1),
+    LogitsPostProcessorConfig({"mine": print}, None, False),
+    RequestStage.QUEUED,
     Response(3, "it broke", error_code="worker_error"),
     FinishReason.TIMED_OUT,
     RequestType.REQUEST_TYPE_CONTEXT_AND_GENERATION,
@@ -157,14 +177,6 @@ def test_a_setting_that_can_never_serve_is_refused(setting: dict[str, Any]) -> N
 def test_beams_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="max_beam_width"):
         ExecutorConfig(2)
-
-
-@pytest.mark.parametrize(
-    ("timeout", "seconds"),
-    [(None, float("inf")), (0, 0), (1.5, 1.5), (timedelta(milliseconds=20), 0.02)],
-)
-def test_a_timeout_is_a_timedelta_or_seconds(timeout: Any, seconds: float) -> None:
-    assert seconds_of(timeout) == seconds
 
 
 @pytest.mark.promise("S2-091")

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 import hpack
-from echo_service import MOST_BYTES, SERVICE, pack
+from echo_service import MOST_BYTES, SERVICE, Stub, pack
 
 from tandem_loop_grpc import frames
-from tandem_loop_grpc.client import RpcChannel
+from tandem_loop_grpc.client import RpcCall, RpcChannel
 from tandem_loop_grpc.frames import HEAD, HEAD_BYTES, frame
 
 LONGEST = 60.0
@@ -94,14 +94,16 @@ def message(data: bytes) -> bytes:
 
 
 @asynccontextmanager
-async def dialled(port: int, *, greets: bool = True) -> AsyncIterator[Peer]:
-    """A client of the server at that port."""
+async def dialled(
+    port: int, *, greets: bool = True, longest: float = LONGEST
+) -> AsyncIterator[Peer]:
+    """A client of the server at that port, for so many seconds at most."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     peer = Peer(reader, writer)
     if greets:
         peer.send(frames.PREFACE, frames.settings({}))
     try:
-        async with asyncio.timeout(LONGEST):
+        async with asyncio.timeout(longest):
             yield peer
     finally:
         await peer.close()
@@ -135,3 +137,12 @@ async def called(
         server.close()
         for peer in all_peers:
             await peer.close()
+
+
+@asynccontextmanager
+async def talking(**timeout: float) -> AsyncIterator[tuple[RpcCall, Peer]]:
+    """A call of ours that has sent a message, and the server that it reaches."""
+    async with called() as (channel, peers):
+        call = Stub(channel).talk(**timeout)
+        await call.write(b"first")
+        yield call, await peers.get()

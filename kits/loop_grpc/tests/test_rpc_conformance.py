@@ -4,13 +4,14 @@ case. `h2spec --strict` passes all of its 146.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import grpc
 import pytest
+import raw_peer
 from echo_service import SERVICE, Echo, Stub, open_channel, serving
-from raw_peer import Peer, dialled, message
+from raw_peer import Peer, message
 
 from tandem_loop_grpc import frames
 from tandem_loop_grpc.frames import Code, frame
@@ -18,6 +19,7 @@ from tandem_loop_grpc.frames import Code, frame
 pytestmark = pytest.mark.promise("S6-403")
 
 PATIENCE = 10.0
+dialled = partial(raw_peer.dialled, longest=PATIENCE)
 DATA, HEADERS, SETTINGS, PING = frames.DATA, frames.HEADERS, frames.SETTINGS, frames.PING
 END = frames.END_HEADERS | frames.END_STREAM
 REQUEST = {
@@ -70,10 +72,9 @@ async def test_a_malformed_request_costs_its_stream_alone(what: str, port: int) 
             peer.request(3),
             frame(DATA, frames.END_STREAM, 3, message(b"next")),
         )
-        async with asyncio.timeout(PATIENCE):
-            reset = await peer.find(frames.RST_STREAM)
-            assert reset[2:] == (1, int(Code.PROTOCOL_ERROR).to_bytes(4, "big"))
-            assert (await peer.find(DATA))[2:] == (3, message(b"next"))
+        reset = await peer.find(frames.RST_STREAM)
+        assert reset[2:] == (1, int(Code.PROTOCOL_ERROR).to_bytes(4, "big"))
+        assert (await peer.find(DATA))[2:] == (3, message(b"next"))
 
 
 @pytest.mark.parametrize(("said", "sent"), [(3, 4), (20, 4)])
@@ -84,8 +85,7 @@ async def test_a_length_that_is_not_kept_to_costs_its_stream(
         headers = peer.headers(*_with(("content-length", str(said))))
         peer.send(frame(HEADERS, frames.END_HEADERS, 1, headers))
         peer.send(frame(DATA, frames.END_STREAM, 1, message(b"text")[:sent]))
-        async with asyncio.timeout(PATIENCE):
-            reset = await peer.find(frames.RST_STREAM)
+        reset = await peer.find(frames.RST_STREAM)
     assert reset[2:] == (1, int(Code.PROTOCOL_ERROR).to_bytes(4, "big"))
 
 
@@ -154,8 +154,7 @@ async def test_what_is_forbidden_ends_the_connection(what: str, port: int) -> No
     code, make = FORBIDDEN[what]
     async with dialled(port) as peer:
         peer.send(make(peer))
-        async with asyncio.timeout(PATIENCE):
-            assert await peer.ending() == code
+        assert await peer.ending() == code
 
 
 @pytest.mark.parametrize("more", [0, 2**31 - 1])
@@ -163,15 +162,13 @@ async def test_a_streams_window_that_cannot_be_costs_the_stream(more: int, port:
     code = Code.FLOW_CONTROL_ERROR if more else Code.PROTOCOL_ERROR
     async with dialled(port) as peer:
         peer.send(peer.request(1, "Talk"), frames.window_update(1, more))
-        async with asyncio.timeout(PATIENCE):
-            assert (await peer.find(frames.RST_STREAM))[3] == int(code).to_bytes(4, "big")
+        assert (await peer.find(frames.RST_STREAM))[3] == int(code).to_bytes(4, "big")
 
 
 async def test_settings_come_first(port: int) -> None:
     async with dialled(port, greets=False) as peer:
         peer.send(frames.PREFACE, frame(PING, 0, 0, bytes(8)))
-        async with asyncio.timeout(PATIENCE):
-            assert await peer.ending() == Code.PROTOCOL_ERROR
+        assert await peer.ending() == Code.PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize(
@@ -186,33 +183,35 @@ async def test_what_is_no_call_of_grpc_is_answered_as_http_does(
 ) -> None:
     async with dialled(port) as peer:
         peer.send(frame(HEADERS, END, 1, peer.headers(*headers)))
-        async with asyncio.timeout(PATIENCE):
-            _, _, _, block = await peer.find(HEADERS)
-            assert dict(peer.decoder.decode(block))[":status"] == status
-            assert b"gRPC" in (await peer.find(DATA))[3]
+        _, _, _, block = await peer.find(HEADERS)
+        assert dict(peer.decoder.decode(block))[":status"] == status
+        assert b"gRPC" in (await peer.find(DATA))[3]
 
 
 async def test_a_client_that_goes_away_keeps_its_calls(port: int) -> None:
     async with dialled(port) as peer:
         peer.send(peer.request(1, "Talk"), frames.goaway(0, Code.NO_ERROR))
         peer.send(frame(DATA, 0, 1, message(b"goes on")))
-        async with asyncio.timeout(PATIENCE):
-            assert (await peer.find(DATA))[3] == message(b"goes on")
+        assert (await peer.find(DATA))[3] == message(b"goes on")
 
 
 async def test_one_request_means_one(port: int) -> None:
     async with dialled(port) as peer:
         peer.send(peer.request(1), frame(DATA, frames.END_STREAM, 1, message(b"x") * 2))
-        async with asyncio.timeout(PATIENCE):
-            _, _, _, block = await peer.find(HEADERS)
+        _, _, _, block = await peer.find(HEADERS)
     assert dict(peer.decoder.decode(block))["grpc-status"] == str(grpc.StatusCode.INTERNAL.value[0])
 
 
 async def test_whoever_compresses_learns_what_is_taken(port: int) -> None:
     async with dialled(port) as peer:
-        peer.send(peer.request(1), frame(DATA, 0, 1, b"\x01" + message(b"x")[1:]))
-        async with asyncio.timeout(PATIENCE):
-            said = dict(peer.decoder.decode((await peer.find(HEADERS))[3]))
+        peer.send(
+            peer.request(1),
+            frame(DATA, 0, 1, b"\x01" + message(b"x")[1:]),
+            peer.request(3),
+            frame(DATA, frames.END_STREAM, 3, message(b"next")),
+        )
+        said = dict(peer.decoder.decode((await peer.find(HEADERS))[3]))
+        assert (await peer.find(DATA))[2:] == (3, message(b"next"))
     assert said["grpc-status"] == str(grpc.StatusCode.UNIMPLEMENTED.value[0])
     assert said["grpc-accept-encoding"] == "identity"
 

@@ -7,8 +7,7 @@ import struct
 import grpc
 import grpc.aio
 import pytest
-from echo_service import Stub
-from raw_peer import called
+from raw_peer import talking
 
 from tandem_loop_grpc import frames
 from tandem_loop_grpc.frames import Code, frame
@@ -37,10 +36,7 @@ async def test_callers_are_told_why_a_server_goes_away(
     code: int, said: bytes, told: str, last: int
 ) -> None:
     """Those whose call it leaves out, and those whose call is lost with its connection."""
-    async with called() as (channel, peers):
-        call = Stub(channel).talk()
-        await call.write(b"first")
-        peer = await peers.get()
+    async with talking() as (call, peer):
         peer.send(frame(frames.GOAWAY, 0, 0, struct.pack(">II", last, code) + said))
         await peer.writer.drain()
         peer.writer.close()

@@ -13,11 +13,10 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from echo_service import KINDS, SERVICE, Echo, Stub, open_channel, pack, serving
-from google.protobuf.wrappers_pb2 import BytesValue
+from echo_service import KINDS, Echo, Stub, open_channel, serving
 
 from tandem_loop_grpc.frames import MESSAGE_HEAD
-from tandem_loop_grpc.stream import Stream, StreamError
+from tandem_loop_grpc.stream import Stream
 from tandem_loop_grpc.work import ConnectionWork
 
 PATIENCE = 60.0
@@ -132,21 +131,6 @@ async def test_a_taker_may_cancel_its_call(channel: Any, after: int) -> None:
     assert came == [b"0"]
 
 
-@pytest.mark.promise("S5-446")
-async def test_a_message_that_cannot_be_read_is_none(channel: Any) -> None:
-    raw = channel.stream_stream(
-        f"/{SERVICE}/Talk", request_serializer=pack, response_deserializer=BytesValue.FromString
-    )
-    call, came = raw(), []
-    await call.write(b"\xff\xff")  # answered as it is, and no BytesValue, as `pack` is not asked
-    await call.write(b"")
-    await call.done_writing()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("echo_service.pack", bytes)
-        await call.hand_on(keep(came))
-    assert [type(each) for each in came] == [BytesValue, BytesValue]
-
-
 # --- a stream by itself ---------------------------------------------------------------------------
 
 
@@ -175,19 +159,6 @@ class Bench:
 
 
 @pytest.mark.promise("S5-446")
-async def test_a_message_is_handed_on_in_the_turn_in_which_it_comes() -> None:
-    bench, came = Bench(), []
-    handing = asyncio.create_task(bench.stream.hand_on(keep(came)))
-    await asyncio.sleep(0)
-    bench.receive(b"one")
-    assert came == [b"one"]
-    bench.receive(b"two", b"three")
-    assert came == [b"one", b"two", b"three"]
-    bench.stream.receive_end()
-    assert await handing is None
-
-
-@pytest.mark.promise("S5-446")
 async def test_many_messages_at_once_leave_others_their_turns() -> None:
     bench, came = Bench(), []
     handing = asyncio.create_task(bench.stream.hand_on(keep(came)))
@@ -204,25 +175,6 @@ async def test_many_messages_at_once_leave_others_their_turns() -> None:
     assert came == sent
     bench.stream.receive_end()
     assert await handing is None
-
-
-@pytest.mark.promise("S5-446")
-async def test_what_comes_while_a_taker_is_at_a_message_waits_for_it() -> None:
-    bench, order = Bench(), []
-
-    def take(message: bytes) -> None:
-        order.append(b"+" + message)
-        if message == b"one":
-            bench.receive(b"two")
-            bench.stream.fail(StreamError(Code.UNAVAILABLE, "gone"))
-        order.append(b"-" + message)
-
-    handing = asyncio.create_task(bench.stream.hand_on(take))
-    await asyncio.sleep(0)
-    bench.receive(b"one")
-    with pytest.raises(StreamError):
-        await asyncio.wait_for(handing, PATIENCE)
-    assert order == [b"+one", b"-one", b"+two", b"-two"]
 
 
 @pytest.mark.promise("S5-446")

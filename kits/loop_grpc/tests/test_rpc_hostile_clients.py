@@ -49,10 +49,6 @@ async def _send_for_ever(peer: Peer, data: bytes) -> None:
         await peer.writer.drain()
 
 
-def _padded(peer: Peer) -> bytes:
-    return peer.request(1, "Talk") + frame(DATA, frames.PADDED, 1, b"\xff" + bytes(10))
-
-
 def _numbers(kind: int, flags: int, stream: int, size: int) -> Callable[[Peer], bytes]:
     return lambda _: frame(kind, flags, stream, bytes(size))
 
@@ -78,7 +74,10 @@ FORBIDDEN: dict[str, tuple[Code, Callable[[Peer], bytes]]] = {
             + frame(DATA, 0, 1, b"x")
         ),
     ),
-    "more padding than there is": (Code.PROTOCOL_ERROR, _padded),
+    "more padding than there is": (
+        Code.PROTOCOL_ERROR,
+        lambda peer: peer.request(1, "Talk") + frame(DATA, frames.PADDED, 1, b"\xff" + bytes(10)),
+    ),
     "headers that cannot be read": (
         Code.COMPRESSION_ERROR,
         lambda _: frame(HEADERS, frames.END_HEADERS, 1, b"\xff\xff\xff\xff\xff"),
@@ -147,14 +146,6 @@ FORBIDDEN: dict[str, tuple[Code, Callable[[Peer], bytes]]] = {
         Code.FLOW_CONTROL_ERROR,
         lambda _: frames.window_update(0, 2**31 - 1),
     ),
-    "too large a window of a stream": (
-        Code.FLOW_CONTROL_ERROR,
-        lambda peer: (
-            peer.request(1, "Talk")
-            + frames.window_update(1, 2**30)
-            + frames.settings({frames.INITIAL_WINDOW_SIZE: 2**31 - 1})
-        ),
-    ),
     "a window of a stream that never was": (
         Code.PROTOCOL_ERROR,
         lambda _: frames.window_update(5, 1),
@@ -170,8 +161,7 @@ async def test_what_http2_forbids_ends_the_connection_and_says_why(
     code, make = FORBIDDEN[what]
     async with dialled(port) as peer:
         peer.send(make(peer))
-        async with asyncio.timeout(PATIENCE):
-            assert await peer.ending() == code
+        assert await peer.ending() == code
     await beside()  # type: ignore[misc]
 
 
@@ -185,16 +175,15 @@ async def test_what_is_unknown_or_late_is_passed_over(port: int) -> None:
             frames.settings({0x99: 7}),
             peer.request(1, "None"),
         )
-        async with asyncio.timeout(PATIENCE):
-            await peer.find(frames.RST_STREAM)
-            peer.send(
-                frame(DATA, 0, 1, bytes(100)),
-                frames.window_update(1, 5),
-                frames.reset(1, Code.CANCEL),
-                peer.request(3),
-                frame(DATA, frames.END_STREAM, 3, message(b"still served")),
-            )
-            assert (await peer.find(DATA))[3] == message(b"still served")
+        await peer.find(frames.RST_STREAM)
+        peer.send(
+            frame(DATA, 0, 1, bytes(100)),
+            frames.window_update(1, 5),
+            frames.reset(1, Code.CANCEL),
+            peer.request(3),
+            frame(DATA, frames.END_STREAM, 3, message(b"still served")),
+        )
+        assert (await peer.find(DATA))[3] == message(b"still served")
 
 
 @pytest.mark.promise("S6-191")
@@ -206,8 +195,7 @@ async def test_padding_and_priority_are_taken_off(port: int) -> None:
             frame(HEADERS, flags, 1, b"\x07" + bytes(5) + block + bytes(7)),
             frame(DATA, frames.PADDED | frames.END_STREAM, 1, b"\x03" + message(b"in") + bytes(3)),
         )
-        async with asyncio.timeout(PATIENCE):
-            assert (await peer.find(DATA))[3] == message(b"in")
+        assert (await peer.find(DATA))[3] == message(b"in")
 
 
 @pytest.mark.promise("S6-191")
@@ -222,12 +210,11 @@ async def test_bytes_come_in_parts_of_any_size(size: int, port: int) -> None:
             + frame(DATA, 0, 1, message(b"one")[4:] + message(b"two") + message(b"three")[:2])
             + frame(DATA, frames.END_STREAM, 1, message(b"three")[2:])
         )
-        async with asyncio.timeout(PATIENCE):
-            for place in range(0, len(sent), size):
-                peer.send(sent[place : place + size])
-                await peer.writer.drain()
-                await asyncio.sleep(0)
-            heard = [(await peer.find(DATA))[3] for _ in range(3)]
+        for place in range(0, len(sent), size):
+            peer.send(sent[place : place + size])
+            await peer.writer.drain()
+            await asyncio.sleep(0)
+        heard = [(await peer.find(DATA))[3] for _ in range(3)]
     assert heard == [message(b"one"), message(b"two"), message(b"three")]
 
 
@@ -259,12 +246,11 @@ async def test_more_calls_than_there_may_be_are_refused(port: int, echo: Echo) -
         numbers = range(1, 2 * server.MOST_CALLS + 11, 2)
         for number in numbers:
             peer.send(peer.request(number, "Talk"), frame(DATA, 0, number, message(b"hold")))
-        async with asyncio.timeout(PATIENCE):
-            for number in numbers[server.MOST_CALLS :]:
-                assert (await peer.find(frames.RST_STREAM))[2:] == (
-                    number,
-                    int(Code.REFUSED_STREAM).to_bytes(4, "big"),
-                )
+        for number in numbers[server.MOST_CALLS :]:
+            assert (await peer.find(frames.RST_STREAM))[2:] == (
+                number,
+                int(Code.REFUSED_STREAM).to_bytes(4, "big"),
+            )
     assert echo.served == server.MOST_CALLS
 
 
@@ -370,8 +356,7 @@ async def test_more_than_a_window_ends_the_connection(port: int, echo: Echo) -> 
         peer.send(peer.request(1, "Talk"), frame(DATA, 0, 1, message(b"hold")))
         part = frame(DATA, 0, 1, message(bytes(16_000)))
         peer.send(part * (WINDOW // len(part) + 2))
-        async with asyncio.timeout(PATIENCE):
-            assert await peer.ending() == Code.FLOW_CONTROL_ERROR
+        assert await peer.ending() == Code.FLOW_CONTROL_ERROR
 
 
 @pytest.mark.promise("S6-191")
@@ -388,32 +373,17 @@ async def test_messages_that_are_not_whole_have_a_bound_together(
             windows[number] = WINDOW
             peer.send(peer.request(number, "Talk"), frame(DATA, 0, number, head))
         sent = dict.fromkeys(numbers, len(head))
-        async with asyncio.timeout(PATIENCE):
-            while not refused:
-                for number in numbers:
-                    while windows[number] - sent[number] >= len(part) and sent[number] < 3_900_000:
-                        peer.send(frame(DATA, 0, number, part))
-                        sent[number] += len(part)
-                kind, _, stream, payload = await peer.next()
-                if kind == frames.WINDOW_UPDATE and stream:
-                    windows[stream] += frames.number(payload)
-                elif kind == frames.RST_STREAM:
-                    refused.append((stream, frames.number(payload)))
+        while not refused:
+            for number in numbers:
+                while windows[number] - sent[number] >= len(part) and sent[number] < 3_900_000:
+                    peer.send(frame(DATA, 0, number, part))
+                    sent[number] += len(part)
+            kind, _, stream, payload = await peer.next()
+            if kind == frames.WINDOW_UPDATE and stream:
+                windows[stream] += frames.number(payload)
+            elif kind == frames.RST_STREAM:
+                refused.append((stream, frames.number(payload)))
     assert 4 * MOST_BYTES <= sum(sent.values()) <= 4 * MOST_BYTES + 2 * len(numbers) * WINDOW
-
-
-@pytest.mark.promise("S6-191")
-async def test_a_compressed_message_costs_its_call(port: int) -> None:
-    async with dialled(port) as peer:
-        peer.send(
-            peer.request(1),
-            frame(DATA, 0, 1, b"\x01" + message(b"x")[1:]),
-            peer.request(3),
-            frame(DATA, frames.END_STREAM, 3, message(b"next")),
-        )
-        async with asyncio.timeout(PATIENCE):
-            assert (await peer.find(frames.RST_STREAM))[2] == 1
-            assert (await peer.find(DATA))[2:] == (3, message(b"next"))
 
 
 @pytest.mark.promise("S6-191")
@@ -430,8 +400,7 @@ async def test_a_strange_timeout_is_answered(
 ) -> None:
     async with dialled(port) as peer:
         peer.send(peer.request(1, "One", *headers))
-        async with asyncio.timeout(PATIENCE):
-            _, flags, _, block = await peer.find(HEADERS)
+        _, flags, _, block = await peer.find(HEADERS)
     assert flags & frames.END_STREAM
     said = dict(peer.decoder.decode(block))
     assert said["grpc-status"] == str(status.value[0])

@@ -23,7 +23,6 @@ from tandem_loop_grpc.server import Served
 from tandem_loop_grpc.stream import WINDOW
 
 PATIENCE = 10.0
-PART = frame(frames.DATA, 0, 1, message(bytes(16_000)))
 
 
 def _of(stream: int) -> bytes:
@@ -38,9 +37,9 @@ async def _fill(connection: Served, calls: int) -> None:
         connection.data_received(request(number) + frame(frames.DATA, 0, number, message(b"hold")))
         await asyncio.sleep(0)
     for number in range(1, 2 * calls, 2):
-        for _ in range(WINDOW // len(PART) - 1):
+        for _ in range(WINDOW // len(_of(1)) - 1):
             connection.data_received(_of(number))
-        for _ in range(WINDOW // len(PART)):
+        for _ in range(WINDOW // len(_of(1))):
             await asyncio.sleep(0)
 
 
@@ -124,20 +123,6 @@ async def test_what_nobody_reads_takes_of_the_budget() -> None:
     assert frames.read_goaway(goaway)[1] == Code.ENHANCE_YOUR_CALM
     small.abort("the test is over")
     assert budget.held == 0
-
-
-@pytest.mark.promise("S6-404")
-async def test_a_message_larger_than_the_window_comes_whole() -> None:
-    async with (
-        serving("ours", Echo()) as port,
-        open_channel("core", port) as channel,
-    ):
-        sent = [bytes(MOST_BYTES - 100)] * 5
-        call = Stub(channel).talk()
-        for each in sent:
-            await call.write(each)
-            assert await asyncio.wait_for(call.read(), PATIENCE) == each
-        call.cancel()
 
 
 @pytest.mark.promise("S6-406")

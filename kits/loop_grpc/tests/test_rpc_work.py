@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from echo_service import Echo, Stub, open_channel, serving
 from one_case import one_case
-from raw_peer import called, dialled, message
+from raw_peer import called, dialled, message, talking
 from served_end import GREETING, request, served
 
 from tandem_loop_grpc import frames, work
@@ -252,10 +252,7 @@ async def test_a_servers_table_sizes_cost_a_client_nothing() -> None:
 @pytest.mark.promise("S6-400")
 @pytest.mark.parametrize("what", ["pings", "empty settings", "windows"])
 async def test_a_servers_flood_ends_a_clients_connection(what: str) -> None:
-    async with called() as (channel, peers):
-        call = Stub(channel).talk()
-        await call.write(b"first")
-        peer = await peers.get()
+    async with talking() as (call, peer):
         peer.send(FLOODS[what] * 2_000)
         assert await peer.ending() == Code.ENHANCE_YOUR_CALM
         call.cancel()

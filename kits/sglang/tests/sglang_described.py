@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from tandem.engine.base import EngineDescription, EngineSettings, Role
-from tandem.logits.registry import Registry
+from sglang_settings import engine_settings
+
+from tandem.engine.base import EngineDescription, Role
 from tandem.v1 import common_pb2
 from tandem_sglang import describe
 
 
-def fingerprint(role: Role, model_path: Path, **arguments: Any) -> common_pb2.Fingerprint:
-    return described(role, model_path, **arguments).fingerprint
+def fingerprint(role: Role, **arguments: Any) -> common_pb2.Fingerprint:
+    return described(role, **arguments).fingerprint
 
 
-def described(role: Role, model_path: Path, **arguments: Any) -> EngineDescription:
+def described(role: Role, **arguments: Any) -> EngineDescription:
     """`arguments`: of SGLang's, as it has resolved them."""
     manager = SimpleNamespace(
         model_config=SimpleNamespace(dtype="torch.float32", hf_eos_token_id=None),
@@ -39,14 +39,7 @@ def described(role: Role, model_path: Path, **arguments: Any) -> EngineDescripti
     return describe.description(
         launched,
         limits,
-        EngineSettings(
-            model_path=model_path,
-            model_name="tiny",
-            max_sequences=1,
-            host="",
-            options={},
-            registry=Registry.builtin(),
-        ),
+        engine_settings({}),
         kv_endpoint="",
         prefixes=None,
         ranks={Role.PREFILL: 1, Role.DECODE: 1},

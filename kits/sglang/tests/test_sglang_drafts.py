@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sglang_described
+from sglang_settings import MODEL
 
 from tandem.engine import model_files
 from tandem.engine.base import Role
@@ -21,32 +21,32 @@ EAGLE = {
 }
 
 
-def beside(model_path: Path, role: Role = Role.PREFILL, **arguments: Any) -> str:
-    return sglang_described.fingerprint(role, model_path, **arguments).kv_beside
+def beside(role: Role = Role.PREFILL, **arguments: Any) -> str:
+    return sglang_described.fingerprint(role, **arguments).kv_beside
 
 
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
-def test_a_draft_is_named_with_what_its_kv_follows_from(role: Role, model_path: Path) -> None:
+def test_a_draft_is_named_with_what_its_kv_follows_from(role: Role) -> None:
     said = "EAGLE speculative_num_steps=3 speculative_eagle_topk=1"
-    assert beside(model_path, role, **EAGLE) == said
+    assert beside(role, **EAGLE) == said
 
 
-def test_a_draft_model_is_named_by_its_weights(model_path: Path) -> None:
+def test_a_draft_model_is_named_by_its_weights() -> None:
     """Its folder may be another one in each phase."""
-    revision = model_files.revision(model_path)
-    of_folder = EAGLE | {"speculative_draft_model_path": str(model_path)}
-    assert f"speculative_draft_model={revision} " in beside(model_path, **of_folder)
+    revision = model_files.revision(MODEL)
+    of_folder = EAGLE | {"speculative_draft_model_path": str(MODEL)}
+    assert f"speculative_draft_model={revision} " in beside(**of_folder)
     of_name = EAGLE | {"speculative_draft_model_path": "drafts/eagle"}
-    assert "speculative_draft_model=drafts/eagle " in beside(model_path, **of_name)
+    assert "speculative_draft_model=drafts/eagle " in beside(**of_name)
 
 
 @pytest.mark.parametrize("algorithm", [None, "NGRAM"])
-def test_what_keeps_no_kv_is_not_mentioned(algorithm: str | None, model_path: Path) -> None:
-    assert not beside(model_path, **EAGLE | {"speculative_algorithm": algorithm})
+def test_what_keeps_no_kv_is_not_mentioned(algorithm: str | None) -> None:
+    assert not beside(**EAGLE | {"speculative_algorithm": algorithm})
 
 
-def test_an_engine_that_hands_nothing_over_says_nothing_of_it(model_path: Path) -> None:
-    assert not beside(model_path, Role.AGGREGATED, **EAGLE)
+def test_an_engine_that_hands_nothing_over_says_nothing_of_it() -> None:
+    assert not beside(Role.AGGREGATED, **EAGLE)
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_an_engine_that_hands_nothing_over_says_nothing_of_it(model_path: Path) 
         {"enable_multi_layer_eagle": True},
     ],
 )
-def test_drafts_whose_kv_differs_are_told_apart(other: dict[str, Any], model_path: Path) -> None:
-    assert beside(model_path, **EAGLE) != beside(model_path, **EAGLE | other)
+def test_drafts_whose_kv_differs_are_told_apart(other: dict[str, Any]) -> None:
+    assert beside(**EAGLE) != beside(**EAGLE | other)
 
 
-def test_what_verification_decides_is_not_resumed(model_path: Path) -> None:
+def test_what_verification_decides_is_not_resumed() -> None:
     def cannot(**arguments: Any) -> set[str]:
-        described = sglang_described.described(Role.DECODE, model_path, **arguments)
+        described = sglang_described.described(Role.DECODE, **arguments)
         return set(described.cannot_resume)
 
     penalties = {"frequency_penalty", "presence_penalty", "repetition_penalty"}

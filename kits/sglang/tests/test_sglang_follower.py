@@ -8,13 +8,12 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
+from sglang_settings import engine_settings
 
-from tandem.engine.base import EngineSettings, Nodes, Role
+from tandem.engine.base import Nodes, Role
 from tandem.errors import EngineError
-from tandem.logits.registry import Registry
 from tandem_sglang import SglangFollower, setup
 
 PATIENCE = 60.0
@@ -55,21 +54,13 @@ class ScriptedThread:
 
 @pytest.fixture
 async def follower(
-    model_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[tuple[SglangFollower, ScriptedThread]]:
     thread = ScriptedThread()
     monkeypatch.setattr(setup.Setup, "thread", lambda *_: (thread, None))
     made = SglangFollower(
         Role.DECODE,
-        EngineSettings(
-            model_path=model_path,
-            model_name="tiny",
-            max_sequences=1,
-            host="127.0.0.1",
-            options={"tensor_parallel": 4},
-            registry=Registry.builtin(),
-            nodes=Nodes(count=2, rank=1, leader="127.0.0.1:1"),
-        ),
+        engine_settings({"tensor_parallel": 4}, nodes=Nodes(count=2, rank=1, leader="127.0.0.1:1")),
     )
     async with asyncio.timeout(PATIENCE):
         assert await made.start() == 2

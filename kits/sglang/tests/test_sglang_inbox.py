@@ -121,13 +121,6 @@ async def test_all_that_is_sent_is_received_in_order_however_it_falls(rig: Rig) 
     await sending
 
 
-async def test_what_came_while_nobody_waited_is_received(rig: Rig) -> None:
-    rig.send(b"first")
-    assert await rig.received(1) == [b"first"]
-    rig.send(b"second", b"third")
-    assert await rig.received(2) == [b"second", b"third"]
-
-
 async def test_messages_that_nobody_receives_do_not_keep_the_loop_busy(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,11 +142,6 @@ async def test_messages_that_nobody_receives_do_not_keep_the_loop_busy(
     assert looks <= 5
     rig.send(b"second")
     assert await rig.received(2) == [b"first", b"second"]
-
-
-async def test_rows_are_taken_though_nobody_receives(rig: Rig) -> None:
-    rig.send_rows("one", "two")
-    await rig.until_rows("one", "two")
 
 
 async def test_rows_come_before_what_was_sent_after_them(rig: Rig) -> None:
@@ -216,13 +204,6 @@ async def test_rows_that_cannot_be_taken_fail_whoever_receives(
             await rig.received(1)
         rig.send_rows("later")
         await settled()
-    assert rig.rows == []
-
-
-async def test_nothing_is_taken_once_it_is_ignored(rig: Rig) -> None:
-    rig.inbox.ignore()
-    rig.send_rows("late")
-    await settled()
     assert rig.rows == []
 
 

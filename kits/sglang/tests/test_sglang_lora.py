@@ -5,61 +5,40 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
+import sglang_settings
+from sglang_settings import engine_settings
 from test_sglang_requests import fields_of, request
-from test_sglang_warm_up import ABORTED, DONE, Manager
+from test_sglang_warm_up import ABORTED, DONE, Manager, run
 
-from tandem.engine.base import EngineSettings, Role
+from tandem.engine.base import Role
 from tandem.engine.cache_events import CacheEvents
 from tandem.engine.lora import LoraAdapter
 from tandem.errors import ConfigError, StartError
-from tandem.logits.registry import Registry
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, unpacked
-from tandem_sglang import argument_rules, arguments, options, requests, warm_up
+from tandem_sglang import argument_rules, requests
 from tandem_sglang.engine import SglangEngine
-from tandem_sglang.ports import Ports
-from tandem_sglang.validation import EngineBounds
 
 TOKENS = list(range(BLOCK_TOKENS))
 TWO = tuple(LoraAdapter(name, Path("/a") / name, 4, "r") for name in ("sql", "tone"))
 
 
-def settings(
-    model_path: Path, options: Mapping[str, Any], adapters: Sequence[LoraAdapter]
-) -> EngineSettings:
-    return EngineSettings(
-        model_path=model_path,
-        model_name="tiny",
-        max_sequences=2,
-        host="127.0.0.1",
-        options=options,
-        registry=Registry.builtin(),
-        lora_adapters=tuple(adapters),
-    )
-
-
 def server_args(
-    adapters: Any,
-    *,
-    device: str = "cuda",
-    ranks: Mapping[str, Any] | None = None,
-    **extra: Any,
+    adapters: Any, *, device: str = "cuda", ranks: Mapping[str, Any] | None = None, **extra: Any
 ) -> dict[str, Any]:
-    return arguments.server_args(
-        options.parse({"server_args": json.dumps(extra), **(ranks or {})}),
-        role=Role.PREFILL,
-        model_path=Path("model/tandem-tiny"),
-        max_sequences=8,
-        host="127.0.0.1",
-        device=device,
-        ports=Ports(bootstrap=1),
-        processors=False,
-        lora_adapters=adapters,
+    raw = {"server_args": json.dumps(extra), **(ranks or {})}
+    return sglang_settings.server_args(
+        Role.PREFILL, raw, device=device, processors=False, lora_adapters=adapters
     )
+
+
+def engine(
+    raw: Mapping[str, Any], adapters: Sequence[LoraAdapter], role: Role = Role.DECODE
+) -> SglangEngine:
+    return SglangEngine(role, engine_settings(raw, lora_adapters=tuple(adapters)))
 
 
 @pytest.mark.promise("S5-410")
@@ -83,49 +62,38 @@ def test_beside_data_parallel_ranks_sglang_gets_the_one_backend_that_has_them() 
     assert "lora_backend" not in server_args((), ranks=ranks)
 
 
-def test_on_cpus_adapters_beside_data_parallel_ranks_are_refused(model_path: Path) -> None:
-    def engine(device: str, ranks: int, adapters: Sequence[LoraAdapter]) -> SglangEngine:
-        options = {"device": device, "tensor_parallel": 2, "data_parallel": ranks}
-        return SglangEngine(Role.DECODE, settings(model_path, options, adapters))
+def test_on_cpus_adapters_beside_data_parallel_ranks_are_refused() -> None:
+    def of(device: str, ranks: int, adapters: Sequence[LoraAdapter]) -> SglangEngine:
+        raw = {"device": device, "tensor_parallel": 2, "data_parallel": ranks}
+        return engine(raw, adapters)
 
     with pytest.raises(ConfigError, match="setting lora_adapters empty, or engine option data_par"):
-        engine("cpu", 2, TWO)
-    assert engine("cpu", 1, TWO)
-    assert engine("cpu", 2, ())
-    assert engine("cuda", 2, TWO)
+        of("cpu", 2, TWO)
+    assert of("cpu", 1, TWO)
+    assert of("cpu", 2, ())
+    assert of("cuda", 2, TWO)
 
 
 @pytest.mark.promise("S6-422")
 @pytest.mark.parametrize("cache", [{"enable_flexkv": True}, {"radix_cache_backend": "flexkv"}])
 def test_a_cache_that_knows_kv_by_its_tokens_alone_is_refused_beside_adapters(
-    model_path: Path, cache: Mapping[str, Any]
+    cache: Mapping[str, Any],
 ) -> None:
     """Each would give one adapter's KV to another."""
-
-    def engine(adapters: Sequence[LoraAdapter]) -> SglangEngine:
-        options = {"device": "cuda", "server_args": json.dumps(cache)}
-        return SglangEngine(Role.PREFILL, settings(model_path, options, adapters))
-
+    raw = {"device": "cuda", "server_args": json.dumps(cache)}
     with pytest.raises(ConfigError, match=f"{next(iter(cache))} beside the setting lora_adapters"):
-        engine(TWO)
+        engine(raw, TWO, Role.PREFILL)
 
 
-def test_on_gpus_a_backend_that_has_no_data_parallel_ranks_is_refused_beside_them(
-    model_path: Path,
-) -> None:
-    def engine(backend: str, ranks: int) -> SglangEngine:
-        options = {
-            "device": "cuda",
-            "tensor_parallel": 2,
-            "data_parallel": ranks,
-            "server_args": json.dumps({"lora_backend": backend}),
-        }
-        return SglangEngine(Role.DECODE, settings(model_path, options, TWO))
+def test_on_gpus_a_backend_that_has_no_data_parallel_ranks_is_refused_beside_them() -> None:
+    def of(backend: str, ranks: int) -> SglangEngine:
+        raw = {"device": "cuda", "tensor_parallel": 2, "data_parallel": ranks}
+        return engine(raw | {"server_args": json.dumps({"lora_backend": backend})}, TWO)
 
     with pytest.raises(ConfigError, match="lora_backend triton alone"):
-        engine("csgmv", 2)
-    assert engine("triton", 2)
-    assert engine("csgmv", 1)
+        of("csgmv", 2)
+    assert of("triton", 2)
+    assert of("csgmv", 1)
 
 
 def test_a_batch_has_room_for_each_adapter_and_the_model_alone_as_far_as_sglang_s_default() -> None:
@@ -141,21 +109,12 @@ def test_a_request_names_its_adapter() -> None:
     assert "lora_path" not in fields_of(request())
 
 
-@pytest.mark.parametrize("name", ["enable_lora", "lora_paths"])
-def test_what_the_setting_says_is_not_taken_from_server_args(name: str) -> None:
-    with pytest.raises(ConfigError, match="it is set by setting lora_adapters"):
-        options.parse({"server_args": json.dumps({name: True})})
-
-
-def test_what_is_about_adapters_is_refused_where_there_are_none(model_path: Path) -> None:
-    def engine(adapters: Sequence[LoraAdapter]) -> SglangEngine:
-        given = {"max_lora_rank": 8, "lora_backend": "triton", "watchdog_timeout": 9}
-        options = {"server_args": json.dumps(given)}
-        return SglangEngine(Role.DECODE, settings(model_path, options, adapters))
-
-    assert engine(TWO)
+def test_what_is_about_adapters_is_refused_where_there_are_none() -> None:
+    given = {"max_lora_rank": 8, "lora_backend": "triton", "watchdog_timeout": 9}
+    raw = {"server_args": json.dumps(given)}
+    assert engine(raw, TWO)
     with pytest.raises(ConfigError, match="lora_backend, max_lora_rank: the setting lora_adapters"):
-        engine(())
+        engine(raw, ())
     argument_rules.check_idle({"watchdog_timeout": 9}, adapters=False, mooncake=False)
 
 
@@ -197,26 +156,10 @@ def test_no_two_requests_that_differ_have_one_salt() -> None:
 # --- before the first request ---------------------------------------------------------------------
 
 
-async def warm(manager: Manager, *names: str) -> None:
-    bounds = EngineBounds(
-        role=Role.DECODE,
-        context_length=64,
-        prompt_length=60,
-        vocabulary=1000,
-        unseeded="",
-        scores_prompts=True,
-        drafts=False,
-    )
-    launched: Any = SimpleNamespace(
-        manager=manager, messages=SimpleNamespace(GenerateReqInput=dict)
-    )
-    await warm_up.run(launched, bounds, grammars=False, lora_adapters=names, seconds=5.0)
-
-
 @pytest.mark.promise("S5-415")
 async def test_each_adapter_has_a_request_of_its_own() -> None:
     manager = Manager()
-    await warm(manager, "sql", "tone")
+    await run(manager, grammars=False, lora_adapters=("sql", "tone"))
     asked = [fields["lora_path"] for fields in manager.asked]
     assert asked == [None, None, "sql", "tone"] * 2
 
@@ -224,4 +167,4 @@ async def test_each_adapter_has_a_request_of_its_own() -> None:
 @pytest.mark.promise("S5-415")
 async def test_an_adapter_that_does_not_run_fails_the_start() -> None:
     with pytest.raises(StartError, match="no kernel"):
-        await warm(Manager(DONE, DONE, ABORTED), "sql")
+        await run(Manager(DONE, DONE, ABORTED), grammars=False, lora_adapters=("sql",))

@@ -10,28 +10,18 @@ from typing import Any
 
 import pytest
 import sglang_described
+from sglang_settings import engine_settings
 
-from tandem.engine.base import EngineSettings, Role
+from tandem.engine.base import Role
 from tandem.errors import ConfigError, StartError
-from tandem.logits.registry import Registry
 from tandem_sglang import SglangEngine, arguments, mooncake, options
 from tandem_sglang.launch import SglangThread
 
 pytestmark = pytest.mark.promise("S5-422")
 
 
-def engine(model_path: Path, **raw: Any) -> SglangEngine:
-    return SglangEngine(
-        Role.DECODE,
-        EngineSettings(
-            model_path=model_path,
-            model_name="tiny",
-            max_sequences=1,
-            host="127.0.0.1",
-            options=raw,
-            registry=Registry.builtin(),
-        ),
-    )
+def engine(**raw: Any) -> SglangEngine:
+    return SglangEngine(Role.DECODE, engine_settings(raw))
 
 
 async def test_a_worker_without_the_package_does_not_start_and_names_it(
@@ -49,11 +39,11 @@ async def test_a_worker_without_the_package_does_not_start_and_names_it(
 @pytest.mark.parametrize(
     "name", ["disaggregation_ib_device", "disaggregation_decode_host_receive_threshold"]
 )
-def test_what_mooncake_alone_reads_is_given_with_it_alone(name: str, model_path: Path) -> None:
+def test_what_mooncake_alone_reads_is_given_with_it_alone(name: str) -> None:
     given = json.dumps({name: "mlx5_0"})
-    assert engine(model_path, transfer_backend="mooncake", server_args=given)
+    assert engine(transfer_backend="mooncake", server_args=given)
     with pytest.raises(ConfigError, match=f"{name}: the engine option transfer_backend is not"):
-        engine(model_path, server_args=given)
+        engine(server_args=given)
 
 
 def test_a_decode_engine_that_failed_once_is_asked_again() -> None:
@@ -99,8 +89,6 @@ def test_what_kv_goes_over_is_said_where_it_is_sure(
         (Role.AGGREGATED, "mooncake", ""),
     ],
 )
-def test_a_worker_says_what_hands_its_kv_over(
-    role: Role, backend: str, said: str, model_path: Path
-) -> None:
-    made = sglang_described.fingerprint(role, model_path, disaggregation_transfer_backend=backend)
+def test_a_worker_says_what_hands_its_kv_over(role: Role, backend: str, said: str) -> None:
+    made = sglang_described.fingerprint(role, disaggregation_transfer_backend=backend)
     assert made.kv_transfer == said

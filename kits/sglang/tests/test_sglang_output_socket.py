@@ -91,13 +91,6 @@ async def test_the_rest_of_a_message_is_no_message(heard: Heard, writer: OutputW
     assert await heard.until(1) == [message]
 
 
-async def test_those_that_came_together_come_one_by_one(heard: Heard, writer: OutputWriter) -> None:
-    sent = numbered(500, 1)
-    for message in sent:
-        writer.send(message)
-    assert await heard.until(500) == sent
-
-
 @pytest.mark.promise("S5-457")
 async def test_a_scheduler_does_not_wait_for_a_process_that_is_busy(
     heard: Heard, writer: OutputWriter
@@ -184,12 +177,6 @@ async def test_several_schedulers_write_to_one_process(heard: Heard, path: str) 
         assert of == [b"%d %d" % (place, number) for number in range(100)]
     for each in writers:
         each.close()
-
-
-async def test_pickles_are_what_they_were_made_of(heard: Heard, writer: OutputWriter) -> None:
-    writer.send_pyobj({"rid": "a"}, flags=0, protocol=5)
-    (message,) = await heard.until(1)
-    assert message.startswith(b"\x80\x05")
 
 
 async def test_it_takes_turns_with_whatever_else_there_is(

@@ -54,13 +54,13 @@ def test_a_step_of_one_kind_is_one_message(seen: dict[str, Any]) -> None:
     assert ended[-2:] == [{"tandem_hand_over": [[[101, 0.5, "wire 1"]], []]}, None]
 
 
-def test_a_rank_that_has_nowhere_to_send_goes_on(seen: dict[str, Any]) -> None:
+def test_a_step_of_nobody_goes_to_the_first_process_and_a_rank_may_have_nowhere_to_send(
+    seen: dict[str, Any],
+) -> None:
+    (idle,), second = seen["nobody_of_two"]
+    assert (idle[:2], second) == (["BatchTokenIDOutput", []], [])
+    assert seen["nobody"] == [idle]
     assert seen["of_a_rank_that_sends_nothing"] == "nothing"
-
-
-def test_a_step_of_nobody_is_sent_as_it_is(seen: dict[str, Any]) -> None:
-    (idle,) = seen["nobody"]
-    assert idle[:2] == ["BatchTokenIDOutput", []]
 
 
 @pytest.mark.promise("S5-450")
@@ -81,8 +81,3 @@ def test_each_process_is_sent_the_rows_of_its_own_requests(seen: dict[str, Any])
 def test_a_step_of_one_process_is_one_message_to_that_process(seen: dict[str, Any]) -> None:
     first, ((_, rids, *_),) = seen["all_of_the_second_process"]
     assert (first, len(rids)) == ([], 2)
-
-
-def test_a_step_of_nobody_goes_to_the_first_process(seen: dict[str, Any]) -> None:
-    (idle,), second = seen["nobody_of_two"]
-    assert (idle[1], second) == ([], [])

@@ -174,18 +174,14 @@ def test_a_key_finds_no_kv_that_a_cache_knows_by_its_tokens_alone(cache: dict[st
 
 
 @pytest.mark.promise("S5-449")
-@pytest.mark.parametrize(("algorithm", "drafts"), [(None, False), ("EAGLE", True)])
-def test_min_p_is_taken_where_nothing_is_drafted(algorithm: str | None, drafts: bool) -> None:
-    bounds = _bounds({"num_reserved_decode_tokens": 0, "speculative_algorithm": algorithm})
-    assert bounds.drafts is drafts
+def test_min_p_is_taken_where_nothing_is_drafted() -> None:
     drawn = request(sampling=sampling(temperature=1.0, min_p=0.1))
-    if drafts:
-        with pytest.raises(UnsupportedError, match="speculative decoding") as refused:
-            validation.check(drawn, bounds)
-        assert refused.value.param == "min_p"
-        validation.check(request(sampling=sampling(temperature=1.0)), bounds)
-    else:
-        validation.check(drawn, bounds)
+    validation.check(drawn, _bounds({}))
+    drafting = _bounds({"speculative_algorithm": "EAGLE"})
+    with pytest.raises(UnsupportedError, match="speculative decoding") as refused:
+        validation.check(drawn, drafting)
+    assert refused.value.param == "min_p"
+    validation.check(request(sampling=sampling(temperature=1.0)), drafting)
 
 
 @pytest.mark.parametrize(
@@ -259,20 +255,12 @@ def test_request_names_have_one_length_because_aborts_match_by_prefix() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_decode_begins_its_hand_over_at_the_prefill_engine() -> None:
-    made = fields_of(request())
-    assert (made["bootstrap_host"], made["bootstrap_port"]) == ("10.0.0.2", 8998)
-    assert made["bootstrap_room"] == 9
-
-
-def test_prefill_waits_for_hand_overs_at_its_own_endpoint() -> None:
-    made = fields_of(request(kv_peer=""), Role.PREFILL)
-    assert (made["bootstrap_host"], made["bootstrap_port"]) == ("10.0.0.1", 8998)
-
-
-def test_an_aggregated_engine_gets_no_hand_over() -> None:
-    made = fields_of(request(room=0, kv_peer=""), Role.AGGREGATED)
-    assert made.keys().isdisjoint({"bootstrap_host", "bootstrap_port", "bootstrap_room"})
+def test_decode_begins_its_hand_over_at_prefill_which_waits_at_its_own_endpoint() -> None:
+    names = ("bootstrap_host", "bootstrap_port", "bootstrap_room")
+    decode, prefill = fields_of(request()), fields_of(request(kv_peer=""), Role.PREFILL)
+    assert [decode[each] for each in names] == ["10.0.0.2", 8998, 9]
+    assert [prefill[each] for each in names] == ["10.0.0.1", 8998, 9]
+    assert fields_of(request(room=0, kv_peer=""), Role.AGGREGATED).keys().isdisjoint(names)
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "worker-0.workers", "fd00::1"])
@@ -394,21 +382,12 @@ def test_a_grammar_goes_to_sglangs_own_and_no_processor_is_called_for_it() -> No
 # --- out of SGLang
 
 
-@pytest.mark.parametrize(
-    ("reason", "ending"),
-    [
-        ({"type": "stop", "matched": 1}, Ending.STOP),
-        ({"type": "length", "length": 0}, Ending.LENGTH),
-    ],
-)
-def test_good_endings_are_told_apart(reason: dict[str, Any], ending: Ending) -> None:
-    end = chunks.end_of({"finish_reason": reason})
-    assert end is not None
-    assert (end.ending, end.error) == (ending, None)
-
-
-def test_a_running_request_has_no_end() -> None:
-    assert chunks.end_of({"finish_reason": None}) is None
+def test_good_endings_are_told_apart() -> None:
+    for reason, ending in (("stop", Ending.STOP), ("length", Ending.LENGTH)):
+        end = chunks.end_of(finished(type=reason))
+        assert end is not None
+        assert (end.ending, end.error) == (ending, None)
+    assert chunks.end_of({"finish_reason": None}) is None, "it runs"
 
 
 @one_case(

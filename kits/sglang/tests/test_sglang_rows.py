@@ -19,15 +19,9 @@ def seen() -> dict[str, Any]:
 
 
 @pytest.mark.promise("S5-380")
-def test_a_row_becomes_the_token_that_it_becomes_alone(seen: dict[str, Any]) -> None:
-    rows, others = seen["rows_do_not_depend_on_neighbours"]
-    assert rows > 400
-    assert others == 0
-
-
-@pytest.mark.promise("S5-380")
-def test_ties_break_alike_in_every_mixture(seen: dict[str, Any]) -> None:
-    rows, others = seen["ties_do_not_depend_on_neighbours"]
+@pytest.mark.parametrize("what", ["rows", "ties"])
+def test_a_row_becomes_the_token_that_it_becomes_alone(seen: dict[str, Any], what: str) -> None:
+    rows, others = seen[f"{what}_do_not_depend_on_neighbours"]
     assert rows > 400
     assert others == 0
 

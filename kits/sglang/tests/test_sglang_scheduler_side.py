@@ -19,16 +19,13 @@ def seen() -> dict[str, Any]:
     return sglang_sides.answers(sglang_sides.HERE / "sglang_scheduler_side.py")
 
 
-def test_hand_overs_have_less_time_once_kv_has_moved(seen: dict[str, Any]) -> None:
+@pytest.mark.promise("S5-420", "S5-421", "S5-422", "S5-667")
+def test_hand_overs_are_measured_in_both_phases(seen: dict[str, Any]) -> None:
     first, nobody, failed, moved = seen["hand_overs_have_less_time_once_kv_has_moved"]
     assert first == 300
-    assert nobody == [300, []]
-    assert failed == [300, []]
+    assert nobody == failed == [300, []]
     assert moved == [60, [[20, 0.5, "nixl/ucx/unknown"]]]
-
-
-def test_bytes_of_a_hand_over_are_those_that_all_ranks_write(seen: dict[str, Any]) -> None:
-    """A share of 2 ranks is 2 of 4 heads; beyond 4 ranks, several hold the same head."""
+    # A share of 2 ranks is 2 of 4 heads; beyond 4 ranks, several hold the same head.
     assert seen["shares_are_counted_as_often_as_ranks_write_them"] == {
         "1-1": [1, 1],
         "2-2": [2, 2],
@@ -40,33 +37,15 @@ def test_bytes_of_a_hand_over_are_those_that_all_ranks_write(seen: dict[str, Any
         "2-8": [4, 2],
         "1-8": [2, 1],
     }
-
-
-@pytest.mark.promise("S5-421")
-def test_cached_tokens_stay_those_of_prefill(seen: dict[str, Any]) -> None:
     assert seen["cached_tokens_stay_those_of_prefill"] == [[5], 0]
-
-
-@pytest.mark.promise("S5-420")
-def test_pages_that_decode_asks_for_are_counted(seen: dict[str, Any]) -> None:
     pages, measured = seen["pages_that_decode_asks_for_are_counted"]
     assert pages == [2, 3, 4]
     assert measured == [[3 * 100 * 2, 1.0, "nixl/ucx/unknown"]]
-
-
-@pytest.mark.promise("S5-422")
-def test_hand_overs_by_mooncake_are_measured_in_both_phases(seen: dict[str, Any]) -> None:
     sent, received = seen["hand_overs_by_mooncake_are_measured"]
     assert sent == [[10, 0.5, "mooncake/rdma/tcp"]]
     assert received == "mooncake/rdma/unknown"
-
-
-@pytest.mark.promise("S5-667")
-def test_hand_overs_by_libfabric_name_their_wire(seen: dict[str, Any]) -> None:
-    assert seen["hand_overs_by_libfabric_name_their_wire"] == [
-        "nixl/libfabric/rdma",
-        "nixl/libfabric/unknown",
-    ]
+    by_libfabric = ["nixl/libfabric/rdma", "nixl/libfabric/unknown"]
+    assert seen["hand_overs_by_libfabric_name_their_wire"] == by_libfabric
 
 
 @pytest.mark.promise("S5-667")
@@ -82,82 +61,53 @@ def test_a_wire_is_named_where_the_provider_leaves_no_choice(providers: str, wir
     assert libfabric.wire(providers) == wire
 
 
-def test_outputs_go_past_the_detokenizer(seen: dict[str, Any]) -> None:
-    answers, outputs, opened = seen["outputs_go_past_the_detokenizer"]
-    assert (answers, outputs) == ("worker", "worker")
-    assert "detokenizer" not in opened
-
-
 @pytest.mark.promise("S5-450")
 def test_requests_come_from_each_process_and_answers_go_to_whom_they_name(
     seen: dict[str, Any],
 ) -> None:
+    answers, outputs, opened = seen["outputs_go_past_the_detokenizer"]
+    assert (answers, outputs) == ("worker", "worker")
+    assert "detokenizer" not in opened
     came, second, first = seen["a_further_process_has_sockets_of_its_own"]
     assert came == ["from the first", "from the second"]
     assert second == ["tandem-02-000001-00000000000000000007"]
     assert first == ["tandem-01-000000-00000000000000000008", ""]
 
 
-@pytest.mark.promise("S3-087")
+@pytest.mark.promise("S3-087", "S1-052", "S3-093", "S3-097")
 def test_each_row_is_edited_by_its_own_request_at_its_own_position(seen: dict[str, Any]) -> None:
     assert seen["rows_are_edited_by_their_own_request"] == [5, 6]
-
-
-def test_a_bias_is_added_after_the_processors_at_every_position(seen: dict[str, Any]) -> None:
     row = [-1e9, 0.5, 0.5, 0.5, 0.5, 0.5, 1.5, 0.5]
     assert seen["a_bias_is_added_after_the_processors"] == [row, row]
-
-
-@pytest.mark.promise("S1-052")
-def test_position_is_exact_while_overlap_scheduling_shows_tokens_late(
-    seen: dict[str, Any],
-) -> None:
     position, has_tokens, calls, last = seen["position_under_overlap"]
-    assert (position, has_tokens, last) == (2, 0, -1)
-    assert calls == 3  # a processor that counts was called for the positions before
-
-
-def test_tokens_are_shown_where_they_are_exact(seen: dict[str, Any]) -> None:
+    assert (position, has_tokens, last) == (2, 0, -1), "tokens that come late are not shown"
+    assert calls == 3, "a processor that counts was called for the positions before"
     position, has_tokens, _, last = seen["position_with_exact_history"]
     assert (position, has_tokens, last) == (2, 1, 5)
-
-
-@pytest.mark.promise("S3-097")
-def test_middle_chunks_of_a_prefill_and_of_its_repetition_are_left_alone(
-    seen: dict[str, Any],
-) -> None:
-    assert seen["middle_chunks"] == [[0.5] * 8, [0.5] * 8]
-
-
-@pytest.mark.promise("S3-093")
-def test_state_is_found_on_the_request_whichever_instance_sglang_calls(
-    seen: dict[str, Any],
-) -> None:
+    assert seen["middle_chunks"] == [[0.5] * 8, [0.5] * 8], "of a prefill and of its repetition"
     assert seen["state_is_kept_on_the_request"] == [1, 2, 3, 3, 1, True]
-
-
-def test_a_raising_processor_ends_its_own_row_with_a_typed_reason(seen: dict[str, Any]) -> None:
-    failed = seen["failing_row"]
-    assert failed["reason"]["err_type"] == "TandemProcessorError"
-    assert "KeyError" in failed["reason"]["message"]
-    assert "secret" not in failed["reason"]["message"]
-    assert failed["row"] == [0.0] * 8
-    assert (failed["neighbour"], failed["neighbour_ends"]) == (5, False)
+    assert seen["late_sampling"] == [False, False, True, False, False], "where tokens are read"
 
 
 @pytest.mark.promise("S5-392")
-def test_a_failed_row_ends_its_request_where_the_tokens_of_its_step_are_taken_in(
+def test_a_row_that_fails_ends_its_own_request_where_the_tokens_of_its_step_are_taken_in(
     seen: dict[str, Any],
 ) -> None:
+    failed = seen["failing_row"]
+    built, row, neighbour = seen["failing_when_built"]
+    for reason, why in ((failed["reason"], "KeyError"), (built, "RuntimeError")):
+        assert reason["err_type"] == "TandemProcessorError"
+        assert why in reason["message"]
+        assert "secret" not in reason["message"]
+    assert failed["row"] == row == [0.0] * 8
+    assert (failed["neighbour"], failed["neighbour_ends"], neighbour) == (5, False, 5)
+    assert failed["again"] is True, "it is ending, and is not touched again"
     before, after = [False, False], [True, False]
     overlapping = [before, before, before, "copied", after]
     read = seen["failing_rows_are_read_with_their_results"]
     assert read["one step"] == [*overlapping, before, before, after]
     first, second = [[False, True], [False, False]], [[False, True], [True, False]]
     assert read["two steps"] == [[first, second]] * 2, "each row ends by its own step's result"
-
-
-def test_a_row_that_fails_in_sampling_that_waited_ends_with_its_step(seen: dict[str, Any]) -> None:
     assert seen["failures_of_sampling_that_waited_are_kept"] == [False, False, True]
 
 
@@ -167,26 +117,10 @@ def test_the_first_rank_says_the_tokens_of_steps_with_processors(seen: dict[str,
     assert ways == [[[7], "group", 0], "SGLang's"]
 
 
-def test_a_row_that_is_ending_is_not_touched_again(seen: dict[str, Any]) -> None:
-    assert seen["failing_row"]["again"] is True
-
-
-def test_a_processor_that_cannot_be_built_ends_its_request_alone(seen: dict[str, Any]) -> None:
-    reason, row, neighbour = seen["failing_when_built"]
-    assert reason["err_type"] == "TandemProcessorError"
-    assert "RuntimeError" in reason["message"]
-    assert "secret" not in reason["message"]
-    assert (row, neighbour) == ([0.0] * 8, 5)
-
-
 @pytest.mark.promise("S3-090")
 def test_state_dies_with_its_request_without_the_garbage_collector(seen: dict[str, Any]) -> None:
     highest, left = seen["state_dies_with_its_request"]
     assert highest == left + 1
-
-
-def test_sampling_waits_only_in_batches_whose_processors_read_tokens(seen: dict[str, Any]) -> None:
-    assert seen["late_sampling"] == [False, False, True, False, False]
 
 
 @pytest.mark.promise("S3-094")
@@ -196,16 +130,11 @@ def test_the_processor_class_travels_by_reference_and_never_as_code(seen: dict[s
     assert len(pickled) < 100
 
 
-def test_seeds_are_hashed_as_sglangs_gpu_kernel_does(seen: dict[str, Any]) -> None:
+def test_seeds_are_hashed_as_sglangs_gpu_kernel_does_and_draw_by_the_probabilities(
+    seen: dict[str, Any],
+) -> None:
     assert seen["hashes"] is True
-
-
-def test_seeded_draws_follow_the_probabilities(seen: dict[str, Any]) -> None:
     assert seen["shares"] == pytest.approx([0.2, 0.3, 0.5], abs=0.02)
-
-
-def test_what_is_kept_of_grammars_is_bounded(seen: dict[str, Any]) -> None:
-    assert seen["grammar_caches"] == [["a", "c"], 1_000, 1_000]
 
 
 def test_a_grammar_that_takes_too_long_raises_or_allows_nothing_is_marked(
@@ -248,19 +177,15 @@ def test_all_stages_of_a_pipeline_end_what_the_last_one_says_of_each_step(
     assert unsent == [None], "a step whose outputs are not sent leaves nothing for the next"
 
 
-@pytest.mark.promise("S5-444")
+@pytest.mark.promise("S5-299", "S5-444")
 def test_what_one_rank_could_not_compile_ends_on_all_and_none_keeps_it(
     seen: dict[str, Any],
 ) -> None:
-    ends, kept, _ = seen["compiled_grammars"]
+    ends, kept, counted = seen["compiled_grammars"]
+    assert counted == [1, 2, 3, 4, 0], "who waits is counted by load snapshots"
     failed = "the answer's form, which passed its check, could not be compiled"
     assert ends == [None, f"{failed} on another rank of its engine", failed, "cancelled"]
     assert kept == {"a": "made a"}
-
-
-@pytest.mark.promise("S5-299")
-def test_who_waits_for_its_form_is_counted_by_load_snapshots(seen: dict[str, Any]) -> None:
-    assert seen["compiled_grammars"][2] == [1, 2, 3, 4, 0]
 
 
 @pytest.mark.promise("S5-470")
@@ -274,18 +199,17 @@ def test_a_form_bounds_each_draft_and_one_that_fails_ends_its_request_alone(
     elsewhere = "the answer's form failed on another rank of its engine, whose log says how"
     assert one_rank == well == [[followed, free, free], [None, why, None], True]
     assert ranks == [[free, free, free], [elsewhere, why, None], True], "all accept the same drafts"
+    assert seen["ways_to_draft_that_apply_no_grammars"] == [], "but those that are refused"
 
 
-@pytest.mark.promise("S5-470")
-def test_all_ways_to_draft_that_are_not_refused_apply_grammars(seen: dict[str, Any]) -> None:
-    assert seen["ways_to_draft_that_apply_no_grammars"] == []
-
-
-def test_llguidance_has_the_limits_and_the_json_of_sim(seen: dict[str, Any]) -> None:
+def test_grammars_have_the_limits_and_the_json_of_sim_and_what_is_kept_is_bounded(
+    seen: dict[str, Any],
+) -> None:
     json_arguments, limits, kinds = seen["bounded_guidance"]
     assert json_arguments["overrides"]["item_separator"] == ", "
     assert limits == [10_000, 20_000]
     assert kinds == ["WatchedGuidance"] * 2
+    assert seen["grammar_caches"] == [["a", "c"], 1_000, 1_000]
 
 
 @pytest.mark.promise("S6-332")
@@ -320,9 +244,7 @@ def test_a_prefill_engine_that_falls_silent_after_its_layout_is_awaited_beside_t
 
 
 @pytest.mark.promise("S5-461")
-def test_a_decode_engine_that_does_not_fit_costs_its_own_hand_overs_alone(
-    seen: dict[str, Any],
-) -> None:
+def test_a_peer_that_does_not_fit_costs_its_own_hand_overs_alone(seen: dict[str, Any]) -> None:
     found = seen["messages_of_decode_engines"]
     assert found["rooms"] == {"1": "Failed", "2": "WaitingForInput", "3": "WaitingForInput"}
     assert found["told"] == [[1, "10.0.0.9", 77]], "decode waits for nothing"
@@ -336,23 +258,15 @@ def test_a_decode_engine_that_does_not_fit_costs_its_own_hand_overs_alone(
         "RuntimeError: NIXL is busy",
     ], "each once"
     assert found["ended by"] == ["Closed"], "the thread has gone on to the end of its socket"
-
-
-@pytest.mark.promise("S5-461")
-def test_the_same_holds_by_mooncake(seen: dict[str, Any]) -> None:
-    found = seen["messages_of_decode_engines_by_mooncake"]
-    assert found["rooms"] == {"1": "Failed", "2": "WaitingForInput"}
-    assert found["told"] == [[1, "10.0.0.9", 77]]
-    assert found["registered"] == ["fits:1"]
-    assert found["written to"] == {"2": ["fits:1"]}
-    assert found["ended by"] == ["Closed"]
-
-
-@pytest.mark.promise("S5-461")
-def test_what_a_prefill_engine_sends_costs_its_own_hand_overs_alone(seen: dict[str, Any]) -> None:
-    for backend in ("nixl", "mooncake"):
-        found = seen["messages_of_prefill_engines"][backend]
-        assert found == {"room": "Failed", "ended by": ["Closed"]}
+    assert seen["messages_of_decode_engines_by_mooncake"] == {
+        "rooms": {"1": "Failed", "2": "WaitingForInput"},
+        "told": [[1, "10.0.0.9", 77]],
+        "registered": ["fits:1"],
+        "written to": {"2": ["fits:1"]},
+        "ended by": ["Closed"],
+    }
+    failed = {"room": "Failed", "ended by": ["Closed"]}
+    assert seen["messages_of_prefill_engines"] == {"nixl": failed, "mooncake": failed}
 
 
 @pytest.mark.promise("S5-443")

@@ -7,15 +7,15 @@ import random
 import socket
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from one_case import one_case
+from sglang_settings import MODEL, engine_settings, server_args
 
 from tandem import free_ports
 from tandem.engine import model_files
-from tandem.engine.base import ONE_NODE, EngineRequest, EngineSettings, Nodes, Role
+from tandem.engine.base import ONE_NODE, EngineRequest, Nodes, Role
 from tandem.errors import ConfigError, InternalError, RequestError, StartError, UnsupportedError
 from tandem.free_ports import FreePorts
 from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
@@ -34,7 +34,6 @@ from tandem_sglang.setup import Setup
 from tandem_sglang.token_sockets import TokenAddresses
 from tandem_sglang.traffic import DataRanks
 
-MODEL = Path(__file__).resolve().parents[3] / "model" / "tandem-tiny"
 SPECULATIVE = {"server_args": json.dumps({"speculative_algorithm": "EAGLE"})}
 
 
@@ -54,43 +53,9 @@ class Dice(BaseLogitsProcessor):
         logits[random.randrange(len(logits))] += 1.0
 
 
-def server_args(
-    role: Role,
-    raw: dict[str, Any],
-    *,
-    device: str = "cpu",
-    ports: Ports = Ports(bootstrap=4321),  # noqa: B008 - immutable
-) -> dict[str, Any]:
-    return arguments.server_args(
-        options.parse(raw),
-        role=role,
-        model_path=MODEL,
-        max_sequences=8,
-        host="10.0.0.1",
-        device=device,
-        ports=ports,
-        processors=True,
-    )
-
-
 def prefixes_kept(name: str, value: Any) -> dict[str, Any]:
     """Options with which decode is to keep prefixes beside an argument of SGLang's."""
     return {"decode_prefix_cache": True, "server_args": json.dumps({name: value})}
-
-
-def settings(
-    raw: dict[str, Any], *, nodes: Nodes = ONE_NODE, token_processes: int = 1
-) -> EngineSettings:
-    return EngineSettings(
-        model_path=MODEL,
-        model_name="tiny",
-        max_sequences=8,
-        host="127.0.0.1",
-        options=raw,
-        registry=Registry.builtin(),
-        nodes=nodes,
-        token_processes=token_processes,
-    )
 
 
 def with_history() -> Registry:
@@ -153,6 +118,7 @@ def test_a_phase_is_started_disaggregated_over_nixl_or_what_was_chosen(role: Rol
     chosen = server_args(role, {"transfer_backend": "mooncake"})
     assert chosen["disaggregation_transfer_backend"] == "mooncake"
     assert made["disaggregation_bootstrap_port"] == 4321
+    assert "disaggregation_mode" not in server_args(Role.AGGREGATED, {})
 
 
 @pytest.mark.promise("S5-420")
@@ -162,16 +128,12 @@ def test_decode_keeps_prefixes_where_it_is_told_to_and_no_other_role_does() -> N
     on = {"decode_prefix_cache": "true"}
     assert [server_args(role, on).get(name) for role in (Role.PREFILL, Role.DECODE)] == [None, True]
     with pytest.raises(ConfigError, match="decode_prefix_cache is for decode workers"):
-        SglangEngine(Role.AGGREGATED, settings(on))
+        SglangEngine(Role.AGGREGATED, engine_settings(on))
 
 
 def test_decode_keeps_prefixes_beside_the_drafts_that_sglang_allows() -> None:
     options.parse(prefixes_kept("speculative_algorithm", "DSPARK"))
     options.parse(prefixes_kept("enable_hierarchical_cache", True))
-
-
-def test_both_phases_in_one_process_are_started_without_disaggregation() -> None:
-    assert "disaggregation_mode" not in server_args(Role.AGGREGATED, {})
 
 
 def test_cpu_gets_the_only_attention_backend_and_page_size_that_run_there() -> None:
@@ -234,7 +196,7 @@ def test_outputs_of_one_step_arrive_together_however_many_there_are() -> None:
 
 def ports_of(role: Role, held: ExitStack, nodes: Nodes = ONE_NODE, **raw: Any) -> Ports:
     kept = {"server_args": json.dumps({"disable_radix_cache": True})}  # leaves no files
-    return Setup(role, settings(raw | kept, nodes=nodes)).ports(held)
+    return Setup(role, engine_settings(raw | kept, nodes=nodes)).ports(held)
 
 
 def test_a_taken_hand_over_port_is_refused_before_sglang_starts() -> None:
@@ -250,7 +212,7 @@ def test_a_taken_hand_over_port_is_refused_before_sglang_starts() -> None:
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
 def test_an_address_of_another_machine_is_refused_before_sglang_starts(role: Role) -> None:
     kept = {"server_args": json.dumps({"disable_radix_cache": True})}
-    setup = Setup(role, replace(settings(kept), host="192.0.2.1"))
+    setup = Setup(role, engine_settings(kept, host="192.0.2.1"))
     with ExitStack() as held, pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1"):
         setup.ports(held)
 
@@ -284,13 +246,18 @@ def spec_of(name: str, **args: Any) -> LogitsProcessorSpec:
     return LogitsProcessorSpec((LogitsProcessorEntry(name, args),))
 
 
-@pytest.mark.promise("S0-027")
-def test_processors_with_speculative_decoding_are_refused_at_start() -> None:
-    with pytest.raises(StartError, match="speculative"):
-        processors_of(with_history(), SPECULATIVE)
-
-
 STAGED = {"pipeline_parallel": 2}
+
+
+@pytest.mark.promise("S0-027")
+@pytest.mark.parametrize(
+    ("raw", "why"), [(SPECULATIVE, "speculative"), (STAGED, r"reader.*pipeline_parallel to 1")]
+)
+def test_processors_that_would_not_see_all_are_refused_at_start(
+    raw: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(StartError, match=why):
+        processors_of(with_history(), raw)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +320,7 @@ async def test_a_form_is_among_the_first_requests_where_clients_may_ask_for_one(
 
     monkeypatch.setattr("tandem_sglang.warm_up.run", run)
     launched: Any = None
-    setup = Setup(Role.DECODE, settings({"server_args": json.dumps(given)}))
+    setup = Setup(Role.DECODE, engine_settings({"server_args": json.dumps(given)}))
     await setup.warm_up(launched, launched)
     assert ran == [runs]
 
@@ -366,56 +333,21 @@ def test_a_processor_that_ranks_would_not_agree_on_is_refused_at_start() -> None
         processors_of(registry, ranks=2)
 
 
-@pytest.mark.promise("S3-086")
-def test_without_processors_the_engine_flag_stays_off() -> None:
-    assert not processors_of(Registry()).enabled
-    assert processors_of(Registry.builtin()).enabled
-
-
-@pytest.mark.promise("S3-086", "S1-044")
+@pytest.mark.promise("S3-086", "S1-044", "S1-046", "S3-085")
 @pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE, Role.AGGREGATED])
 @pytest.mark.parametrize("configured", [{}, {"chunked_prefill_size": 64}])
-def test_without_processors_the_engine_is_built_from_what_is_configured(
+def test_processors_add_one_flag_to_what_the_engine_is_built_from(
     role: Role, configured: dict[str, Any]
 ) -> None:
-    def built(processors: bool) -> dict[str, Any]:
-        return arguments.server_args(
-            options.parse(configured | {"random_seed": 5}),
-            role=role,
-            model_path=MODEL,
-            max_sequences=8,
-            host="10.0.0.1",
-            device="cpu",
-            ports=Ports(bootstrap=4321),
-            processors=processors,
-        )
+    def built(registry: Registry) -> dict[str, Any]:
+        processors = processors_of(registry).enabled
+        return server_args(role, configured | {"random_seed": 5}, processors=processors)
 
-    plain = built(processors_of(Registry()).enabled)
+    plain = built(Registry())
     assert plain["enable_custom_logit_processor"] is False
     assert configured.items() <= plain.items()
-    assert plain | {"enable_custom_logit_processor": True} == built(True)
-
-
-@pytest.mark.promise("S1-046", "S3-085")
-@pytest.mark.parametrize("role", [Role.PREFILL, Role.DECODE])
-def test_with_processors_the_flag_is_in_the_arguments_that_the_engine_is_built_from(
-    role: Role,
-) -> None:
-    asked = options.parse({})
-    built = arguments.server_args(
-        asked,
-        role=role,
-        model_path=MODEL,
-        max_sequences=8,
-        host="10.0.0.1",
-        device="cpu",
-        ports=Ports(bootstrap=4321),
-        processors=processors_of(Registry.builtin()).enabled,
-    )
-    assert built["enable_custom_logit_processor"] is True
-    assert "skip_tokenizer_init" not in built
-    with pytest.raises(ConfigError, match="skip_tokenizer_init"):
-        options.parse({"server_args": '{"skip_tokenizer_init": true}'})
+    assert "skip_tokenizer_init" not in plain
+    assert plain | {"enable_custom_logit_processor": True} == built(Registry.builtin())
 
 
 def test_without_a_spec_there_is_nothing_to_steer() -> None:
@@ -440,11 +372,8 @@ def test_only_a_processor_that_reads_tokens_makes_sampling_wait_for_them() -> No
     assert (reader.reads_history, forced.reads_history) == (True, False)
 
 
-def test_a_grammar_is_given_to_sglang_and_what_follows_it_to_the_scheduler(
-    model_path: Path,
-) -> None:
-    model = Model(**model_files.processor_facts(model_path))
-    processors = Processors(Registry.builtin(), options.parse({}), model)
+def test_a_grammar_is_given_to_sglang_and_what_follows_it_to_the_scheduler() -> None:
+    processors = processors_of(Registry.builtin())
     bias = LogitsProcessorEntry("bias", {"bias": {"5": 1.0}})
     grammar = LogitsProcessorEntry("json_schema", {"schema": {"type": "object"}})
     steering = processors.steering(LogitsProcessorSpec((grammar, bias)))
@@ -458,33 +387,27 @@ def test_a_grammar_is_given_to_sglang_and_what_follows_it_to_the_scheduler(
 @pytest.mark.parametrize(
     ("backend", "field"), [("llguidance", "ebnf"), ("xgrammar", "structural_tag")]
 )
-def test_tags_are_given_to_sglang_as_what_its_backend_reads(
-    model_path: Path, backend: str, field: str
-) -> None:
-    model = Model(**model_files.processor_facts(model_path))
+def test_tags_are_given_to_sglang_as_what_its_backend_reads(backend: str, field: str) -> None:
     args = {"calls": [{"begin": "<|im_start|>f", "schema": {"enum": [1]}}]}
     asked = LogitsProcessorEntry("tagged", args, from_client=True)
     form = Registry.builtin().form(LogitsProcessorSpec((asked,)), 0)
     form.keep(b"start: the compiled one")
-    given = options.parse({"server_args": json.dumps({"grammar_backend": backend})})
-    processors = Processors(Registry.builtin(), given, model)
+    given = {"server_args": json.dumps({"grammar_backend": backend})}
+    processors = processors_of(Registry.builtin(), given)
     steering = processors.steering(LogitsProcessorSpec((replace(asked, ready=form),)))
     assert steering is not None
     assert steering.grammar == {field: "start: the compiled one"}
 
 
 @pytest.mark.parametrize("backend", ["xgrammar", "none"])
-def test_tags_for_every_request_need_the_library_that_workers_have(
-    model_path: Path, backend: str
-) -> None:
-    model = Model(**model_files.processor_facts(model_path))
+def test_tags_for_every_request_need_the_library_that_workers_have(backend: str) -> None:
     args = {"calls": [{"begin": "<|im_start|>f", "schema": {"enum": [1]}}]}
     settings = ProcessorSettings(use="tagged", args=args, always=True)
     registry = Registry.from_settings({"tagged": settings})
-    given = options.parse({"server_args": json.dumps({"grammar_backend": backend})})
+    given = {"server_args": json.dumps({"grammar_backend": backend})}
     with pytest.raises(StartError, match="'tagged' is set to be applied always"):
-        Processors(registry, given, model)
-    Processors(registry, options.parse({}), model)
+        processors_of(registry, given)
+    processors_of(registry)
 
 
 @pytest.mark.parametrize(
@@ -498,10 +421,10 @@ def test_tags_for_every_request_need_the_library_that_workers_have(
     ],
 )
 def test_sglang_never_sees_a_clients_form_that_did_not_pass_the_check(
-    model_path: Path, name: str, args: dict[str, Any]
+    name: str, args: dict[str, Any]
 ) -> None:
-    model = Model(**model_files.processor_facts(model_path))
-    processors = Processors(Registry.builtin(), options.parse({}), model)
+    model = Model(**model_files.processor_facts(MODEL))
+    processors = processors_of(Registry.builtin())
     unchecked = LogitsProcessorEntry(name, args, from_client=True)
     with pytest.raises(InternalError, match="was not compiled"):
         processors.steering(LogitsProcessorSpec((unchecked,)))
@@ -519,47 +442,20 @@ def test_a_live_processor_object_is_refused_because_it_cannot_reach_the_schedule
         processors.steering(LogitsProcessorSpec((PythonProcessorSpec(ReadsHistory),)))
 
 
-@pytest.mark.promise("S0-025")
-def test_an_engine_with_skipped_tokenizer_is_refused(model_path: Path) -> None:
-    with pytest.raises(ConfigError, match="skip_tokenizer_init"):
-        SglangEngine(
-            Role.DECODE,
-            EngineSettings(
-                model_path=model_path,
-                model_name="tiny",
-                max_sequences=1,
-                host="127.0.0.1",
-                options={"server_args": '{"skip_tokenizer_init": true}'},
-                registry=Registry.builtin(),
-            ),
-        )
-
-
 def test_the_grammar_backend_is_one_whose_steps_have_limits() -> None:
     assert server_args(Role.DECODE, {})["grammar_backend"] == "llguidance"
     chosen = {"server_args": '{"grammar_backend": "xgrammar"}'}
     assert server_args(Role.DECODE, chosen)["grammar_backend"] == "xgrammar"
 
 
-def test_one_node_is_started_as_if_there_were_no_others() -> None:
-    assert not {"nnodes", "node_rank", "dist_init_addr"} & server_args(Role.DECODE, {}).keys()
-
-
 def test_each_node_is_told_its_place_and_where_they_meet() -> None:
-    built = arguments.server_args(
-        options.parse({"tensor_parallel": 4}),
-        role=Role.PREFILL,
-        model_path=MODEL,
-        max_sequences=8,
-        host="10.0.0.2",
-        device="cuda",
-        ports=Ports(),
-        processors=True,
-        nodes=Nodes(count=2, rank=1, leader="10.0.0.1:7120"),
-    )
+    second = Nodes(count=2, rank=1, leader="10.0.0.1:7120")
+    built = server_args(Role.PREFILL, {"tensor_parallel": 4}, device="cuda", nodes=second)
     assert (built["nnodes"], built["node_rank"]) == (2, 1)
     assert built["dist_init_addr"] == "10.0.0.1:7120"
     assert built["tp_size"] == 4
+    alone = server_args(Role.DECODE, {})
+    assert not {"nnodes", "node_rank", "dist_init_addr"} & alone.keys()
 
 
 UNEQUAL = {"tensor_parallel": 2, "decode_tensor_parallel": 8}
@@ -596,13 +492,18 @@ def test_each_phase_has_its_own_number_of_ranks_and_knows_the_other_s() -> None:
             "2 and 3 ranks",
         ),
         (Role.DECODE, {"tensor_parallel": 6, "data_parallel": 3}, "3 data-parallel ranks cannot"),
+        (
+            Role.DECODE,
+            {"pipeline_parallel": 4, "decode_pipeline_parallel": 2},
+            "decode_pipeline_parallel to 1 or 0",
+        ),
     ],
 )
 def test_ranks_that_cannot_hand_over_are_refused_before_sglang_is_imported(
     role: Role, raw: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(ConfigError, match=said):
-        SglangEngine(role, settings(raw))
+        SglangEngine(role, engine_settings(raw))
 
 
 WIDE = {"tensor_parallel": 8, "data_parallel": 8, "decode_tensor_parallel": 4}
@@ -637,39 +538,27 @@ def test_engines_of_one_machine_meet_at_ports_of_their_own(monkeypatch: pytest.M
         assert inner_port(FreePorts(held), "127.0.0.1") == base
 
 
-STAGED = {"tensor_parallel": 2, "pipeline_parallel": 4}
+FOUR_STAGES = {"tensor_parallel": 2, "pipeline_parallel": 4}
 
 
 @pytest.mark.parametrize(("decode", "stages"), [(0, 4), (1, 1), (4, 4)])
 def test_decode_has_as_many_groups_of_layers_as_prefill_or_one(decode: int, stages: int) -> None:
-    raw = STAGED | {"decode_pipeline_parallel": decode}
+    raw = FOUR_STAGES | {"decode_pipeline_parallel": decode}
     made = {role: server_args(role, raw).get("pp_size", 1) for role in Role}
     assert made == {Role.PREFILL: 4, Role.DECODE: stages, Role.AGGREGATED: 4}
     assert parallel.of(options.parse(raw), Role.PREFILL).accelerators == 8
-    SglangEngine(Role.DECODE, settings(raw | {"device": "cuda"}))
+    SglangEngine(Role.DECODE, engine_settings(raw | {"device": "cuda"}))
 
 
 def test_unequal_numbers_of_groups_of_layers_are_refused_where_sglang_has_no_way_for_them() -> None:
-    raw = STAGED | {"device": "cpu"}
+    raw = FOUR_STAGES | {"device": "cpu"}
     for decode in (0, 4):
-        SglangEngine(Role.DECODE, settings(raw | {"decode_pipeline_parallel": decode}))
+        SglangEngine(Role.DECODE, engine_settings(raw | {"decode_pipeline_parallel": decode}))
     unequal = raw | {"decode_pipeline_parallel": 1}
     for role in (Role.PREFILL, Role.DECODE):
         with pytest.raises(ConfigError, match="decode_pipeline_parallel at 0 on CPUs"):
-            SglangEngine(role, settings(unequal))
-    SglangEngine(Role.DECODE, settings(unequal | {"transfer_backend": "mooncake"}))
-
-
-def test_other_numbers_of_groups_of_layers_are_refused() -> None:
-    with pytest.raises(ConfigError, match="decode_pipeline_parallel to 1 or 0"):
-        SglangEngine(Role.DECODE, settings(STAGED | {"decode_pipeline_parallel": 2}))
-
-
-def test_processors_of_which_a_part_of_the_model_would_not_see_the_end_are_refused() -> None:
-    model = Model(vocabulary=100, eos_token_ids=[1])
-    with pytest.raises(StartError, match=r"reader.*pipeline_parallel to 1"):
-        Processors(with_history(), options.parse({}), model, stages=2)
-    assert not Processors(Registry.builtin(), options.parse({}), model, stages=2).enabled
+            SglangEngine(role, engine_settings(unequal))
+    SglangEngine(Role.DECODE, engine_settings(unequal | {"transfer_backend": "mooncake"}))
 
 
 def request_in(room: int) -> EngineRequest:
@@ -709,7 +598,7 @@ def test_each_stage_has_a_core_of_its_own_on_cpu(monkeypatch: pytest.MonkeyPatch
     for stages, groups in ((2, 2), (1, 0)):
         raw = {"device": "cpu", "server_args": uncached, "pipeline_parallel": stages}
         exported.clear()
-        Setup(Role.PREFILL, settings(raw)).thread(Ports())
+        Setup(Role.PREFILL, engine_settings(raw)).thread(Ports())
         assert len(exported.get("SGLANG_CPU_OMP_THREADS_BIND", "").split("|")) == max(groups, 1)
         assert ("SGLANG_NCCL_SO_PATH" in exported) == (groups > 0)
 
@@ -718,23 +607,13 @@ def test_each_stage_has_a_core_of_its_own_on_cpu(monkeypatch: pytest.MonkeyPatch
 def test_nodes_share_the_ranks_of_their_own_phase(role: Role, fits: bool) -> None:
     four = Nodes(count=4, rank=0, leader="127.0.0.1:1")
     with nullcontext() if fits else pytest.raises(ConfigError, match="4 nodes cannot share 2"):
-        SglangEngine(role, settings(UNEQUAL, nodes=four))
+        SglangEngine(role, engine_settings(UNEQUAL, nodes=four))
 
 
-def test_nodes_that_could_not_share_equally_are_refused(model_path: Path) -> None:
+def test_nodes_that_could_not_share_equally_are_refused() -> None:
+    second = Nodes(count=3, rank=1, leader="127.0.0.1:1")
     with pytest.raises(ConfigError, match="3 nodes cannot share 4 accelerators equally"):
-        SglangFollower(
-            Role.DECODE,
-            EngineSettings(
-                model_path=model_path,
-                model_name="tiny",
-                max_sequences=1,
-                host="127.0.0.1",
-                options={"tensor_parallel": 4},
-                registry=Registry.builtin(),
-                nodes=Nodes(count=3, rank=1, leader="127.0.0.1:1"),
-            ),
-        )
+        SglangFollower(Role.DECODE, engine_settings({"tensor_parallel": 4}, nodes=second))
 
 
 @pytest.mark.promise("S5-450")
@@ -746,20 +625,20 @@ def test_processes_that_could_not_share_sequences_equally_are_refused(
 ) -> None:
     grouped = {"tensor_parallel": ranks, "data_parallel": ranks}
     with pytest.raises(ConfigError, match=f"set max_sequences to a multiple of {least}"):
-        SglangEngine(Role.DECODE, settings(grouped, token_processes=processes))
+        SglangEngine(Role.DECODE, engine_settings(grouped, token_processes=processes))
 
 
 def test_processes_share_the_sequences_of_all_data_parallel_ranks() -> None:
     grouped = {"tensor_parallel": 2, "data_parallel": 2}
-    SglangEngine(Role.DECODE, settings(grouped, token_processes=4))
+    SglangEngine(Role.DECODE, engine_settings(grouped, token_processes=4))
 
 
 def test_ranks_on_several_nodes_send_their_tokens_to_one_process() -> None:
     two = Nodes(count=2, rank=0, leader="127.0.0.1:1")
-    SglangEngine(Role.DECODE, settings({"tensor_parallel": 2}, nodes=two, token_processes=2))
+    SglangEngine(Role.DECODE, engine_settings({"tensor_parallel": 2}, nodes=two, token_processes=2))
     grouped = {"tensor_parallel": 2, "data_parallel": 2}
     with pytest.raises(ConfigError, match="leave the setting token_processes at 1"):
-        SglangEngine(Role.DECODE, settings(grouped, nodes=two, token_processes=2))
+        SglangEngine(Role.DECODE, engine_settings(grouped, nodes=two, token_processes=2))
 
 
 @pytest.mark.parametrize("processes", [1, 3])
@@ -768,5 +647,7 @@ def test_a_scheduler_is_told_of_the_further_processes(
 ) -> None:
     monkeypatch.setattr("tandem.config.export", lambda _: None)
     addresses = [TokenAddresses(f"in-{each}", f"out-{each}") for each in range(2, processes + 1)]
-    thread, _ = Setup(Role.DECODE, settings({"device": "cpu"})).thread(Ports(), further=addresses)
+    thread, _ = Setup(Role.DECODE, engine_settings({"device": "cpu"})).thread(
+        Ports(), further=addresses
+    )
     assert thread._additions.further == addresses

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tandem_sglang import requests, sharing, token_sockets
+from tandem_sglang import requests, sharing
 from tandem_sglang.sharing import SharedEngine, Ticket
 from tandem_sglang.token_sockets import Replies, TokenAddresses, TokenSockets
 
@@ -159,8 +159,3 @@ def test_requests_come_here_unless_a_controller_gives_them_out(takes_requests: b
     further = [("own", "out-0"), ("own", "out-1")]
     assert sockets.senders("first") == ["first", *further]
     assert got.send_to_tokenizer._senders == [channels.send_to_tokenizer, *further]
-
-
-def test_the_second_process_is_the_second_sender() -> None:
-    assert token_sockets.place_of(requests.rid(9)) == 0
-    assert token_sockets.place_of(requests.rid(9, requests.names(2))) == 1

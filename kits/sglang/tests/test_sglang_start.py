@@ -12,10 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sglang_settings import engine_settings
 
-from tandem.engine.base import EngineDescription, EngineSettings, Role
+from tandem.engine.base import EngineDescription, Role
 from tandem.errors import StartError
-from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2, worker_pb2
 from tandem_sglang import SglangEngine, describe, setup
 from tandem_sglang.launch import Launched
@@ -61,27 +61,18 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
     return made
 
 
-def engine(role: Role, model_path: Path, **server_args: Any) -> SglangEngine:
-    return SglangEngine(
-        role,
-        EngineSettings(
-            model_path=model_path,
-            model_name="tiny",
-            max_sequences=1,
-            host="127.0.0.1",
-            options={"server_args": json.dumps({"disable_radix_cache": True} | server_args)},
-            registry=Registry.builtin(),
-        ),
-    )
+def engine(role: Role, **server_args: Any) -> SglangEngine:
+    given = json.dumps({"disable_radix_cache": True} | server_args)
+    return SglangEngine(role, engine_settings({"server_args": given}))
 
 
 @pytest.mark.promise("S5-474")
 @pytest.mark.parametrize("role", Role)
 async def test_schedulers_are_frozen_once_they_are_warm_and_before_anybody_s_request(
-    role: Role, model_path: Path, scheduler: Scheduler
+    role: Role, scheduler: Scheduler
 ) -> None:
     """What they compiled and cached meanwhile is to be among it."""
-    made = engine(role, model_path)
+    made = engine(role)
     await made.start()
     assert scheduler.told == ["started", "warm", "freeze"]
     await made.close()
@@ -89,14 +80,14 @@ async def test_schedulers_are_frozen_once_they_are_warm_and_before_anybody_s_req
 
 @pytest.mark.promise("S5-474")
 async def test_schedulers_that_could_not_warm_up_are_only_stopped(
-    model_path: Path, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fails(*_: Any) -> None:
         raise StartError("no kernel")
 
     monkeypatch.setattr(setup.Setup, "warm_up", fails)
     with pytest.raises(StartError, match="no kernel"):
-        await engine(Role.DECODE, model_path).start()
+        await engine(Role.DECODE).start()
     assert scheduler.told == ["started", "stopped"]
 
 
@@ -105,7 +96,6 @@ async def test_schedulers_that_could_not_warm_up_are_only_stopped(
 async def test_an_engine_that_ends_while_it_warms_up_has_not_started(
     dies: bool,
     lingers: float,
-    model_path: Path,
     scheduler: Scheduler,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -121,7 +111,7 @@ async def test_an_engine_that_ends_while_it_warms_up_has_not_started(
                 await asyncio.sleep(lingers)
 
     monkeypatch.setattr(setup.Setup, "warm_up", warm_up)
-    made = engine(Role.DECODE, model_path)
+    made = engine(Role.DECODE)
     starting = asyncio.create_task(made.start())
     await warms.wait()
     if dies:
@@ -132,8 +122,8 @@ async def test_an_engine_that_ends_while_it_warms_up_has_not_started(
         await asyncio.wait_for(starting, 10)
 
 
-async def test_an_engine_that_closes_leaves_nothing_of_its_cache_events(model_path: Path) -> None:
-    made = engine(Role.PREFILL, model_path, disable_radix_cache=False)
+async def test_an_engine_that_closes_leaves_nothing_of_its_cache_events() -> None:
+    made = engine(Role.PREFILL, disable_radix_cache=False)
     assert made._setup.cache is not None
     folder = Path(made._setup.cache.endpoint.removeprefix("ipc://")).parent
     assert folder.is_dir()

@@ -34,9 +34,7 @@ thread.join()
     ("module", "act", "told"),
     [
         ("sglang.srt.disaggregation.nixl.conn", "raise ValueError('stray')", True),
-        ("sglang.srt.disaggregation.nixl.conn", "assert False, 'Foreign traffic?'", True),
         ("sglang.srt.disaggregation.nixl.conn", "raise SystemExit", False),
-        ("sglang.srt.disaggregation.nixl.conn", "pass", False),
         ("sglanguage", "raise ValueError", False),
         ("my_processors", "raise ValueError", False),
     ],
@@ -47,4 +45,4 @@ def test_a_thread_of_sglang_that_raises_is_reported(module: str, act: str, told:
         [sys.executable, "-c", PARENT, child], capture_output=True, text=True, timeout=60
     )
     assert ended.returncode == told, ended.stderr
-    assert ("Traceback" in ended.stderr) == act.startswith(("raise V", "assert")), "it is printed"
+    assert ("Traceback" in ended.stderr) == act.startswith("raise V"), "it is printed"

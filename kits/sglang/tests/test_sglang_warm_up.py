@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +47,7 @@ async def run(
     grammars: bool = True,
     ranks: int = 1,
     seconds: float = 5.0,
+    lora_adapters: Sequence[str] = (),
 ) -> None:
     launched: Any = SimpleNamespace(
         manager=manager, messages=SimpleNamespace(GenerateReqInput=dict)
@@ -60,7 +61,14 @@ async def run(
         scores_prompts=True,
         drafts=False,
     )
-    await warm_up.run(launched, bounds, grammars=grammars, ranks=ranks, seconds=seconds)
+    await warm_up.run(
+        launched,
+        bounds,
+        grammars=grammars,
+        ranks=ranks,
+        lora_adapters=lora_adapters,
+        seconds=seconds,
+    )
 
 
 async def test_each_kind_of_request_runs_once_by_itself_and_in_one_batch() -> None:
@@ -104,13 +112,6 @@ async def test_all_that_sampling_can_do_is_done_once() -> None:
     assert params["sampling_seed"] is not None
     assert drawn["return_logprob"]
     assert drawn["top_logprobs_num"] > 0
-
-
-async def test_without_grammars_none_is_asked_for() -> None:
-    manager = Manager()
-    await run(manager, grammars=False)
-    assert len(manager.asked) == 4
-    assert not any("regex" in fields["sampling_params"] for fields in manager.asked)
 
 
 @pytest.mark.parametrize("role", list(Role))

@@ -34,20 +34,6 @@ async def test_prompts_queue_behind_the_one_that_is_computed(start: Any) -> None
 
 
 @pytest.mark.promise("S5-299")
-async def test_computed_prompts_wait_for_pages_of_decode(start: Any) -> None:
-    prefill = await start(Role.PREFILL)
-    number = prefill.ask(room=7)
-    async with asyncio.timeout(20):
-        while True:
-            if counts(prefill) == (0, 0, 1, 0):
-                break
-            await asyncio.sleep(0.005)
-    assert prefill.engine.load().waiting_legs == 0
-    prefill.engine.cancel(number)
-    await prefill.end_of(number)
-
-
-@pytest.mark.promise("S5-299")
 async def test_decode_runs_what_has_arrived_and_keeps_the_rest_waiting(start: Any) -> None:
     prefill = await start(Role.PREFILL)
     decode = await start(Role.DECODE, step_ms=100, max_total_tokens=3 * PROMPT_TOKENS)

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from tandem.engine.base import Ending, Role
-from tandem.errors import InvalidRequestError, ProcessorError
+from tandem.engine.base import Role
+from tandem.errors import InvalidRequestError
 from tandem.logits.processor import Row, TokenHistory
 from tandem.logits.registry import Registry
-from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec, forced_token_sequence
+from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.v1 import common_pb2
-
-FORCED = [500, 501, 502, 503, 504]
 
 
 class Nothing:
@@ -37,48 +35,17 @@ class Seen:
         self.calls.append((input_ids.position, len(input_ids), input_ids[-1], self._count))
 
 
-class RaiseAt:
-    def __init__(self, position: int) -> None:
-        self._position = position
-
-    def __call__(self, input_ids: TokenHistory, logits: Row) -> None:
-        if input_ids.position == self._position:
-            raise RuntimeError("no")
-
-
 @pytest.fixture
 def registry() -> Registry:
     registry = Registry.builtin()
     registry.register("nothing", Nothing)
     registry.register("seen", Seen)
-    registry.register("raise_at", RaiseAt)
     Seen.calls.clear()
     return registry
 
 
 def spec(name: str, **args: Any) -> LogitsProcessorSpec:
     return LogitsProcessorSpec((LogitsProcessorEntry(name, args),))
-
-
-@pytest.mark.promise("S1-043")
-@pytest.mark.promise("S1-051")
-async def test_a_forced_sequence_is_exact_from_the_first_token(pair: Any, start: Any) -> None:
-    whole = await start(Role.AGGREGATED)
-    forced = LogitsProcessorSpec((forced_token_sequence(FORCED, 1),))
-    assert await pair.tokens(logits=forced, max_tokens=50) == [*FORCED, 1]
-    number = whole.ask(logits=forced, max_tokens=50)
-    assert await whole.tokens_of(number) == [*FORCED, 1]
-    assert whole.said[number][-1].end is Ending.STOP
-
-
-@pytest.mark.promise("S1-050")
-async def test_requests_beside_an_active_one_are_untouched(pair: Any, start: Any) -> None:
-    expected = await pair.tokens()
-    forced = LogitsProcessorSpec((forced_token_sequence(FORCED, 1),))
-    asked = [pair.ask(logits=forced if index % 2 else None) for index in range(20)]
-    for index, (_, number) in enumerate(asked):
-        tokens = await pair.decode.tokens_of(number)
-        assert tokens == ([*FORCED, 1] if index % 2 else expected)
 
 
 async def test_a_processor_that_changes_nothing_changes_nothing(
@@ -111,38 +78,6 @@ async def test_each_phase_calls_once_for_each_of_its_positions(
         ]
 
 
-@pytest.mark.parametrize("position", [0, 4])
-async def test_a_raising_processor_fails_its_request_alone(
-    start: Any, registry: Registry, position: int
-) -> None:
-    prefill = await start(Role.PREFILL, registry=registry)
-    decode = await start(Role.DECODE, registry=registry)
-    numbers = []
-    for room in (1, 2, 3):
-        logits = spec("raise_at", position=position) if room == 2 else None
-        prefill.ask(room=room, logits=logits)
-        peer = prefill.description.kv_endpoint
-        numbers.append(decode.ask(room=room, peer=peer, logits=logits))
-    good, bad, also_good = numbers
-    assert await decode.tokens_of(good) == await decode.tokens_of(also_good)
-    deltas = await decode.end_of(bad)
-    assert isinstance(deltas[-1].error, ProcessorError)
-    assert not deltas[-1].retryable
-    assert sum(len(delta.token_ids) for delta in deltas) == position
-    assert decode.idle
-    assert prefill.idle
-
-
-@pytest.mark.parametrize(
-    "bad", [spec("unknown"), spec("forced_sequence", token_ids=[9999], eos_token_id=1)]
-)
-async def test_a_processor_that_does_not_fit_is_refused(start: Any, bad: Any) -> None:
-    whole = await start(Role.AGGREGATED)
-    with pytest.raises(InvalidRequestError):
-        whole.ask(logits=bad)
-    assert whole.idle
-
-
 async def test_logit_bias_bans_and_forces(start: Any) -> None:
     whole = await start(Role.AGGREGATED)
     plain = await whole.tokens_of(whole.ask())
@@ -152,26 +87,12 @@ async def test_logit_bias_bans_and_forces(start: Any) -> None:
     assert forced == [700] * 5
 
 
-def bias_of(values: dict[int, float]) -> common_pb2.EmbeddingBias:
-    return common_pb2.EmbeddingBias(
-        token_ids=array("I", values).tobytes(), values=array("f", values.values()).tobytes()
-    )
-
-
-async def test_an_embedding_bias_does_what_a_logit_bias_does_in_both_phases(pair: Any) -> None:
-    plain = await pair.tokens()
-    for values in ({700: 6.0, plain[0]: -6.0}, {plain[0]: -100.0}, {700: 6.0}):
-        values = dict(sorted(values.items()))
-        tokens = await pair.tokens(bias=bias_of(values))
-        assert tokens == await pair.tokens(logit_bias=values)
-        assert tokens != plain
-    assert await pair.tokens(max_tokens=5, bias=bias_of({700: 10_000.0})) == [700] * 5
-
-
 async def test_an_embedding_bias_of_another_model_is_refused(start: Any) -> None:
     whole = await start(Role.AGGREGATED)
+    ids, values = array("I", [2**31]), array("f", [1.0])
+    bias = common_pb2.EmbeddingBias(token_ids=ids.tobytes(), values=values.tobytes())
     with pytest.raises(InvalidRequestError, match="the vocabulary has"):
-        whole.ask(bias=bias_of({2**31: 1.0}))
+        whole.ask(bias=bias)
     assert whole.idle
 
 
@@ -212,27 +133,3 @@ async def test_requests_that_ask_for_no_row_get_none(pair: Any, monkeypatch: Any
 
     monkeypatch.setattr(Language, "row", no_row)
     assert len(await pair.tokens(temperature=1.0, seed=2, top_p=0.5, repetition_penalty=1.0)) == 12
-
-
-@pytest.mark.promise("S3-090")
-async def test_ten_thousand_requests_with_aborts_and_failures_leave_no_state(
-    start: Any, registry: Registry
-) -> None:
-    whole = await start(Role.AGGREGATED, registry=registry, step_ms=0)
-    before, highest = whole.engine.figures().logits_states, 0
-    for _ in range(100):
-        numbers = [
-            whole.ask(
-                logits=spec("raise_at", position=2) if index % 10 == 0 else spec("nothing"),
-                max_tokens=3,
-            )
-            for index in range(100)
-        ]
-        highest = max(highest, whole.engine.figures().logits_states)
-        for number in numbers[::3]:
-            whole.engine.cancel(number)
-        for number in numbers:
-            await whole.end_of(number)
-        whole.said.clear()
-    assert highest >= before + 100
-    assert whole.engine.figures().logits_states == before

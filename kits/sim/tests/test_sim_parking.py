@@ -158,10 +158,6 @@ async def test_a_cancel_frees_it(pair: Any) -> None:
     assert len(pair.prefill.said[number]) == 1
 
 
-async def test_what_never_was_parked_is_refused_at_once(pair: Any) -> None:
-    assert isinstance(await refusal(pair.decode, fetch(pair, 99)), VoucherError)
-
-
 async def test_the_deadline_of_the_first_half_does_not_free_it(pair: Any) -> None:
     number = pair.prefill.ask(PROMPT, room=5, park_seconds=LONG, timeout_seconds=0.2)
     await pair.prefill.end_of(number)

@@ -56,13 +56,6 @@ async def test_an_answer_is_the_same_whether_or_not_its_prompt_was_cached(
     assert await cached.tokens(tuple(damaged)) == await plain.tokens(tuple(damaged)) != expected
 
 
-async def test_an_aggregated_engine_has_one_too(start: Any) -> None:
-    one = await start(Role.AGGREGATED, **OPTIONS)
-    for expected in (0, 640):
-        deltas = await one.end_of(one.ask(LONG))
-        assert max(each.cached_tokens for each in deltas) == expected
-
-
 async def test_a_prompt_whose_log_probabilities_are_wanted_is_computed_as_a_whole(
     start: Any,
 ) -> None:

@@ -7,7 +7,6 @@ import json
 import re
 import ssl
 import stat
-import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
+from local_servers import serving
 
 from tandem import certificates
 from tandem.cli import main
@@ -467,29 +467,21 @@ def _count_up(secret: dict[str, Any]) -> None:
 
 @pytest.fixture
 def api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeApi]:
-    server = FakeApi()
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
+    api = FakeApi()
     config = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "clusters": [
-            {"name": "c", "cluster": {"server": f"http://127.0.0.1:{server.server_port}"}}
-        ],
+        "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{api.server_port}"}}],
         "users": [{"name": "u", "user": {"token": "t"}}],
     }
     (tmp_path / "kubeconfig").write_text(json.dumps(config))
     monkeypatch.setattr(
         "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig")
     )
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(api):
+        yield api
 
 
 IN_SECRETS = ["certificates", "--secrets", *FakeApi.SECRETS, "--namespace", "ns"]
@@ -499,8 +491,11 @@ def content(secret: dict[str, Any]) -> dict[str, bytes]:
     return {name: base64.b64decode(each) for name, each in secret.get("data", {}).items()}
 
 
-def test_two_secrets_are_filled_once_and_keep_what_else_they_say(api: FakeApi) -> None:
+def test_two_secrets_are_filled_once_by_name_and_keep_what_else_they_say(api: FakeApi) -> None:
     assert main(IN_SECRETS) == 0
+    allowed = {f"/api/v1/namespaces/ns/secrets/{name}" for name in FakeApi.SECRETS}
+    assert {path for _, path in api.calls} == allowed
+    assert [verb for verb, _ in api.calls] == ["GET", "GET", "PUT", "PUT"]
     authorities, certificates = (content(api.secrets[name]) for name in FakeApi.SECRETS)
     assert set(authorities) == {AUTHORITIES_FILE}
     assert set(certificates) == CERTIFICATE_FILES
@@ -508,13 +503,6 @@ def test_two_secrets_are_filled_once_and_keep_what_else_they_say(api: FakeApi) -
     before = json.dumps(api.secrets)
     assert main(IN_SECRETS) == 0
     assert json.dumps(api.secrets) == before
-
-
-def test_it_asks_the_api_for_two_secrets_by_name_and_for_nothing_else(api: FakeApi) -> None:
-    main(IN_SECRETS)
-    allowed = {f"/api/v1/namespaces/ns/secrets/{name}" for name in FakeApi.SECRETS}
-    assert {path for _, path in api.calls} == allowed
-    assert [verb for verb, _ in api.calls] == ["GET", "GET", "PUT", "PUT"]
 
 
 @pytest.mark.promise("S6-190")

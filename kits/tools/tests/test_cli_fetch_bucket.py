@@ -6,34 +6,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import ssl
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+import local_servers
 import pytest
 from authority import Authority
+from local_servers import SERVED, content, fetched, serving, take
 
+from tandem.cli import main
 from tandem_tools.model_bucket import PART_BYTES
 from tandem_tools.model_folder import MARKER
 
 FOLDER = "acme/tiny"
-FILES = {
-    "config.json": b'{"vocab_size": 8}',
-    "tokenizer.json": b'{"version": "1.0"}',
-    "tokenizer_config.json": b"{}",
-    "model.safetensors": b"w" * (PART_BYTES + 1000),
-    "pytorch_model.bin": b"v" * 1000,
-    "original/consolidated.00.pth": b"u" * 1000,
-}
-SERVED = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-TIMEOUT = 120
+FILES = local_servers.FILES | {"model.safetensors": b"w" * (PART_BYTES + 1000)}
 KEYS = {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret words", "AWS_REGION": "any"}
 
 
@@ -99,9 +89,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         first, last = self.headers["range"].removeprefix("bytes=").split("-")
         part = content[int(first) : int(last) + 1]
-        if _take(bucket.failures, name):
+        if take(bucket.failures, name):
             self._answer(503, b"")
-        elif _take(bucket.broken, name):
+        elif take(bucket.broken, name):
             self._answer(206, part[: len(part) // 2], length=len(part), of=content, first=first)
             self.close_connection = True
         else:
@@ -129,43 +119,16 @@ def _version(content: bytes) -> str:
     return f'"{hashlib.md5(content).hexdigest()}"'
 
 
-def _take(left: dict[str, int], name: str) -> bool:
-    left[name] = left.get(name, 0) - 1
-    return left[name] >= 0
-
-
 @pytest.fixture
 def bucket() -> Iterator[FakeBucket]:
-    with FakeBucket() as serving:
-        thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield serving
-        serving.shutdown()
-        thread.join(TIMEOUT)
-
-
-def fetch(uri: str, to: Path, *more: str, **variables: str) -> tuple[int, str]:
-    """In a process of its own: the library reads its environment."""
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    done = subprocess.run(
-        [sys.executable, "-m", "tandem.cli", "fetch-model", uri, "--to", str(to), *more],
-        env={**kept, "HOME": "/nonexistent", **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    return done.returncode, done.stdout
+    bucket = FakeBucket()
+    with serving(bucket):
+        yield bucket
 
 
 def of_s3(bucket: FakeBucket, to: Path, *more: str) -> tuple[int, str]:
     own = {"AWS_ENDPOINT_URL": bucket.url, "AWS_ALLOW_HTTP": "true", **KEYS}
-    return fetch(f"s3://models/{FOLDER}", to, *more, **own)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {each.name: each.read_bytes() for each in folder.iterdir() if each.name[0] != "."}
+    return fetched(f"s3://models/{FOLDER}", to, *more, **own)
 
 
 @pytest.mark.promise("S5-317")
@@ -187,16 +150,9 @@ def test_a_model_of_googles_storage_comes_alike(bucket: FakeBucket, tmp_path: Pa
     key = {"gcs_base_url": bucket.url, "disable_oauth": True, "client_email": ""}
     key |= {"private_key": "", "private_key_id": ""}
     variables = {"GOOGLE_SERVICE_ACCOUNT_KEY": json.dumps(key)}
-    status, output = fetch(f"gs://models/{FOLDER}", tmp_path, **variables)
+    status, output = fetched(f"gs://models/{FOLDER}", tmp_path, **variables)
     assert status == 0, output
     assert content(tmp_path) == {name: FILES[name] for name in SERVED}
-
-
-def test_only_the_tokenizer_comes_where_only_it_is_wanted(
-    bucket: FakeBucket, tmp_path: Path
-) -> None:
-    assert of_s3(bucket, tmp_path, "--only-tokenizer")[0] == 0
-    assert content(tmp_path).keys() == SERVED - {"model.safetensors"}
 
 
 @pytest.mark.promise("S5-317")
@@ -247,7 +203,7 @@ def test_an_authority_of_ones_own_is_trusted(bucket: FakeBucket, tmp_path: Path)
     context.load_cert_chain(files.cert, files.key)
     bucket.socket = context.wrap_socket(bucket.socket, server_side=True)
     address = bucket.url.replace("http:", "https:")
-    status, output = fetch(
+    status, output = fetched(
         f"s3://models/{FOLDER}",
         tmp_path / "model",
         AWS_ENDPOINT_URL=address,
@@ -258,18 +214,22 @@ def test_an_authority_of_ones_own_is_trusted(bucket: FakeBucket, tmp_path: Path)
 
 
 def test_authorities_that_cannot_be_read_are_told_in_words(tmp_path: Path) -> None:
-    status, output = fetch(f"s3://models/{FOLDER}", tmp_path, SSL_CERT_FILE="/nonexistent", **KEYS)
+    status, output = fetched(
+        f"s3://models/{FOLDER}", tmp_path, SSL_CERT_FILE="/nonexistent", **KEYS
+    )
     assert status == 1
     assert "cannot be read" in output
     assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("uri", ["s3://", "s3://models", "gs://models/"])
-def test_a_bucket_without_a_folder_is_refused(uri: str, tmp_path: Path) -> None:
-    status, output = fetch(uri, tmp_path / "to")
-    assert status == 2
-    assert "s3://bucket/folder" in output
+def test_a_bucket_without_a_folder_is_refused(
+    uri: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fetch-model", uri, "--to", str(tmp_path / "to")]) == 2
+    assert "s3://bucket/folder" in capsys.readouterr().err
 
 
-def test_a_revision_of_a_bucket_is_refused(bucket: FakeBucket, tmp_path: Path) -> None:
-    assert of_s3(bucket, tmp_path / "to", "--revision=main")[0] == 2
+def test_a_revision_of_a_bucket_is_refused(tmp_path: Path) -> None:
+    asked = [f"s3://models/{FOLDER}", "--to", str(tmp_path / "to"), "--revision=main"]
+    assert main(["fetch-model", *asked]) == 2

@@ -9,12 +9,10 @@ import fcntl
 import hashlib
 import io
 import json
-import os
 import signal
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +22,7 @@ from typing import Any
 
 import pytest
 from authority import Authority
+from local_servers import FILES, SECONDS, SERVED, content, fetched, fetching, serving, take
 
 from tandem.cli import main
 from tandem.cli.console import Console
@@ -33,17 +32,6 @@ from tandem_tools.model_sources import wanted
 
 COMMIT = "1f2e3d4c5b6a79880f1e2d3c4b5a69788f0e1d2c"
 REPOSITORY = "acme/tiny"
-FILES = {
-    "config.json": b'{"vocab_size": 8}',
-    "tokenizer.json": b'{"version": "1.0"}',
-    "tokenizer_config.json": b"{}",
-    "model.safetensors": b"w" * 300_000,
-    "pytorch_model.bin": b"v" * 1000,
-    "README.md": b"a model",
-    "original/consolidated.00.pth": b"u" * 1000,
-}
-SERVED = ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"]
-TIMEOUT = 60
 
 
 class FakeHub(ThreadingHTTPServer):
@@ -116,15 +104,15 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"etag": f'"{_digest(content)}"', "x-repo-commit": COMMIT}
         if not body:
             self._answer(b"", headers, length=len(content))
-        elif _take(hub.failures, name):
+        elif take(hub.failures, name):
             self._refuse(503, "")
-        elif _take(hub.broken, name):
+        elif take(hub.broken, name):
             self._answer(content[: len(content) // 2], headers, length=len(content))
             self.close_connection = True
         else:
             if held := hub.held.get(name):
                 hub.begun.set()
-                held.wait(TIMEOUT)
+                held.wait(SECONDS)
             self._answer(content, headers)
             hub.got.append(name)
 
@@ -150,40 +138,21 @@ def _digest(content: bytes) -> str:
     return hashlib.sha1(content).hexdigest()
 
 
-def _take(left: dict[str, int], name: str) -> bool:
-    left[name] = left.get(name, 0) - 1
-    return left[name] >= 0
-
-
 @pytest.fixture
 def hub() -> Iterator[FakeHub]:
-    with FakeHub() as serving:
-        thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield serving
-        for event in serving.held.values():
+    hub = FakeHub()
+    with serving(hub):
+        yield hub
+        for event in hub.held.values():
             event.set()
-        serving.shutdown()
-        thread.join(TIMEOUT)
 
 
 def command(hub: FakeHub, to: Path, *more: str, **variables: str) -> subprocess.Popen[str]:
-    """In a process of its own: the library reads its environment when it is imported."""
-    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    arguments = ("fetch-model", f"hf://{REPOSITORY}", "--to", str(to), *more)
-    return subprocess.Popen(
-        [sys.executable, "-m", "tandem.cli", *arguments],
-        env={**kept, "HOME": "/nonexistent", "HF_ENDPOINT": hub.url, **variables},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return fetching(f"hf://{REPOSITORY}", to, *more, **{"HF_ENDPOINT": hub.url, **variables})
 
 
 def fetch(hub: FakeHub, to: Path, *more: str, **variables: str) -> tuple[int, str]:
-    with command(hub, to, *more, **variables) as process:
-        output, _ = process.communicate(timeout=TIMEOUT)
-        return process.returncode, output
+    return fetched(f"hf://{REPOSITORY}", to, *more, **{"HF_ENDPOINT": hub.url, **variables})
 
 
 class Proxy(ThreadingHTTPServer):
@@ -208,7 +177,7 @@ class _Tunnel(BaseHTTPRequestHandler):
             back = threading.Thread(target=_pour, args=(far, self.connection))
             back.start()
             _pour(self.connection, far)
-            back.join(TIMEOUT)
+            back.join(SECONDS)
 
     def log_message(self, format: str, *args: Any) -> None: ...
 
@@ -220,11 +189,9 @@ def _pour(source: socket.socket, into: socket.socket) -> None:
         into.shutdown(socket.SHUT_WR)
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {each.name: each.read_bytes() for each in folder.iterdir() if each.name[0] != "."}
-
-
-def test_a_model_of_a_hub_comes_whole_and_leaves_no_cache(hub: FakeHub, tmp_path: Path) -> None:
+def test_a_model_of_a_hub_comes_whole_and_once_and_leaves_no_cache(
+    hub: FakeHub, tmp_path: Path
+) -> None:
     status, output = fetch(hub, tmp_path / "model")
     assert status == 0, output
     assert content(tmp_path / "model") == {name: FILES[name] for name in SERVED}
@@ -233,6 +200,11 @@ def test_a_model_of_a_hub_comes_whole_and_leaves_no_cache(hub: FakeHub, tmp_path
     marker = ModelFolder(tmp_path / "model").holds(Source(f"hf://{REPOSITORY}"))
     assert marker is not None
     assert marker.commit == COMMIT
+    hub.token = "the hub answers nobody any more"
+    status, output = fetch(hub, tmp_path / "model")
+    assert (status, "already" in output) == (0, True), output
+    status, output = fetch(hub, tmp_path / "model", "--revision", COMMIT)
+    assert (status, "another folder" in output) == (1, True), output
 
 
 @pytest.mark.promise("S5-314")
@@ -243,29 +215,17 @@ def test_a_download_goes_through_a_proxy_and_trusts_an_authority_of_ones_own(
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(files.cert, files.key)
     hub.socket = context.wrap_socket(hub.socket, server_side=True)
-    with Proxy(hub) as proxy:
-        threading.Thread(target=proxy.serve_forever, args=(0.01,)).start()
+    proxy = Proxy(hub)
+    with serving(proxy):
         variables = {
             "HF_ENDPOINT": "https://hub.test",
-            "HTTPS_PROXY": f"http://127.0.0.1:{proxy.server_address[1]}",
+            "HTTPS_PROXY": f"http://127.0.0.1:{proxy.server_port}",
+            "SSL_CERT_FILE": str(files.ca),
         }
-        try:
-            status, output = fetch(
-                hub, tmp_path / "model", **variables, SSL_CERT_FILE=str(files.ca)
-            )
-        finally:
-            proxy.shutdown()
+        status, output = fetch(hub, tmp_path / "model", **variables)
     assert status == 0, output
     assert content(tmp_path / "model") == {name: FILES[name] for name in SERVED}
     assert set(proxy.asked) == {"hub.test:443"}
-
-
-def test_a_folder_that_holds_the_model_is_not_fetched_again(hub: FakeHub, tmp_path: Path) -> None:
-    assert fetch(hub, tmp_path)[0] == 0
-    hub.token = "the hub answers nobody any more"
-    status, output = fetch(hub, tmp_path)
-    assert status == 0
-    assert "already" in output
 
 
 def test_only_the_tokenizer_comes_without_weights_and_is_completed_later(
@@ -294,9 +254,9 @@ def test_a_killed_fetch_is_never_taken_for_whole_and_the_next_one_goes_on(
 ) -> None:
     hub.held["model.safetensors"] = threading.Event()
     with command(hub, tmp_path) as process:
-        assert hub.begun.wait(TIMEOUT)
+        assert hub.begun.wait(SECONDS)
         process.send_signal(signal.SIGKILL)
-        process.wait(TIMEOUT)
+        process.wait(SECONDS)
     assert not (tmp_path / MARKER).exists()
     hub.held.pop("model.safetensors").set()
     status, output = fetch(hub, tmp_path)
@@ -307,12 +267,12 @@ def test_a_killed_fetch_is_never_taken_for_whole_and_the_next_one_goes_on(
 def test_two_processes_at_once_fetch_each_file_once(hub: FakeHub, tmp_path: Path) -> None:
     hub.held["model.safetensors"] = threading.Event()
     with command(hub, tmp_path) as first:
-        assert hub.begun.wait(TIMEOUT)
+        assert hub.begun.wait(SECONDS)
         with command(hub, tmp_path) as second:
             assert second.stdout is not None
             assert "another process" in second.stdout.readline()
             hub.held["model.safetensors"].set()
-            assert first.wait(TIMEOUT) == second.wait(TIMEOUT) == 0
+            assert first.wait(SECONDS) == second.wait(SECONDS) == 0
             assert "already" in second.stdout.read()
     assert sorted(hub.got) == SERVED
 
@@ -343,13 +303,6 @@ def test_what_the_hub_refuses_is_told_with_its_mend_and_without_the_token(
 def test_an_unknown_revision_is_named(hub: FakeHub, tmp_path: Path) -> None:
     status, output = fetch(hub, tmp_path, "--revision", "v9")
     assert (status, "no revision v9" in output) == (1, True), output
-
-
-def test_a_folder_with_another_model_is_left_alone(hub: FakeHub, tmp_path: Path) -> None:
-    assert fetch(hub, tmp_path)[0] == 0
-    status, output = fetch(hub, tmp_path, "--revision", COMMIT)
-    assert status == 1
-    assert "another folder" in output
 
 
 def test_a_model_that_does_not_fit_is_refused_before_anything_comes(tmp_path: Path) -> None:

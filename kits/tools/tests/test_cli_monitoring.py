@@ -13,7 +13,6 @@ from tandem import cli
 from tandem.cli import run_state
 from tandem.cli.run_state import RunState
 from tandem_tools.monitoring import export
-from tandem_tools.monitoring.release import MonitoredRelease, fill
 
 PLACEHOLDER = re.compile(r"@[A-Z_]+@")
 
@@ -111,8 +110,3 @@ def test_a_folder_that_cannot_be_written_is_named(
     (tmp_path / "out").write_text("a file")
     assert exported(tmp_path / "out", run_dir=tmp_path) == 2
     assert f"cannot write {tmp_path / 'out'}" in capsys.readouterr().err
-
-
-def test_what_is_filled_is_each_field_of_a_release() -> None:
-    release = MonitoredRelease(job="a", namespace="b", start_seconds=7, itl_objective=0.5)
-    assert fill("@JOB@ @NAMESPACE@ @START_SECONDS@ @ITL_OBJECTIVE@", release) == "a b 7 0.5"

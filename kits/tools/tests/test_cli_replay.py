@@ -111,25 +111,17 @@ def test_a_rate_is_for_made_traces_alone(
     assert "changed by --speed" in capsys.readouterr().err
 
 
-def test_a_trace_with_a_wrong_line_is_refused(
-    fleet: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text("{}\n", encoding="utf-8")
-    assert replay(str(path), "--fleet", fleet) == 2
-    assert f"{path}, line 1: " in capsys.readouterr().err
-
-
 def test_the_sim_engines_settings_are_written_as_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "times.yaml"
     option = "--engine-option"
-    asked = ("measure-times", option, "prefill_ms_per_token=0.5", option, "step_ms=20")
+    asked = ["measure-times", option, "prefill_base_ms=5", option, "prefill_ms_per_token=0.5"]
+    asked += [option, "step_ms=20", option, "step_ms_per_sequence=0.25"]
     assert main([*asked, "--to", str(path)]) == 0
     table = times.read(path)
-    assert Curve(table.prefill_ms)(400) == pytest.approx(0.2)
-    assert Curve(table.step_ms)(7) == pytest.approx(0.02)
+    assert Curve(table.prefill_ms)(3000) == pytest.approx(1.505)
+    assert Curve(table.step_ms)(16) == pytest.approx(0.024)
     assert main([*asked]) == 0
     assert capsys.readouterr().out == path.read_text(encoding="utf-8")
     assert main(["measure-times", option, "prefill=1"]) == 2

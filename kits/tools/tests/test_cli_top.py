@@ -12,12 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from local_servers import answering
 from terminals import PATIENCE, TerminalCommand, on_terminal
+from test_top_figures import router, worker
 
 from tandem import cli
 from tandem.cli import run_state
@@ -31,66 +33,17 @@ from tandem_tools.top.readings import FleetAddresses
 
 
 @contextmanager
-def answering(answers: dict[str, str]) -> Iterator[str]:
-    """The address of a server that has these answers, and 404 for the rest."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = answers.get(self.path)
-            self.send_response(200 if body is not None else 404)
-            self.end_headers()
-            self.wfile.write((body or "not found").encode())
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-@contextmanager
 def silent() -> Iterator[str]:
     """The address of a server that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-FLEET = {
-    "queue_length": 3,
-    "queue_limit": 1024,
-    "open_sequences": 2,
-    "frontends": 1,
-    "ready_pairs": 1,
-    "draining": False,
-    "requests": {},
-    "retries": 0,
-    "requeued": 0,
-    "workers": [],
-}
-SEEN = {
-    "address": "10.0.0.7:7200",
-    "name": "decode-7",
-    "phase": "decode",
-    "connected": True,
-    "refused": "",
-    "silent_seconds": 0.0,
-    "open_legs": 1,
-    "other_legs": 0,
-    "slots": 8,
-    "overdue_legs": 0,
-    "faults": 0,
-    "standing": "whole",
-    "failed_legs": 0,
-    "ended_legs": 0,
-}
-WORKER = """\
+FLEET = msgspec.json.encode(router(queue_length=3, open_sequences=2))
+WITH_A_WORKER = msgspec.json.encode(
+    router(worker("10.0.0.7:7200", name="decode-7"), queue_length=3, open_sequences=2)
+)
+WORKER = b"""\
 tandem_worker_open_legs{phase="decode"} 2
 tandem_worker_waiting_legs{phase="decode"} 1
 tandem_worker_tokens_total{phase="decode"} 30
@@ -100,7 +53,7 @@ tandem_worker_kv_used_ratio{phase="decode"} 0.25
 """
 
 
-FRONTEND = """\
+FRONTEND = b"""\
 tandem_frontend_requests_total{fault="none",outcome="success"} 3
 tandem_frontend_slo_seconds{objective="ttft"} 2
 """
@@ -111,13 +64,12 @@ def test_those_that_do_not_answer_are_named_and_the_others_shown(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(readings, "ANSWER_SECONDS", 2.0)
-    older = json.dumps({"queue_length": "many"})
     with (
-        answering({"/debug/fleet": json.dumps(FLEET)}) as good,
-        answering({"/debug/fleet": older}) as old,
+        answering({"/debug/fleet": FLEET}) as good,
+        answering({"/debug/fleet": b'{"queue_length": "many"}'}) as old,
         answering({}) as without,
         answering({"/metrics": WORKER}) as engine,
-        answering({"/metrics": "tandem_router_queue_length 1\n"}) as stranger,
+        answering({"/metrics": b"tandem_router_queue_length 1\n"}) as stranger,
         answering({"/metrics": FRONTEND}) as frontend,
         silent() as mute,
     ):
@@ -216,7 +168,7 @@ def test_the_stack_of_this_run_directory_is_asked_where_none_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with (
-        answering({"/debug/fleet": json.dumps(FLEET)}) as good,
+        answering({"/debug/fleet": FLEET}) as good,
         answering({"/metrics": WORKER}) as engine,
         answering({"/metrics": FRONTEND}) as frontend,
     ):
@@ -236,9 +188,8 @@ def test_the_stack_of_this_run_directory_is_asked_where_none_is_named(
 @contextmanager
 def watched(**more: Any) -> Iterator[TerminalCommand]:
     """`tandem top` on a terminal, of a router and a worker that answer."""
-    fleet = json.dumps({**FLEET, "workers": [SEEN]})
     with (
-        answering({"/debug/fleet": fleet}) as router,
+        answering({"/debug/fleet": WITH_A_WORKER}) as router,
         on_terminal("top", f"--routers={router}", "--interval=0.2", **more) as terminal,
     ):
         yield terminal
@@ -278,7 +229,7 @@ def test_an_error_ends_it_and_leaves_the_terminal_as_it_was(part: str) -> None:
     """Also one of the thread that reads."""
     program = "-c", BROKEN.replace("PART", part)
     with (
-        answering({"/debug/fleet": json.dumps(FLEET)}) as router,
+        answering({"/debug/fleet": FLEET}) as router,
         on_terminal("top", f"--routers={router}", program=program) as terminal,
     ):
         assert terminal.end() == 1
@@ -312,9 +263,8 @@ def test_it_is_suspended_and_comes_back() -> None:
 
 def test_a_new_size_is_drawn_at_once() -> None:
     """Long before the next reading, also where a shell exports the size that it began with."""
-    fleet = json.dumps({**FLEET, "workers": [SEEN]})
     with (
-        answering({"/debug/fleet": fleet}) as router,
+        answering({"/debug/fleet": WITH_A_WORKER}) as router,
         on_terminal(
             *("top", f"--routers={router}", "--interval=3600"), COLUMNS="80", LINES="24"
         ) as terminal,
@@ -331,7 +281,7 @@ def test_a_new_size_is_drawn_at_once() -> None:
 
 @pytest.mark.promise("S5-751")
 def test_a_router_that_goes_away_is_said_in_time_and_keys_are_answered_meanwhile() -> None:
-    with answering({"/debug/fleet": json.dumps(FLEET)}) as router:
+    with answering({"/debug/fleet": FLEET}) as router:
         terminal = TerminalCommand("top", f"--routers={router}", "--interval=0.2")
         terminal.until("3/1024")
     try:

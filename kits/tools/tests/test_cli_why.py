@@ -10,14 +10,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import msgspec
 import pytest
+from local_servers import answering
 
 from tandem import cli
 from tandem.cli import run_state
@@ -126,8 +125,7 @@ def test_what_waited_in_vain_for_workers_is_not_taken_off_its_body_s_time() -> N
 # --- the command ---------------------------------------------------------------------------------
 
 
-@contextmanager
-def component(told: list[Any], *, delay: float = 9.0) -> Iterator[str]:
+def component(told: list[Any], *, delay: float = 9.0) -> AbstractContextManager[str]:
     """The admin port of a component that tells these stories, of one trace id."""
     trace_id = told[0].trace_id
     listed = {"trace_id": trace_id, "delay": delay, "ended_seconds_ago": 1.0}
@@ -139,25 +137,7 @@ def component(told: list[Any], *, delay: float = 9.0) -> Iterator[str]:
             "requests": [{"ended_seconds_ago": 1.0, "story": each} for each in told],
         },
     }
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            answer = answers.get(self.path)
-            body = msgspec.json.encode(answer or {"error": {"message": "unknown"}})
-            self.send_response(200 if answer else 404)
-            self.send_header("content-length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        thread = Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    return answering({path: msgspec.json.encode(each) for path, each in answers.items()})
 
 
 @contextmanager

@@ -64,7 +64,3 @@ def test_of_no_value_and_of_what_is_no_number_there_is_an_axis() -> None:
 def test_times_have_the_unit_of_fewest_digits() -> None:
     told = [drawing.seconds(each) for each in (2.0, 0.5, 0.005, 2e-5, 0.0)]
     assert told == ["2 s", "500 ms", "5 ms", "20 µs", "0 s"]
-
-
-def test_words_of_others_are_no_markup() -> None:
-    assert "&lt;script&gt;?" in drawing.text(0, 0, "<script>\x1b")

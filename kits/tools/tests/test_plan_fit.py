@@ -11,6 +11,7 @@ those that the same pages and the models' reports give.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +41,25 @@ def read(path: Path) -> shape.Shape:
     return shape.read(config, quantised, shape.Serving())
 
 
-def both(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str, Any]:
-    main(["plan-fit", str(folder(name)), "--json", *flags])
-    answer: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return answer
+Plan = Callable[..., dict[str, Any]]
 
 
-def told(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str, Any]:
-    """What is said of decode."""
-    answer: dict[str, Any] = both(capsys, name, *flags)["decode"]
-    return answer
+@pytest.fixture
+def both(capsys: pytest.CaptureFixture[str]) -> Plan:
+    """Says what is planned for a model by its name, with these flags."""
+
+    def ask(name: str, *flags: str) -> dict[str, Any]:
+        main(["plan-fit", str(folder(name)), "--json", *flags])
+        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return answer
+
+    return ask
+
+
+@pytest.fixture
+def told(both: Plan) -> Plan:
+    """As `both`, what is said of decode."""
+    return lambda name, *flags: both(name, *flags)["decode"]
 
 
 def changed(tmp_path: Path, name: str, **fields: Any) -> str:
@@ -93,9 +103,9 @@ ABSORBED = 61 * 512 * 128 * (128 + 128) * 2
     ],
 )
 def test_weights_are_within_two_percent_of_the_public_files(
-    name: str, gigabytes: float, capsys: pytest.CaptureFixture[str]
+    name: str, gigabytes: float, told: Plan
 ) -> None:
-    found = told(capsys, name, "--gpu", "h200")["weight_bytes"] / 1e9
+    found = told(name, "--gpu", "h200")["weight_bytes"] / 1e9
     absorbed = 61 * 512 * 64 * (128 + 128) * 2 / 1e9 if name == KIMI else 0
     assert found - absorbed == pytest.approx(gigabytes, rel=0.02)
 
@@ -139,11 +149,19 @@ def test_modules_are_left_out_by_path_by_star_and_by_expression(name: str, left_
     assert (found == 2) is left_out
 
 
-@pytest.mark.promise("S5-666")
+@pytest.mark.promise("S5-302", "S5-666")
 @pytest.mark.parametrize(
     ("name", "flags", "of_token"),
     [
-        (DEEPSEEK, (), (512 + 64) * 2 * 61),
+        (QWEN, (), 2 * 8 * 128 * 2 * 36),  # keys and values of 8 heads of 128, two bytes, 36 layers
+        (QWEN, ("--tp", "4"), 2 * 2 * 128 * 2 * 36),  # two of the heads
+        (QWEN, ("--kv-dtype", "fp8_e4m3"), 2 * 8 * 128 * 36),
+        (LLAMA, ("--tp", "8"), 2 * 1 * 128 * 2 * 80),
+        (LLAMA, ("--tp", "16"), 2 * 1 * 128 * 2 * 80),  # each head lies on two GPUs
+        (MOE, ("--tp", "8"), 2 * 1 * 128 * 2 * 94),
+        (GPT_OSS, ("--tp", "2"), 2 * 4 * 64 * 2 * 18),  # every other of 36 layers
+        (DEEPSEEK, (), (512 + 64) * 2 * 61),  # one latent and its rotated part for all heads
+        (DEEPSEEK, ("--tp", "16"), (512 + 64) * 2 * 61),  # which every GPU holds
         # ModelOpt's checkpoints say that the cache is in eight bits, unless SGLang is told.
         (DEEPSEEK_FP4, (), (512 + 64) * 61),
         (DEEPSEEK_FP4, ("--kv-dtype", "bfloat16"), (512 + 64) * 2 * 61),
@@ -158,10 +176,10 @@ def test_modules_are_left_out_by_path_by_star_and_by_expression(name: str, left_
         (INDEXED, ("--gpu", "150000", "--kv-dtype", "bfloat16"), ((512 + 64) * 2 + 132) * 61),
     ],
 )
-def test_kv_of_a_token_is_of_the_type_that_sglang_takes(
-    name: str, flags: tuple[str, ...], of_token: int, capsys: pytest.CaptureFixture[str]
+def test_kv_of_a_token_is_of_the_heads_that_a_gpu_holds_and_of_the_type_that_sglang_takes(
+    name: str, flags: tuple[str, ...], of_token: int, told: Plan
 ) -> None:
-    assert told(capsys, name, *flags)["token_bytes"] == of_token
+    assert told(name, *flags)["token_bytes"] == of_token
 
 
 SPREAD = (
@@ -171,25 +189,23 @@ SPREAD = (
 
 
 @pytest.mark.promise("S5-666")
-def test_deepseek_takes_what_sglang_logged_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_deepseek_takes_what_sglang_logged_of_it(told: Plan) -> None:
     """sgl-project/sglang#6017, on eight H200: "mem usage=105.59 GB", in GiB."""
-    found = told(capsys, DEEPSEEK, *SPREAD)["weight_bytes"]
+    found = told(DEEPSEEK, *SPREAD)["weight_bytes"]
     assert found == pytest.approx(105.59 * 2**30, rel=0.005)
 
 
 @pytest.mark.promise("S5-666")
-def test_each_option_of_experts_and_groups_adds_what_it_copies(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_each_option_of_experts_and_groups_adds_what_it_copies(told: Plan) -> None:
     flags = ("--gpu", "h200", "--tp", "8", "--dp", "8", "--moe-a2a-backend", "deepep")
-    least = told(capsys, DEEPSEEK, *flags)["weight_bytes"]
+    least = told(DEEPSEEK, *flags)["weight_bytes"]
     expert, table = 3 * 7168 * 2048, 129_280 * 7168 * 2
     for more, added in (
         (("--ep-num-redundant-experts", "32"), 58 * 32 / 8 * expert),
         (("--moe-dense-tp-size", "1"), 3 * 3 * 7168 * 18_432 * 7 / 8),
         (("--enable-dp-lm-head",), table * 7 / 8),
     ):
-        found = told(capsys, DEEPSEEK, *flags, *more)["weight_bytes"]
+        found = told(DEEPSEEK, *flags, *more)["weight_bytes"]
         assert found - least == pytest.approx(added, rel=1e-3), more
 
 
@@ -204,24 +220,24 @@ def test_each_option_of_experts_and_groups_adds_what_it_copies(
     ],
 )
 def test_experts_in_four_bits_are_padded(
-    flags: tuple[str, ...], width: int, hidden: int, capsys: pytest.CaptureFixture[str]
+    flags: tuple[str, ...], width: int, hidden: int, told: Plan
 ) -> None:
     plain = (116.83 - 114.66) * 2e9 / int(flags[3])
-    found = told(capsys, GPT_OSS, *flags)["weight_bytes"]
+    found = told(GPT_OSS, *flags)["weight_bytes"]
     experts = 36 * 128 * 3 * width * hidden * 4.25 / 8
     assert found == pytest.approx(experts + plain, rel=0.02)
     assert abs(found - experts - plain) < 0.4e9
 
 
 @pytest.mark.promise("S5-666")
-def test_decode_says_what_deepep_takes_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_decode_says_what_deepep_takes_at_once(both: Plan) -> None:
     few, many = (
-        both(capsys, DEEPSEEK, *SPREAD, "--max-sequences", str(number))["notes"]
+        both(DEEPSEEK, *SPREAD, "--max-sequences", str(number))["notes"]
         for number in (128 * 8, 256 * 8)
     )
     assert few == []
     assert "a group has 256 sequences: set SGLANG_DEEPEP_NUM_MAX_DISPATCH" in many[0]
-    assert both(capsys, KIMI)["notes"] == ["The model's part for pictures is not counted."]
+    assert both(KIMI)["notes"] == ["The model's part for pictures is not counted."]
 
 
 @pytest.mark.promise("S5-666")
@@ -243,31 +259,13 @@ def test_what_sglang_would_not_take_is_refused(
 
 
 @pytest.mark.parametrize("gpu", ["h100x", "4095", "4194305", "-5", "1e5", "９９９９９", "9" * 99])
-def test_a_gpu_is_a_name_or_a_number_of_mib(gpu: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gpu_is_a_name_or_a_number_of_mib(
+    gpu: str, told: Plan, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(["plan-fit", str(folder(QWEN)), f"--gpu={gpu}"])
     assert "is none of l4, a30" in capsys.readouterr().err
-    assert told(capsys, QWEN, "--gpu", "81559")["kv_bytes"] == told(capsys, QWEN)["kv_bytes"]
-
-
-@pytest.mark.promise("S5-302")
-@pytest.mark.parametrize(
-    ("name", "tp", "of_rank"),
-    [
-        (QWEN, 1, 2 * 8 * 128 * 2 * 36),  # keys and values of 8 heads of 128, two bytes, 36 layers
-        (QWEN, 4, 2 * 2 * 128 * 2 * 36),  # two of the heads
-        (LLAMA, 8, 2 * 1 * 128 * 2 * 80),
-        (LLAMA, 16, 2 * 1 * 128 * 2 * 80),  # each head lies on two GPUs
-        (MOE, 8, 2 * 1 * 128 * 2 * 94),
-        (DEEPSEEK, 1, (512 + 64) * 2 * 61),  # one latent and its rotated part for all heads
-        (DEEPSEEK, 16, (512 + 64) * 2 * 61),  # which every GPU holds
-        (GPT_OSS, 2, 2 * 4 * 64 * 2 * 18),  # every other of 36 layers
-    ],
-)
-def test_kv_of_a_token_is_that_of_the_heads_that_a_gpu_holds(
-    name: str, tp: int, of_rank: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert told(capsys, name, "--tp", str(tp))["token_bytes"] == of_rank
+    assert told(QWEN, "--gpu", "81559")["kv_bytes"] == told(QWEN)["kv_bytes"]
 
 
 def excluding(name: str) -> dict[str, Any]:
@@ -285,11 +283,9 @@ LATENTS = 61 * (
 
 
 @pytest.mark.promise("S5-432")
-def test_groups_of_gpus_have_attention_and_a_cache_of_their_own(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    together = told(capsys, DEEPSEEK, "--tp", "16", "--gpu", "h200")
-    apart = told(capsys, DEEPSEEK, "--tp", "16", "--dp", "16", "--gpu", "h200")
+def test_groups_of_gpus_have_attention_and_a_cache_of_their_own(told: Plan) -> None:
+    together = told(DEEPSEEK, "--tp", "16", "--gpu", "h200")
+    apart = told(DEEPSEEK, "--tp", "16", "--dp", "16", "--gpu", "h200")
     made, embeddings = 61 * 7168 * (1536 + 512 + 64), 129_280 * 7168 * 2
     more = (LATENTS - made + embeddings + ABSORBED) * 15 / 16
     assert apart["weight_bytes"] - together["weight_bytes"] == pytest.approx(more, rel=1e-3)
@@ -303,8 +299,8 @@ def test_groups_of_gpus_have_attention_and_a_cache_of_their_own(
 
 
 @pytest.mark.promise("S5-432")
-def test_gpus_of_a_group_share_its_heads(capsys: pytest.CaptureFixture[str]) -> None:
-    found = told(capsys, MOE, "--tp", "8", "--dp", "4", "--gpu", "h200")
+def test_gpus_of_a_group_share_its_heads(told: Plan) -> None:
+    found = told(MOE, "--tp", "8", "--dp", "4", "--gpu", "h200")
     assert found["token_bytes"] == 2 * 2 * 128 * 2 * 94  # two of four heads
     assert found["handover_bytes"] == 2 * found["token_bytes"] * 8192
 
@@ -324,11 +320,9 @@ def test_parts_of_a_pipeline_have_the_layers_that_sglang_gives_them(
 
 
 @pytest.mark.promise("S5-432")
-def test_the_fullest_part_of_a_pipeline_decides_what_all_hold(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = told(capsys, DEEPSEEK, "--tp", "8", "--pp", "2")
-    whole = told(capsys, DEEPSEEK, "--tp", "8", "--gpu", "h200")
+def test_the_fullest_part_of_a_pipeline_decides_what_all_hold(told: Plan) -> None:
+    found = told(DEEPSEEK, "--tp", "8", "--pp", "2")
+    whole = told(DEEPSEEK, "--tp", "8", "--gpu", "h200")
     # The first part has the three layers without experts, the second 31 with them.
     assert whole["weight_bytes"] / 2 < found["weight_bytes"] < whole["weight_bytes"] * 0.55
     assert found["token_bytes"] == (512 + 64) * 2 * 31
@@ -346,8 +340,8 @@ def test_the_last_part_has_a_copy_of_embeddings_that_are_its_head_too(tmp_path: 
     assert sum(parts) - whole == 151_936 * 4096 * 2
 
 
-def test_layers_with_a_window_hold_no_more_than_that(capsys: pytest.CaptureFixture[str]) -> None:
-    found = both(capsys, GPT_OSS, "--tp", "1", "--gpu", "h200", "--max-sequences", "96")
+def test_layers_with_a_window_hold_no_more_than_that(both: Plan) -> None:
+    found = both(GPT_OSS, "--tp", "1", "--gpu", "h200", "--max-sequences", "96")
     prefill, decode = found["prefill"], found["decode"]
     assert (found["window"], decode["sliding_token_bytes"]) == (128, 2 * 8 * 64 * 2 * 18)
     assert decode["handover_bytes"] == 36_864 * 8192 + 36_864 * 128
@@ -358,22 +352,15 @@ def test_layers_with_a_window_hold_no_more_than_that(capsys: pytest.CaptureFixtu
     assert decode["kv_tokens"] == left // 36_864 // 64 * 64
 
 
-def test_few_sequences_have_room_for_windows_on_their_way(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = told(capsys, GPT_OSS, "--gpu", "h200", "--max-sequences", "32")
+def test_few_sequences_have_room_for_windows_on_their_way(told: Plan) -> None:
+    found = told(GPT_OSS, "--gpu", "h200", "--max-sequences", "32")
     left = found["kv_bytes"] - (32 * 384 + 64 * 192) * 36_864
     assert found["kv_tokens"] == left // 36_864 // 64 * 64
-
-
-def test_kv_in_eight_bits_takes_half(capsys: pytest.CaptureFixture[str]) -> None:
-    assert told(capsys, QWEN, "--kv-dtype", "fp8_e4m3")["token_bytes"] == 73_728
 
 
 @pytest.mark.parametrize(
     ("name", "tp", "gigabytes"),
     [
-        (QWEN, 1, 8.19 * 2),
         (LLAMA, 4, 70.55 * 2 / 4),
         # Embeddings and routers in two bytes, and what is made of `kv_b_proj`.
         (DEEPSEEK, 1, 671.03 - 1.85 + 1.85 * 2 + 0.27 + ABSORBED / 1e9),
@@ -385,9 +372,9 @@ def test_kv_in_eight_bits_takes_half(capsys: pytest.CaptureFixture[str]) -> None
     ],
 )
 def test_weights_take_what_their_types_say(
-    name: str, tp: int, gigabytes: float, capsys: pytest.CaptureFixture[str]
+    name: str, tp: int, gigabytes: float, told: Plan
 ) -> None:
-    found = told(capsys, name, "--tp", str(tp))["weight_bytes"] / 1e9
+    found = told(name, "--tp", str(tp))["weight_bytes"] / 1e9
     assert found == pytest.approx(gigabytes, rel=5e-3)
 
 
@@ -412,11 +399,9 @@ def test_embeddings_stay_as_they_are_under_quantisation(
 
 
 @pytest.mark.promise("S5-302")
-def test_what_fits_is_counted_in_whole_pages_beside_what_decode_keeps_free(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_fits_is_counted_in_whole_pages_beside_what_decode_keeps_free(both: Plan) -> None:
     flags = ("--context", "1000", "--page-size", "64", "--prefill-memory-share", "0.5")
-    found = both(capsys, QWEN, *flags, "--decode-memory-share", "0.6")
+    found = both(QWEN, *flags, "--decode-memory-share", "0.6")
     prefill, decode = found["prefill"], found["decode"]
     assert prefill["gpu_bytes"] == 85_520_809_984
     # 2 percent are never free.
@@ -449,10 +434,10 @@ def test_what_fits_is_counted_in_whole_pages_beside_what_decode_keeps_free(
     ],
 )
 def test_the_share_of_each_gpu_is_what_sglang_resolves_for_it(
-    gpu: str, prefill: float, decode: float, capsys: pytest.CaptureFixture[str]
+    gpu: str, prefill: float, decode: float, both: Plan
 ) -> None:
     """SGLang 0.5.21, told of each card's MiB, said so of Qwen3-8B on two of them."""
-    found = both(capsys, QWEN, "--gpu", gpu, "--tp", "2", "--max-sequences", "256")
+    found = both(QWEN, "--gpu", gpu, "--tp", "2", "--max-sequences", "256")
     assert [found[phase]["memory_share"] for phase in ("prefill", "decode")] == [prefill, decode]
 
 
@@ -481,60 +466,50 @@ def test_the_share_of_each_gpu_is_what_sglang_resolves_for_it(
     ],
 )
 def test_the_share_of_a_phase_is_what_sglang_resolves_for_its_workers(
-    name: str,
-    flags: tuple[str, ...],
-    prefill: float,
-    decode: float,
-    capsys: pytest.CaptureFixture[str],
+    name: str, flags: tuple[str, ...], prefill: float, decode: float, both: Plan
 ) -> None:
     """What SGLang 0.5.21 said of these on H100."""
-    found = both(capsys, name, *flags)
+    found = both(name, *flags)
     assert [found[phase]["memory_share"] for phase in ("prefill", "decode")] == [prefill, decode]
 
 
 @pytest.mark.promise("S5-302")
 def test_decode_pins_a_sequence_of_the_whole_context_where_that_is_more_than_a_fifth(
-    capsys: pytest.CaptureFixture[str],
+    told: Plan,
 ) -> None:
-    fifth = told(capsys, QWEN)
+    fifth = told(QWEN)
     assert fifth["pinned_bytes"] == pytest.approx(0.2 * fifth["kv_bytes"], rel=1e-3)
     # 131,072 tokens, three that SGLang adds, in whole pages: all layers and heads of each.
-    assert told(capsys, LLAMA, "--tp", "4")["pinned_bytes"] == pytest.approx(131_136 * 327_680)
-    wider = told(capsys, LLAMA, "--tp", "4", "--pp", "2")
+    assert told(LLAMA, "--tp", "4")["pinned_bytes"] == pytest.approx(131_136 * 327_680)
+    wider = told(LLAMA, "--tp", "4", "--pp", "2")
     assert wider["pinned_bytes"] == pytest.approx(0.2 * 8 * wider["kv_bytes"], rel=1e-3)
 
 
 @pytest.mark.promise("S5-302")
-def test_decode_pins_no_more_than_its_cache_and_nothing_of_latents(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    whole = told(capsys, GPT_OSS)
+def test_decode_pins_no_more_than_its_cache_and_nothing_of_latents(told: Plan, both: Plan) -> None:
+    whole = told(GPT_OSS)
     assert whole["kv_tokens"] < 131_072
     assert whole["pinned_bytes"] == pytest.approx(whole["kv_bytes"], rel=1e-3)
-    assert told(capsys, DEEPSEEK, "--tp", "16")["pinned_bytes"] == 0
-    assert both(capsys, LLAMA, "--tp", "4")["prefill"]["pinned_bytes"] == 0
+    assert told(DEEPSEEK, "--tp", "16")["pinned_bytes"] == 0
+    assert both(LLAMA, "--tp", "4")["prefill"]["pinned_bytes"] == 0
 
 
 @pytest.mark.promise("S5-432")
-def test_decode_may_have_other_numbers_of_gpus_than_prefill(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    found = both(capsys, LLAMA, "--tp", "4", "--decode-tp", "8")
+def test_decode_may_have_other_numbers_of_gpus_than_prefill(told: Plan, both: Plan) -> None:
+    found = both(LLAMA, "--tp", "4", "--decode-tp", "8")
     assert found["prefill"]["token_bytes"] == 2 * 2 * 128 * 2 * 80
     assert found["decode"]["token_bytes"] == 2 * 1 * 128 * 2 * 80
-    assert found["decode"] == told(capsys, LLAMA, "--tp", "8")
+    assert found["decode"] == told(LLAMA, "--tp", "8")
     assert found["decode"]["handover_bytes"] == found["prefill"]["handover_bytes"]
-    apart = both(capsys, DEEPSEEK, "--tp", "16", "--decode-dp", "16")
+    apart = both(DEEPSEEK, "--tp", "16", "--decode-dp", "16")
     assert apart["decode"]["division"] == {"tensor": 16, "groups": 16, "parts": 1}
     assert apart["prefill"]["division"] == {"tensor": 16, "groups": 1, "parts": 1}
 
 
 @pytest.mark.promise("S5-432")
-def test_each_gpu_has_shared_experts_whole_where_experts_exchange_tokens(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_each_gpu_has_shared_experts_whole_where_experts_exchange_tokens(told: Plan) -> None:
     divided, whole = (
-        told(capsys, DEEPSEEK, "--tp", "16", "--moe-a2a-backend", backend)["weight_bytes"]
+        told(DEEPSEEK, "--tp", "16", "--moe-a2a-backend", backend)["weight_bytes"]
         for backend in ("none", "deepep")
     )
     # One expert of 3 matrices in each of 58 layers, nearly a byte a weight.
@@ -543,7 +518,7 @@ def test_each_gpu_has_shared_experts_whole_where_experts_exchange_tokens(
 
 @pytest.mark.promise("S5-302")
 def test_what_does_not_fit_says_how_many_gpus_it_takes(
-    capsys: pytest.CaptureFixture[str],
+    told: Plan, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["plan-fit", str(folder(DEEPSEEK)), "--tp", "8"]) == 1
     shown = capsys.readouterr().out
@@ -554,7 +529,7 @@ def test_what_does_not_fit_says_how_many_gpus_it_takes(
     assert "!!  decode" not in capsys.readouterr().out
     assert main(["plan-fit", str(folder(DEEPSEEK)), "--gpu", "l40s", "--tp", "32"]) == 0
     capsys.readouterr()
-    assert told(capsys, LLAMA, "--gpu", "l4")["fewest_gpus"] == 8
+    assert told(LLAMA, "--gpu", "l4")["fewest_gpus"] == 8
     scarce = ("--gpu", "l4", "--decode-memory-share", "0.01")
     assert main(["plan-fit", str(folder(LLAMA)), *scarce]) == 1
     assert "no number of these GPUs is enough" in capsys.readouterr().out

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tandem.errors import ConfigError
-from tandem_sim.options import SimOptions
 from tandem_tools import trace as traces
 from tandem_tools.trace import BLOCK_TOKENS, TracedRequest
 from tandem_tools.trace_replay import fleet, generator, times
@@ -85,16 +84,6 @@ def test_times_lie_on_straight_lines_between_points_and_go_on_beyond_the_last() 
     assert Curve([(10, 100.0)])(1000) == pytest.approx(0.1)
 
 
-def test_the_sim_engines_options_are_a_table_of_times(tmp_path: Path) -> None:
-    options = SimOptions(
-        prefill_base_ms=5, prefill_ms_per_token=0.5, step_ms=20, step_ms_per_sequence=0.25
-    )
-    table = times.of_sim(options)
-    assert Curve(table.prefill_ms)(3000) == pytest.approx(1.505)
-    assert Curve(table.step_ms)(16) == pytest.approx(0.024)
-    assert times.read(written(tmp_path, times.encoded(table), "table")) == table
-
-
 def test_other_numbers_of_workers_are_checked_like_the_files(tmp_path: Path) -> None:
     text = "prefill: {workers: 2}\ndecode: {workers: 1}\ntimes:\n  " + TABLE.replace("\n", "\n  ")
     found = fleet.read(written(tmp_path, text))
@@ -108,11 +97,12 @@ def test_other_numbers_of_workers_are_checked_like_the_files(tmp_path: Path) -> 
 # --- traces ------------------------------------------------------------------------------------
 
 
-@pytest.mark.promise("S5-362")
+@pytest.mark.promise("S5-362", "S6-362")
 @pytest.mark.parametrize(
     ("line", "said"),
     [
         (b"{", "line 2: "),
+        (b'{"timestamp": -1, "input_length": 1, "output_length": 1}', "at least 0"),
         (b'{"timestamp": 1, "input_length": 0, "output_length": 1}', "line 2: timestamps must be"),
         (b'{"timestamp": "1", "input_length": 1, "output_length": 1}', "line 2: Expected `float`"),
         (b'{"timestamp": 1, "input_length": 1}', "line 2: Object missing"),
@@ -126,6 +116,9 @@ def test_a_line_that_is_wrong_is_named(tmp_path: Path, line: bytes, said: str) -
     with pytest.raises(ConfigError) as refused:
         traces.read(path)
     assert said in str(refused.value)
+    path.write_bytes(b"")
+    with pytest.raises(ConfigError, match="has no requests"):
+        traces.read(path)
 
 
 def test_more_requests_than_memory_is_for_are_refused(

@@ -266,37 +266,28 @@ async def test_tokens_made_elsewhere_are_context_and_in_no_delta(alone: Side) ->
     assert (delta.token_ids, delta.cached_tokens) == ([42], 3)
 
 
-async def test_a_parked_prompt_ends_at_once_and_is_used_once() -> None:
-    prefill, decode = Side(Role.PREFILL), Side(Role.DECODE)
-    assert prefill.server is not None
-    peer = await prefill.server.start("127.0.0.1", 0)
-    prefill.begin()
-    decode.begin()
-    pair = Pair(prefill, decode, peer)
-    try:
-        prefill.traffic.submit(request(1, room=ROOM, park_seconds=20.0))
-        pair.prefilled()
-        (delta,) = await prefill.ended()
-        assert (delta.token_ids, delta.end) == ([9], Ending.LENGTH)
-        assert (len(prefill.traffic.parking), prefill.traffic.parking.bytes) == (1, 1024)
-        decode.traffic.submit(request(1, room=ROOM, kv_peer=peer, parked=True))
-        await pair.read()
-        decode.vllm.put(output(1, 9, end=LENGTH, prefill_stats=computed(external=3)))
-        await decode.ended()
-        await until(lambda: not prefill.traffic.parking)
-        decode.traffic.submit(request(2, room=ROOM, kv_peer=peer, parked=True))
-        await decode.ended(2)
-        assert isinstance(decode.deltas[-1].error, VoucherError)
-        assert not decode.deltas[-1].retryable
-        prefill.traffic.submit(request(3, room=9, park_seconds=20.0))
-        pair.prefilled(3)
-        await until(lambda: len(prefill.traffic.parking) == 1)
-        prefill.traffic.cancel(3)
-        await until(lambda: released(prefill) == ["tandem-3"])
-        assert prefill.traffic.load().kv_tokens_used == 0
-    finally:
-        await prefill.close()
-        await decode.close()
+async def test_a_parked_prompt_ends_at_once_and_is_used_once(pair: Pair) -> None:
+    prefill, decode = pair.prefill, pair.decode
+    prefill.traffic.submit(request(1, room=ROOM, park_seconds=20.0))
+    pair.prefilled()
+    (delta,) = await prefill.ended()
+    assert (delta.token_ids, delta.end) == ([9], Ending.LENGTH)
+    assert (len(prefill.traffic.parking), prefill.traffic.parking.bytes) == (1, 1024)
+    decode.traffic.submit(request(1, room=ROOM, kv_peer=pair.peer, parked=True))
+    await pair.read()
+    decode.vllm.put(output(1, 9, end=LENGTH, prefill_stats=computed(external=3)))
+    await decode.ended()
+    await until(lambda: not prefill.traffic.parking)
+    decode.traffic.submit(request(2, room=ROOM, kv_peer=pair.peer, parked=True))
+    await decode.ended(2)
+    assert isinstance(decode.deltas[-1].error, VoucherError)
+    assert not decode.deltas[-1].retryable
+    prefill.traffic.submit(request(3, room=9, park_seconds=20.0))
+    pair.prefilled(3)
+    await until(lambda: len(prefill.traffic.parking) == 1)
+    prefill.traffic.cancel(3)
+    await until(lambda: released(prefill) == ["tandem-3"])
+    assert prefill.traffic.load().kv_tokens_used == 0
 
 
 async def test_parking_has_bounds() -> None:

@@ -14,7 +14,7 @@ import pytest
 from vllm_stand_ins import until
 
 from tandem.engine.base import Logprobs
-from tandem.errors import KvTransferError, TandemError, VoucherError
+from tandem.errors import KvTransferError, TandemError
 from tandem.v1 import pull_pb2
 from tandem_vllm import words
 from tandem_vllm.pull_client import PullClient, Readable
@@ -231,13 +231,6 @@ async def test_nobody_calls_and_nothing_is_kept(prefill: Prefill) -> None:
     await until(lambda: prefill.settled)
     assert prefill.freed == [False]
     assert "too late, or never" in prefill.settled[0].message
-
-
-async def test_a_call_for_what_is_parked_no_more_is_refused_at_once(
-    prefill: Prefill, decode: Decode
-) -> None:
-    decode.call(prefill.peer, parked=True)
-    assert isinstance(await decode.answer(), VoucherError)
 
 
 async def test_a_peer_that_is_not_there_fails_who_waits_for_it(decode: Decode) -> None:
