@@ -141,12 +141,12 @@ async def test_a_lease_that_runs_out_frees_and_its_call_is_told_how_long_it_hold
     prefill: Prefill, decode: Decode
 ) -> None:
     """Decode counts from before its call, so that the time of travel shortens what it believes."""
-    prefill.hold(lease=0.15)
+    prefill.hold(lease=1.0)
     began = time.monotonic()
     decode.call(prefill.peer)
     said = await decode.answer()
     assert isinstance(said, Readable)
-    assert said.until <= began + 0.15 + 0.01
+    assert said.until <= began + 1.0 + 0.01
     await until(lambda: prefill.freed)
     assert prefill.freed == [False]
     assert "within the lease" in prefill.settled[0].message
