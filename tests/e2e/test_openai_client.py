@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import openai
-import pytest
 from openai import AsyncOpenAI
 from stacks import MODEL, Served
 
@@ -180,19 +178,3 @@ async def test_a_report_names_both_phases_and_what_crossed(
     assert apart is not served.aggregated
     assert all(phase["request_id"] > 0 for phase in phases.values())
     assert (max(phase["kv_bytes"] for phase in phases.values()) > 0) is apart
-
-
-async def test_an_unknown_model_is_not_found(client: AsyncOpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as refused:
-        await client.chat.completions.create(model="other", messages=MESSAGES)
-    assert refused.value.code == "model_not_found"
-
-
-async def test_a_prompt_past_the_context_is_refused(client: AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        await client.completions.create(model=MODEL, prompt=[5] * 5000, max_tokens=4)
-    assert refused.value.code == "context_length_exceeded"
-
-
-async def test_models_are_listed(client: AsyncOpenAI) -> None:
-    assert [model.id async for model in client.models.list()] == [MODEL]
