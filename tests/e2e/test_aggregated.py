@@ -187,11 +187,13 @@ async def test_a_prompt_has_the_same_answer_whichever_way_it_goes(
 
 @pytest.mark.promise("S5-331")
 @pytest.mark.sglang
+@pytest.mark.long
 def test_an_aggregated_sglang_answers_as_a_pair_does(
     serve: Callable[..., Any], sglang: Served
 ) -> None:
     """The pair is that of all tests: how a router chooses between the two ways is the same for any
-    engine. Each computes the whole prompt: what others have cached was computed in other batches.
+    engine, and an executor's own SGLang answers as a pair does in test_executor_engines. Each
+    computes the whole prompt: what others have cached was computed in other batches.
     """
     fields = {"max_tokens": 8, "cache_salt": "whichever way"}
     with serve(engine="sglang", engine_options=WITHOUT_FORMS) as served:
