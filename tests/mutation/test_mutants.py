@@ -1,12 +1,10 @@
-"""The table of deliberate bugs is whole, and a fixed dozen of them is noticed by the simulation.
+"""A fixed dozen of deliberate bugs is noticed by the simulation.
 
-`make mutants` tries all.
+`make mutants` tries all, and `make check` sees that each can be applied.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +16,8 @@ from mutants.trial import run
 
 MUTANTS = load()
 SHORT = [mutant for mutant in MUTANTS if mutant.short]
-SEEDS = 12
-"""Three times as many as it takes until the last of the dozen is noticed."""
-RUN = Path(__file__).with_name("run.py")
+SEEDS = 6
+"""Half as many again as it takes until the last of the dozen is noticed."""
 HARMLESS = Mutant(
     path="router/tandem_router/core/admission.py",
     breaks="nothing",
@@ -89,7 +86,6 @@ def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(tmp_path: Path) -
     where = "import os, sys, tandem_router as it; sys.exit(os.getcwd() not in it.__file__)"
     assert overlay.passes(["-c", where], seconds=9)
     assert not overlay.passes(["-c", "while True: pass"], seconds=1)
-    assert overlay.passes(["-c", "import time; time.sleep(2)"], seconds=1)
 
 
 @pytest.mark.timeout(300)
@@ -98,10 +94,3 @@ def test_the_simulation_notices_a_dozen_bugs_and_takes_nothing_harmless_for_one(
     results = run([*SHORT, HARMLESS], seeds=SEEDS, processes=2, with_tests=False)
     survived = {str(result.mutant) for result in results if result.killer == "nothing"}
     assert survived == {str(HARMLESS)}
-
-
-def test_the_table_fits_the_tree_as_a_command_says() -> None:
-    done = subprocess.run(
-        [sys.executable, str(RUN), "--check"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, f"mutants: {len(MUTANTS)} can be applied\n")
