@@ -14,8 +14,6 @@ from mutants.promised import broken_promises
 from mutants.table import ROOT, Mutant, faults, load
 from mutants.trial import run
 
-MUTANTS = load()
-SHORT = [mutant for mutant in MUTANTS if mutant.short]
 SEEDS = 6
 """Half as many again as it takes until the last of the dozen is noticed."""
 HARMLESS = Mutant(
@@ -28,8 +26,18 @@ HARMLESS = Mutant(
 )
 
 
-def test_the_table_reaches_every_part() -> None:
-    assert len(MUTANTS) >= 60
+@pytest.fixture(scope="module")
+def table() -> list[Mutant]:
+    return load()
+
+
+@pytest.fixture(scope="module")
+def dozen(table: list[Mutant]) -> list[Mutant]:
+    return [mutant for mutant in table if mutant.short]
+
+
+def test_the_table_reaches_every_part(table: list[Mutant]) -> None:
+    assert len(table) >= 60
     for part in (
         "router/tandem_router/core/",
         "router/tandem_router/relay.py",
@@ -39,12 +47,12 @@ def test_the_table_reaches_every_part() -> None:
         "tandem/upstream/",
         "frontend/",
     ):
-        assert any(mutant.path.startswith(part) for mutant in MUTANTS), part
+        assert any(mutant.path.startswith(part) for mutant in table), part
 
 
-def test_no_mutant_is_put_into_the_working_tree() -> None:
+def test_no_mutant_is_put_into_the_working_tree(table: list[Mutant]) -> None:
     """What an overlay does not copy is a link to it."""
-    assert {Path(mutant.path).parts[0] for mutant in MUTANTS} <= {*COPIED}
+    assert {Path(mutant.path).parts[0] for mutant in table} <= {*COPIED}
 
 
 def test_a_mutant_that_fits_no_longer_is_named() -> None:
@@ -75,8 +83,10 @@ def test_a_promise_needs_a_bug_and_the_bug_a_test_of_that_promise() -> None:
     assert broken_promises([everywhere], {}, []) == ["p.py: b: its tests alone are asked"]
 
 
-def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(tmp_path: Path) -> None:
-    mutant = SHORT[0]
+def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(
+    dozen: list[Mutant], tmp_path: Path
+) -> None:
+    mutant = dozen[0]
     working = (ROOT / mutant.path).read_text()
     overlay = Overlay(tmp_path)
     with overlay.broken_by(mutant):
@@ -89,8 +99,10 @@ def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(tmp_path: Path) -
 
 
 @pytest.mark.timeout(300)
-def test_the_simulation_notices_a_dozen_bugs_and_takes_nothing_harmless_for_one() -> None:
-    assert len(SHORT) == 12
-    results = run([*SHORT, HARMLESS], seeds=SEEDS, processes=2, with_tests=False)
+def test_the_simulation_notices_a_dozen_bugs_and_takes_nothing_harmless_for_one(
+    dozen: list[Mutant],
+) -> None:
+    assert len(dozen) == 12
+    results = run([*dozen, HARMLESS], seeds=SEEDS, processes=2, with_tests=False)
     survived = {str(result.mutant) for result in results if result.killer == "nothing"}
     assert survived == {str(HARMLESS)}
