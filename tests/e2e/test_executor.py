@@ -48,6 +48,7 @@ CALLBACKS = {
     "favour": "executor_callbacks:favour",
     "count": "executor_callbacks:count",
     "ponder": "executor_callbacks:ponder",
+    "one_in": "examples.executor_callback:one_in",
     Request.BATCHED_POST_PROCESSOR_NAME: "executor_callbacks:favour_all",
 }
 LONG = {"max_tokens": 4000, "logits_post_processor_name": "ponder"}
@@ -337,14 +338,29 @@ async def test_the_asyncio_twin_gets_the_same_tokens(executor: Executor, router:
     assert tokens == expected
 
 
-@pytest.mark.promise("S2-092")
-def test_the_example_streams_an_answer(router: str, model_path: Path) -> None:
-    command = [sys.executable, "examples/executor.py", router, str(model_path), "A class is"]
-    answered = subprocess.run(
+def example(name: str, *arguments: str) -> str:
+    """What an example prints."""
+    command = [sys.executable, f"examples/{name}.py", *arguments]
+    return subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True,
         text=True, check=True, timeout=SECONDS,
-    )  # fmt: skip
-    text, _, reason = answered.stdout.rstrip().rpartition("\n")
+    ).stdout  # fmt: skip
+
+
+@pytest.mark.promise("S2-071", "S2-092")
+def test_the_example_of_a_callback_shapes_the_answers_that_name_it_and_no_other(
+    router: str,
+) -> None:
+    assert example("executor_callback", router).splitlines() == [
+        "32 of 32 answers are as the callback wants them,",
+        "32 of 32 that did not name it are not",
+    ]
+
+
+@pytest.mark.promise("S2-092")
+def test_the_example_streams_an_answer(router: str, model_path: Path) -> None:
+    answered = example("executor", router, str(model_path), "A class is")
+    text, _, reason = answered.rstrip().rpartition("\n")
     assert text
     assert reason == "(LENGTH)"
 

@@ -78,7 +78,7 @@ def stack(
         "decode_worker": (f"--config={decode}",),
     }
     changes = {"hook_prefill": "", "hook_decode": "", "prefill": 2, "decode": 2, "flags": flags}
-    made = options("sim", model_path, engine_options=("step_ms=15",), **changes)
+    made = options("sim", model_path, engine_options=("step_ms=10",), **changes)
     with Stack(made, run_dir=run_dir) as stack:
         stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
         yield Served("sim", stack, hook_log)
