@@ -89,14 +89,10 @@ def test_components_speak_tls_in_every_set_that_does_not_forbid_it(name: str) ->
         assert given["tls_ca"] == "/etc/tandem-tls/ca.crt"
 
 
-def test_without_tls_nothing_of_it_is_made() -> None:
-    assert not [each for kind in KINDS for each in of_tls("mesh", kind)]
-    assert "tls_cert" not in settings("mesh", "router")
-
-
-@one_case("name", ["tls", "existing-secrets"])
+@one_case("name", ["tls", "existing-secrets", "mesh"])
 def test_where_others_make_the_certificates_the_controller_is_not_there(name: str) -> None:
     assert not [each for kind in KINDS for each in of_tls(name, kind)]
+    assert ("tls_cert" in settings(name, "router")) is (name != "mesh")
 
 
 @pytest.mark.promise("S5-125", "S6-159")

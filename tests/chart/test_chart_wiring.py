@@ -187,15 +187,6 @@ def test_the_router_asks_the_api_for_what_it_is_allowed_and_for_nothing_else() -
     assert set(rule["verbs"]) == verbs
 
 
-def test_the_role_is_bound_to_the_router_alone() -> None:
-    binding = by_name("default", "RoleBinding")["tandem-router"]
-    account = pods.of_set("default")["router"].spec["serviceAccountName"]
-    assert binding["subjects"] == [
-        {"kind": "ServiceAccount", "name": account, "namespace": chart_renders.NAMESPACE}
-    ]
-    assert binding["roleRef"]["name"] in by_name("default", "Role")
-
-
 def test_dns_needs_no_rights() -> None:
     for kind in ("Role", "RoleBinding"):
         (name,) = by_name("restricted", kind)
@@ -314,20 +305,6 @@ def test_workers_in_the_node_s_network_still_find_services_unless_told_otherwise
 
     assert policy({}) == "ClusterFirstWithHostNet"
     assert policy({"dnsPolicy": "Default"}) == "Default"
-
-
-@pytest.mark.promise("S5-316")
-def test_keda_looks_as_often_and_falls_back_as_it_is_told() -> None:
-    spec = by_name("keda", "ScaledObject")["tandem-frontend"]["spec"]
-    assert (spec["pollingInterval"], spec["cooldownPeriod"]) == (10, 300)
-    assert spec["fallback"] == {"failureThreshold": 3, "replicas": 4}
-    assert "fallback" not in by_name("keda", "ScaledObject")["tandem-prefill"]["spec"]
-
-
-def test_keda_asks_for_series_of_the_pods_it_scales() -> None:
-    (trigger,) = by_name("keda", "ScaledObject")["tandem-prefill"]["spec"]["triggers"]
-    query = trigger["metadata"]["query"]
-    assert query == 'sum(tandem_worker_waiting_legs{namespace="tandem",pod=~"tandem-prefill-.+"})'
 
 
 @one_case("phase", ["prefill", "decode"])
