@@ -18,25 +18,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"commonLabels": {"app.kubernetes.io/name": "x"}},
         "the chart sets the label app.kubernetes.io/name itself: leave it out of commonLabels",
     ),
-    "own-label-of-the-controller": (
-        {"tls": {"controller": {"podLabels": {"app.kubernetes.io/component": "x"}}}},
-        "the chart sets the label app.kubernetes.io/component itself: leave it out of tls.contr",
-    ),
-    "own-label-of-a-service": (
-        {"frontend": {"service": {"labels": {"app.kubernetes.io/instance": "x"}}}},
-        "leave it out of frontend.service.labels",
-    ),
-    "own-label-of-a-monitor": (
-        {"monitoring": {"podMonitor": {"additionalLabels": {"helm.sh/chart": "x"}}}},
-        "leave it out of monitoring.podMonitor.additionalLabels",
-    ),
     "settings-as-an-annotation": (
         {"router": {"podAnnotations": {"tandem/settings": "{}"}}},
         "leave tandem/settings out of router.podAnnotations",
-    ),
-    "number-of-pods-as-an-annotation": (
-        {"decode": {"workload": {"annotations": {"tandem/replicas": "mine"}}}},
-        "leave tandem/replicas out of decode.workload.annotations",
     ),
     "own-label-of-pods": (
         {"router": {"podLabels": {"helm.sh/chart": "x"}}},
@@ -46,16 +30,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"code": {"files": {"a.py": "#" * 204_800}}},
         "put the code into an image (code.image) or a claim (code.existingClaim)",
     ),
-    "more-settings-than-a-pod-carries": (
-        {"router": {"config": {"expected_models": ["m" * 204_800]}}},
-        "settings and code of router are",
-    ),
     "limits-of-keys-shared-by-nobody-knows-how-many": (
         {"frontend": {"replicas": None, "apiKeysFile": {"existingSecret": "s"}}},
-        "say how many, in frontend.replicas or frontend.autoscaling.minReplicas",
-    ),
-    "limits-of-mounted-keys-shared-by-nobody-knows-how-many": (
-        {"frontend": {"replicas": None, "apiKeysFile": {"path": "/mnt/keys.jsonl"}}},
         "say how many, in frontend.replicas or frontend.autoscaling.minReplicas",
     ),
     "ipc-lock": (
@@ -116,19 +92,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"model": {"uri": "gs://models/a", "hubEndpoint": "http://minio:9000"}},
         "gs:// has none of its own: leave it empty with gs://models/a",
     ),
-    "hub-endpoint-of-an-adapter-of-gs": (
-        {
-            "model": {"uri": "hf://a/b", "hubEndpoint": "http://hub:8080"},
-            "loraAdapters": [{"name": "legal", "uri": "gs://models/legal"}],
-        },
-        "gs:// has none of its own: leave it empty with gs://models/legal",
-    ),
     "preload-to-nowhere": (
         {"model": {"uri": "hf://a/b", "preload": {"enabled": True}}},
-        "it needs a model.uri of hf://, s3:// or gs:// and model.cache.type=pvc",
-    ),
-    "preload-of-a-claim": (
-        {"model": {**GPU["model"], "cache": {"type": "pvc"}, "preload": {"enabled": True}}},
         "it needs a model.uri of hf://, s3:// or gs:// and model.cache.type=pvc",
     ),
     "empty-cache": (
@@ -201,10 +166,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"tls": {"enabled": True, "existingSecret": "a", "certManager": {"enabled": True}}},
         "tls has two sources of its certificate",
     ),
-    "two-certificates-outside": (
-        {"frontend": {"https": {"existingSecret": "a", "certManager": {"enabled": True}}}},
-        "frontend.https has two sources of its certificate",
-    ),
     "no-issuer": (
         {"tls": {"enabled": True, "certManager": {"enabled": True}}},
         "tls.certManager needs an issuer: set tls.certManager.issuerRef.name",
@@ -224,10 +185,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "keys-twice": (
         {"frontend": {"apiKeysFile": {"existingSecret": "keys", "path": "/keys/keys.jsonl"}}},
         "frontend.apiKeysFile has two sources: leave existingSecret or path empty",
-    ),
-    "metrics-for-no-scraper": (
-        {"monitoring": {"scrapeAnnotations": True}},
-        "name Prometheus' namespace in networkPolicy.metricsFrom",
     ),
     "unused-certificate": (
         {"tls": {"enabled": False, "existingSecret": "a"}},
@@ -281,10 +238,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {**GPU, "engine": {"tensorParallel": 3, "dataParallel": 3}},
         "set prefill.config.max_sequences to a multiple of 3",
     ),
-    "data-parallel-ranks-of-decode-with-unequal-parts": (
-        {**GPU, "engine": {"tensorParallel": 3, "decodeDataParallel": 3}},
-        "set decode.config.max_sequences to a multiple of 3",
-    ),
     "data-parallel-ranks-of-aggregated-workers-with-unequal-parts": (
         {
             **GPU,
@@ -301,10 +254,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
             "decode": {"tokenProcesses": 2, "workload": {"nodes": 2}},
         },
         "data-parallel ranks on several nodes send tokens to one process alone: leave decode.token",
-    ),
-    "token-processes-with-unequal-parts": (
-        {**GPU, "decode": {"tokenProcesses": 3}},
-        "set decode.config.max_sequences to a multiple of 3",
     ),
     "token-processes-of-ranks-with-unequal-parts": (
         {
@@ -362,10 +311,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "keda-without-prometheus": (
         {"decode": {"autoscaling": {"type": "keda"}}},
         "decode.autoscaling.type=keda asks Prometheus: set monitoring.prometheusAddress",
-    ),
-    "frontends-by-what-waits-without-prometheus": (
-        {"frontend": {"autoscaling": {"type": "keda", "targetWaitingBodies": 4}}},
-        "frontend.autoscaling.type=keda asks Prometheus: set monitoring.prometheusAddress",
     ),
 }
 LONG = "x" * 64
