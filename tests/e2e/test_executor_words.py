@@ -12,13 +12,12 @@ import grpc.aio
 import numpy
 import pytest
 from stacks import MODEL, Served
+from test_executor_engines import PROMPT, SECONDS, responses_of
 
 from tandem.testing.sim_stack import SimStack, sim_stack
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
-from tandem_executor import Executor, FinishReason, OutputConfig, Request, Response, SamplingConfig
+from tandem_executor import Executor, FinishReason, SamplingConfig
 
-SECONDS = 60.0
-PROMPT = [101, 102, 103, 104]
 VOCABULARY = 2048
 LENGTH = 8
 STOP = common_pb2.FINISH_REASON_STOP
@@ -66,19 +65,6 @@ async def generate(served: Served) -> AsyncIterator[Any]:
             return answers
 
         yield call
-
-
-def responses_of(executor: Executor, **fields: Any) -> list[Response]:
-    """All responses of a request."""
-    output = OutputConfig(exclude_input_from_output=True)
-    given = {"input_token_ids": PROMPT, "max_tokens": LENGTH, "output_config": output} | fields
-    request_id = executor.enqueue_request(Request(**given))
-    found: list[Response] = []
-    while not found or not (found[-1].has_error() or found[-1].result.is_final):
-        new = executor.await_responses(request_id, SECONDS)
-        assert new, "it takes too long"
-        found += new
-    return found
 
 
 def answer(executor: Executor, **fields: Any) -> list[int]:
