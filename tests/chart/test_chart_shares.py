@@ -23,7 +23,7 @@ TENSOR = 6
 """Accelerators of a worker, which all of the numbers below divide."""
 CASES = [
     (prefill, decode, sequences, processes, nodes)
-    for prefill, decode, sequences in product((1, 3), (1, 3), (None, 384))
+    for prefill, decode, sequences in product((1, 3), (1, 3), (None, 255, 384))
     for processes, nodes in ((1, 1), (2, 1), (2, 2))
 ]
 

@@ -44,8 +44,7 @@ def settings(name: str, component: str) -> Any:
 
 def keeper(name: str) -> Pod:
     """What makes the certificates."""
-    (found,) = (pod for pod in pods.of(chart_renders.of_set(name)) if pod.component == "tls")
-    return found
+    return pods.of_set(name)["tls"]
 
 
 def arguments(name: str) -> Any:
@@ -163,9 +162,7 @@ def test_without_the_controller_and_without_a_secret_routers_sign_nothing(name: 
 
 def test_a_voucher_key_of_the_operator_s_is_used_instead_of_the_controller_s() -> None:
     given = {"router": {"voucherKey": {"existingSecret": "mine", "key": "a.key"}}}
-    (router,) = (
-        pod for pod in pods.of(chart_renders.manifests(given)) if pod.component == "router"
-    )
+    router = pods.of_values(given)["router"]
     (volume,) = (each for each in router.spec["volumes"] if each["name"] == "voucher-key")
     assert volume["secret"]["secretName"] == "mine"
     assert volume["secret"]["items"] == [{"key": "a.key", "path": "voucher.key"}]

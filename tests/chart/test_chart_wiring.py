@@ -93,12 +93,7 @@ def test_every_pod_has_a_policy_of_its_own(name: str) -> None:
 @pytest.mark.promise("S5-314")
 def test_the_test_reaches_what_it_asks_and_nothing_else() -> None:
     def asked(values: dict[str, object]) -> list[tuple[set[str], set[int]]]:
-        objects = chart_renders.manifests(values)
-        (policy,) = (
-            each
-            for each in objects
-            if each["metadata"]["name"] == "tandem-test" and each["kind"] == "NetworkPolicy"
-        )
+        policy = pods.made(values, "NetworkPolicy", "tandem-test")
         assert policy["spec"]["ingress"] == []
         return [
             (_peers(rule, "to"), {port["port"] for port in rule["ports"]})
@@ -244,11 +239,7 @@ def test_the_service_of_the_frontend_takes_what_clouds_and_clusters_ask_for() ->
     inside = {
         "frontend": {"service": {"externalTrafficPolicy": "Local", "loadBalancerClass": "a/b"}}
     }
-    (spec,) = (
-        each["spec"]
-        for each in chart_renders.manifests(inside)
-        if each["kind"] == "Service" and each["metadata"]["name"] == "tandem-frontend"
-    )
+    spec = pods.made(inside, "Service", "tandem-frontend")["spec"]
     assert not {"externalTrafficPolicy", "loadBalancerClass"} & spec.keys()
 
 
@@ -273,13 +264,8 @@ def test_rollouts_probes_and_names_are_a_platforms_to_set(component: str) -> Non
     }
     if component == "worker":
         values["enabled"] = True
-    objects = chart_renders.manifests({component: values})
-    (made,) = (
-        each
-        for each in objects
-        if each["kind"] == "Deployment" and each["metadata"]["name"] == f"tandem-{component}"
-    )
-    (pod,) = (each for each in pods.of(objects) if each.component == component)
+    made = pods.made({component: values}, "Deployment", f"tandem-{component}")
+    pod = pods.of_values({component: values})[component]
     assert made["metadata"]["annotations"] == {"owner": "team"}
     assert (made["spec"]["minReadySeconds"], made["spec"]["revisionHistoryLimit"]) == (7, 3)
     assert pod.main["startupProbe"]["timeoutSeconds"] == 9
@@ -299,9 +285,7 @@ def test_workers_in_the_node_s_network_still_find_services_unless_told_otherwise
             "networkPolicy": {"enabled": False},
             "decode": own,
         }
-        rendered = pods.of(chart_renders.manifests(values))
-        (pod,) = (each for each in rendered if each.component == "decode")
-        return pod.spec["dnsPolicy"]
+        return pods.of_values(values)["decode"].spec["dnsPolicy"]
 
     assert policy({}) == "ClusterFirstWithHostNet"
     assert policy({"dnsPolicy": "Default"}) == "Default"
@@ -309,13 +293,11 @@ def test_workers_in_the_node_s_network_still_find_services_unless_told_otherwise
 
 @one_case("phase", ["prefill", "decode"])
 def test_keda_asks_for_metrics_that_workers_have(phase: str) -> None:
-    objects = chart_renders.manifests(
-        {
-            "monitoring": {"prometheusAddress": "http://prometheus:9090"},
-            phase: {"autoscaling": {"type": "keda"}},
-        }
-    )
-    (scaler,) = (each for each in objects if each["kind"] == "ScaledObject")
+    values = {
+        "monitoring": {"prometheusAddress": "http://prometheus:9090"},
+        phase: {"autoscaling": {"type": "keda"}},
+    }
+    scaler = pods.made(values, "ScaledObject", f"tandem-{phase}")
     known = {sample.name for family in registries.families() for sample in family.samples}
     for trigger in scaler["spec"]["triggers"]:
         query = trigger["metadata"]["query"]
@@ -339,12 +321,7 @@ def test_keda_asks_for_metrics_that_workers_have(phase: str) -> None:
 def test_a_rollout_takes_a_spare_accelerator_only_where_it_must(
     values: dict[str, object], surge: int
 ) -> None:
-    objects = chart_renders.manifests(values)
-    deployment = next(
-        each
-        for each in objects
-        if each["kind"] == "Deployment" and each["metadata"]["name"] == "tandem-decode"
-    )
+    deployment = pods.made(values, "Deployment", "tandem-decode")
     rolling = deployment["spec"]["strategy"]["rollingUpdate"]
     assert rolling == {"maxSurge": surge, "maxUnavailable": 1 - surge}
 
@@ -376,8 +353,7 @@ def test_frontends_find_each_of_several_routers_that_is_ready(
     """One router's Service leads to the next one at once; DNS may be some seconds behind."""
     objects = chart_renders.manifests({"router": router})
     rendered = {(each["kind"], each["metadata"]["name"]): each for each in objects}
-    (frontend,) = (each for each in pods.of(objects) if each.component == "frontend")
-    text = frontend.carried("settings")["tandem.yaml"]
+    text = pods.of_values({"router": router})["frontend"].carried("settings")["tandem.yaml"]
     address = "dns://tandem-router-each:7000" if several else "tandem-router:7000"
     assert f"router: {address}\n" in text
     headless = rendered.get(("Service", "tandem-router-each"))
