@@ -99,7 +99,10 @@ class Value:
 def read(path: Path) -> Iterator[Value]:
     """Every value and section of the file, in its order."""
     text = path.read_text(encoding="utf-8")
-    yield from _mapping(yaml.compose(text), yaml.safe_load(text), text.splitlines(), ())
+    # libyaml reads it five times as fast as Python.
+    tree = yaml.compose(text, Loader=yaml.CSafeLoader)
+    content = yaml.load(text, Loader=yaml.CSafeLoader)
+    yield from _mapping(tree, content, text.splitlines(), ())
 
 
 def _mapping(node: Any, content: Any, lines: list[str], above: tuple[str, ...]) -> Iterator[Value]:

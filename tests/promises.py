@@ -16,6 +16,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -3057,11 +3058,13 @@ def gaps() -> dict[str, str]:
     return {promise.id: reason for promise in PROMISES if (reason := GAPS.get(promise.id))}
 
 
+@cache
 def proofs(root: Path = ROOT) -> dict[str, set[str]]:
     """Promise id -> the tests that name it, as "file::function", or "file::case" of a trace."""
     found: dict[str, set[str]] = {}
     for path in sorted(path for each in FOLDERS for path in root.glob(f"{each}/**/test_*.py")):
-        for promise, where in _marks(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        for promise, where in _marks(ast.parse(text)) if ".promise(" in text else ():
             found.setdefault(promise, set()).add(f"{path.relative_to(root)}::{where}")
     for path in sorted(path for each in FOLDERS for path in root.glob(f"{each}/**/*_traces/*.txt")):
         for promise, where in _marks_of_cases(path.read_text(encoding="utf-8")):

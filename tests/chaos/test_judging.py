@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -66,31 +67,22 @@ def test_an_answer_that_is_whole_and_right_is_not_wrong(book: Book, asked: Asked
 
 
 @pytest.mark.promise("S5-231")
-def test_an_answer_that_lacks_its_last_token_is_wrong(book: Book, asked: Asked) -> None:
-    book.hear(asked, asked.expected[:3])
-    book.finish(asked, "length")
-    assert len(book.wrong) == 1
-
-
-@pytest.mark.promise("S5-231")
-def test_an_answer_that_ends_for_another_reason_is_wrong(book: Book, asked: Asked) -> None:
-    book.hear(asked, asked.expected)
-    book.finish(asked, "stop")
-    assert len(book.wrong) == 1
-
-
-@pytest.mark.promise("S5-231")
-@pytest.mark.parametrize("end", [lambda b, a: b.fail(a, "worker_lost"), lambda b, a: b.hang(a)])
-def test_a_wrong_token_before_an_error_is_wrong(book: Book, asked: Asked, end: object) -> None:
-    book.hear(asked, [asked.expected[0], asked.expected[1] ^ 1])
-    end(book, asked)  # type: ignore[operator]
-    assert len(book.wrong) == 1
-
-
-@pytest.mark.promise("S5-231")
-def test_tokens_beyond_what_was_asked_for_are_wrong(book: Book, asked: Asked) -> None:
-    book.hear(asked, [*asked.expected, 101])
-    book.fail(asked, "worker_lost")
+@pytest.mark.parametrize(
+    ("heard", "end"),
+    [
+        (lambda right: right[:3], lambda book, asked: book.finish(asked, "length")),
+        (lambda right: right, lambda book, asked: book.finish(asked, "stop")),
+        (lambda right: [right[0], right[1] ^ 1], lambda book, asked: book.fail(asked, "lost")),
+        (lambda right: [right[0], right[1] ^ 1], lambda book, asked: book.hang(asked)),
+        (lambda right: [*right, 101], lambda book, asked: book.fail(asked, "lost")),
+    ],
+    ids=["lacks the last", "another reason", "wrong, fails", "wrong, hangs", "one too many"],
+)
+def test_an_answer_that_is_not_whole_and_right_is_wrong(
+    book: Book, asked: Asked, heard: Callable[[Any], Any], end: Callable[[Book, Asked], None]
+) -> None:
+    book.hear(asked, heard(asked.expected))
+    end(book, asked)
     assert len(book.wrong) == 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,7 @@ def of(objects: tuple[Manifest, ...]) -> Iterator[Pod]:
         )
 
 
-def of_values(values: dict[str, Any]) -> dict[str, Pod]:
+def of_values(values: Mapping[str, Any]) -> dict[str, Pod]:
     """Component to its pod."""
     return {pod.component: pod for pod in of(chart_renders.manifests(values))}
 
@@ -93,6 +93,16 @@ def of_values(values: dict[str, Any]) -> dict[str, Pod]:
 def of_set(name: str) -> dict[str, Pod]:
     """Component to its pod."""
     return {pod.component: pod for pod in of(chart_renders.of_set(name))}
+
+
+def made(values: Mapping[str, Any], kind: str, name: str) -> Manifest:
+    """The object of a kind and a name that values make."""
+    (found,) = (
+        each
+        for each in chart_renders.manifests(values)
+        if (each["kind"], each["metadata"]["name"]) == (kind, name)
+    )
+    return found
 
 
 def by_name(name: str, kind: str) -> dict[str, Manifest]:

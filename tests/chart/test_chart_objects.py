@@ -302,12 +302,8 @@ def test_an_ingress_and_a_route_lead_to_the_port_of_the_frontend_s_service() -> 
 def test_a_node_s_port_is_the_service_s_where_its_type_has_one() -> None:
     def ports(kind: str) -> list[Manifest]:
         service = {"type": kind, "nodePort": 30080, "annotations": {"a": "b"}}
-        made = chart_renders.manifests({"frontend": {"service": service}})
-        (found,) = [
-            each
-            for each in made
-            if each["kind"] == "Service" and each["metadata"]["name"] == "tandem-frontend"
-        ]
+        values = {"frontend": {"service": service}}
+        found = pods.made(values, "Service", "tandem-frontend")
         assert found["metadata"]["annotations"] == {"a": "b"}
         return list(found["spec"]["ports"])
 

@@ -9,7 +9,6 @@ from typing import Any
 import chart_renders
 import pods
 import pytest
-import yaml
 from chart_renders import SETS
 from one_case import one_case
 from pods import Pod
@@ -236,8 +235,7 @@ def test_no_container_is_restarted_while_it_starts(pod: Pod) -> None:
 
 @one_case("component", COMPONENTS)
 def test_a_start_may_take_as_long_as_its_value_says(component: str) -> None:
-    objects = chart_renders.manifests({component: {"startupSeconds": 601}})
-    pod = next(pod for pod in pods.of(objects) if pod.component == component)
+    pod = pods.of_values({component: {"startupSeconds": 601}})[component]
     probe = pod.main["startupProbe"]
     assert probe["failureThreshold"] * probe["periodSeconds"] >= 601
 
@@ -257,25 +255,21 @@ def test_a_worker_of_sglang_gives_up_its_start_before_it_is_killed_for_that(
     """What is killed says nothing of what it waited for."""
     options = options.get("engineOptions", options)
     bounds = dataclasses.replace(sglang_options.Options(), **options)
-    objects = chart_renders.manifests(
-        {"model": {"uri": "pvc://m"}, **dict.fromkeys(WORKERS, chosen)}
-    )
-    for pod in (pod for pod in pods.of(objects) if pod.component in WORKERS):
-        given = yaml.safe_load(pod.carried("settings")["tandem.yaml"])["engine_options"]
+    values = {"model": {"uri": "pvc://m"}, **dict.fromkeys(WORKERS, chosen)}
+    for worker in WORKERS:
+        pod = pods.of_values(values)[worker]
+        given = pod.settings["engine_options"]
         assert given["load_seconds"] == bounds.load_seconds
         probe, seconds = pod.main["startupProbe"], bounds.load_seconds + bounds.warm_up_seconds
         assert probe["failureThreshold"] * probe["periodSeconds"] >= seconds + 60
-        (made,) = (
-            each for each in objects if pod.owner == f"{each['kind']}/{each['metadata']['name']}"
-        )
+        made = pods.made(values, *pod.owner.split("/"))
         assert made["spec"]["progressDeadlineSeconds"] >= seconds + 600
 
 
 @one_case("component", COMPONENTS)
 def test_the_grace_period_covers_what_comes_before_the_end(component: str) -> None:
     drain = {"preStopSeconds": 7, "timeoutSeconds": 40, "teardownSeconds": 11}
-    objects = chart_renders.manifests({component: {"drain": drain}})
-    pod = next(pod for pod in pods.of(objects) if pod.component == component)
+    pod = pods.of_values({component: {"drain": drain}})[component]
     assert pod.main["lifecycle"]["preStop"] == {"sleep": {"seconds": 7}}
     assert pod.spec["terminationGracePeriodSeconds"] == 58
 
@@ -510,8 +504,7 @@ def test_a_worker_requests_what_its_accelerators_take_beside_them(
         "engine": {"tensorParallel": 16},
         "decode": {"resources": asked, "workload": {"nodes": nodes}},
     }
-    objects = chart_renders.manifests(values)
-    (pod,) = (each for each in pods.of(objects) if each.component == "decode")
+    pod = pods.of_values(values)["decode"]
     devices = {"nvidia.com/gpu": 16 // nodes}
     assert pod.main["resources"]["requests"] == {**requests, **devices}
 
@@ -611,8 +604,8 @@ def test_groups_of_layers_have_accelerators_each(decode: int, devices: int) -> N
 @pytest.mark.parametrize("uri", ["", "hf://org/model"])
 def test_a_memory_limit_of_a_worker_s_own_stays_as_it_is(uri: str) -> None:
     own = {"decode": {"resources": {"limits": {"memory": "5Gi"}}}, "model": {"uri": uri}}
-    (pod,) = (each for each in pods.of(chart_renders.manifests(own)) if each.component == "decode")
-    assert pod.main["resources"]["limits"]["memory"] == "5Gi"
+    limits = pods.of_values(own)["decode"].main["resources"]["limits"]
+    assert limits["memory"] == "5Gi"
 
 
 @pytest.mark.promise("S5-317")

@@ -18,7 +18,7 @@ from kubernetes_validate.utils import schema_contents
 from one_case import one_case
 from referencing import Registry, Resource
 
-KUBERNETES = ("1.29", "1.32", "1.36")
+KUBERNETES = ("1.29", "1.36")
 KINDS = {
     *("ConfigMap", "Deployment", "HorizontalPodAutoscaler", "Ingress", "Job"),
     *("NetworkPolicy", "Secret"),
@@ -92,8 +92,9 @@ def test_a_misspelt_field_would_be_found() -> None:
         _validate(broken, "1.36")
 
 
-@one_case("name", SETS)
+@one_case("name", ["default", "gpu-rdma", "openshift", "several-models"])
 def test_lint_finds_nothing(name: str) -> None:
+    """It reads the same texts as the tests of every set, for what Helm calls bad style."""
     found = helm_python.lint(CHART, dict(chart_renders.values(name)), strict=True)
     assert [each for each in found["messages"] if each["severity"] > 1] == []
 

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import chart_renders
+import pods
 import pytest
 from chart_renders import Manifest
 from one_case import one_case
@@ -124,12 +125,8 @@ def held(shown: dict[str, Any]) -> str:
 @one_case("component", COMPONENTS)
 def test_a_budget_lets_the_only_pod_go_or_keeps_it_as_the_values_say(component: str) -> None:
     def budget(values: dict[str, Any]) -> dict[str, Any]:
-        (spec,) = (
-            each["spec"]
-            for each in chart_renders.manifests({component: {"podDisruptionBudget": values}})
-            if each["kind"] == "PodDisruptionBudget"
-            and each["metadata"]["name"] == f"tandem-{component}"
-        )
+        given = {component: {"podDisruptionBudget": values}}
+        spec = pods.made(given, "PodDisruptionBudget", f"tandem-{component}")["spec"]
         return {key: spec[key] for key in spec if key.endswith("vailable")}
 
     assert budget({}) == {"maxUnavailable": 1}

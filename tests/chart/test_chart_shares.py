@@ -21,7 +21,11 @@ from tandem_sglang.setup import Setup
 
 TENSOR = 6
 """Accelerators of a worker, which all of the numbers below divide."""
-CASES = list(product((1, 3), (1, 3), (None, 255, 384), (1, 2), (1, 2)))
+CASES = [
+    (prefill, decode, sequences, processes, nodes)
+    for prefill, decode, sequences in product((1, 3), (1, 3), (None, 255, 384))
+    for processes, nodes in ((1, 1), (2, 1), (2, 2))
+]
 
 
 def renders(values: dict[str, Any]) -> bool:

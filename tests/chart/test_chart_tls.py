@@ -44,8 +44,7 @@ def settings(name: str, component: str) -> Any:
 
 def keeper(name: str) -> Pod:
     """What makes the certificates."""
-    (found,) = (pod for pod in pods.of(chart_renders.of_set(name)) if pod.component == "tls")
-    return found
+    return pods.of_set(name)["tls"]
 
 
 def arguments(name: str) -> Any:
@@ -59,15 +58,11 @@ def kept_secrets(name: str) -> list[str]:
     return sorted([*given.secrets, given.voucher_secret])
 
 
-@one_case("name", SETS)
-def test_rendering_again_gives_the_same_bytes(name: str) -> None:
-    """What GitOps compares: no random function, no time, no look at the cluster."""
-    values = chart_renders.values(name)
+def test_no_template_asks_for_chance_time_or_the_cluster() -> None:
+    """So rendering again gives the same bytes, which GitOps compares."""
+    values = chart_renders.values("default")
     again = chart_renders.chart().render(dict(values), name=RELEASE, namespace=NAMESPACE)
     assert again == chart_renders.texts(values)
-
-
-def test_no_template_asks_for_chance_time_or_the_cluster() -> None:
     forbidden = re.compile(
         r"\b(rand\w+|gen\w+Cert\w*|genCA\w*|genPrivateKey|uuidv4|now|lookup|shuffle)\b"
     )
@@ -93,14 +88,10 @@ def test_components_speak_tls_in_every_set_that_does_not_forbid_it(name: str) ->
         assert given["tls_ca"] == "/etc/tandem-tls/ca.crt"
 
 
-def test_without_tls_nothing_of_it_is_made() -> None:
-    assert not [each for kind in KINDS for each in of_tls("mesh", kind)]
-    assert "tls_cert" not in settings("mesh", "router")
-
-
-@one_case("name", ["tls", "existing-secrets"])
+@one_case("name", ["tls", "existing-secrets", "mesh"])
 def test_where_others_make_the_certificates_the_controller_is_not_there(name: str) -> None:
     assert not [each for kind in KINDS for each in of_tls(name, kind)]
+    assert ("tls_cert" in settings(name, "router")) is (name != "mesh")
 
 
 @pytest.mark.promise("S5-125", "S6-159")
@@ -171,9 +162,7 @@ def test_without_the_controller_and_without_a_secret_routers_sign_nothing(name: 
 
 def test_a_voucher_key_of_the_operator_s_is_used_instead_of_the_controller_s() -> None:
     given = {"router": {"voucherKey": {"existingSecret": "mine", "key": "a.key"}}}
-    (router,) = (
-        pod for pod in pods.of(chart_renders.manifests(given)) if pod.component == "router"
-    )
+    router = pods.of_values(given)["router"]
     (volume,) = (each for each in router.spec["volumes"] if each["name"] == "voucher-key")
     assert volume["secret"]["secretName"] == "mine"
     assert volume["secret"]["items"] == [{"key": "a.key", "path": "voucher.key"}]

@@ -67,9 +67,7 @@ def test_routers_that_ask_dns_are_told_of_each() -> None:
 def test_the_pod_requests_a_cpu_and_memory_for_each_further_one() -> None:
     def requests(processes: int) -> tuple[int, str]:
         values = {"model": {"uri": "pvc://m"}, "decode": {"tokenProcesses": processes}}
-        objects = chart_renders.manifests(values)
-        (pod,) = (each for each in pods.of(objects) if each.component == "decode")
-        asked = pod.main["resources"]["requests"]
+        asked = pods.of_values(values)["decode"].main["resources"]["requests"]
         return asked["cpu"], asked["memory"]
 
     assert requests(1) == (4, "24Gi")

@@ -93,12 +93,7 @@ def test_every_pod_has_a_policy_of_its_own(name: str) -> None:
 @pytest.mark.promise("S5-314")
 def test_the_test_reaches_what_it_asks_and_nothing_else() -> None:
     def asked(values: dict[str, object]) -> list[tuple[set[str], set[int]]]:
-        objects = chart_renders.manifests(values)
-        (policy,) = (
-            each
-            for each in objects
-            if each["metadata"]["name"] == "tandem-test" and each["kind"] == "NetworkPolicy"
-        )
+        policy = pods.made(values, "NetworkPolicy", "tandem-test")
         assert policy["spec"]["ingress"] == []
         return [
             (_peers(rule, "to"), {port["port"] for port in rule["ports"]})
@@ -187,15 +182,6 @@ def test_the_router_asks_the_api_for_what_it_is_allowed_and_for_nothing_else() -
     assert set(rule["verbs"]) == verbs
 
 
-def test_the_role_is_bound_to_the_router_alone() -> None:
-    binding = by_name("default", "RoleBinding")["tandem-router"]
-    account = pods.of_set("default")["router"].spec["serviceAccountName"]
-    assert binding["subjects"] == [
-        {"kind": "ServiceAccount", "name": account, "namespace": chart_renders.NAMESPACE}
-    ]
-    assert binding["roleRef"]["name"] in by_name("default", "Role")
-
-
 def test_dns_needs_no_rights() -> None:
     for kind in ("Role", "RoleBinding"):
         (name,) = by_name("restricted", kind)
@@ -253,11 +239,7 @@ def test_the_service_of_the_frontend_takes_what_clouds_and_clusters_ask_for() ->
     inside = {
         "frontend": {"service": {"externalTrafficPolicy": "Local", "loadBalancerClass": "a/b"}}
     }
-    (spec,) = (
-        each["spec"]
-        for each in chart_renders.manifests(inside)
-        if each["kind"] == "Service" and each["metadata"]["name"] == "tandem-frontend"
-    )
+    spec = pods.made(inside, "Service", "tandem-frontend")["spec"]
     assert not {"externalTrafficPolicy", "loadBalancerClass"} & spec.keys()
 
 
@@ -282,13 +264,8 @@ def test_rollouts_probes_and_names_are_a_platforms_to_set(component: str) -> Non
     }
     if component == "worker":
         values["enabled"] = True
-    objects = chart_renders.manifests({component: values})
-    (made,) = (
-        each
-        for each in objects
-        if each["kind"] == "Deployment" and each["metadata"]["name"] == f"tandem-{component}"
-    )
-    (pod,) = (each for each in pods.of(objects) if each.component == component)
+    made = pods.made({component: values}, "Deployment", f"tandem-{component}")
+    pod = pods.of_values({component: values})[component]
     assert made["metadata"]["annotations"] == {"owner": "team"}
     assert (made["spec"]["minReadySeconds"], made["spec"]["revisionHistoryLimit"]) == (7, 3)
     assert pod.main["startupProbe"]["timeoutSeconds"] == 9
@@ -308,37 +285,19 @@ def test_workers_in_the_node_s_network_still_find_services_unless_told_otherwise
             "networkPolicy": {"enabled": False},
             "decode": own,
         }
-        rendered = pods.of(chart_renders.manifests(values))
-        (pod,) = (each for each in rendered if each.component == "decode")
-        return pod.spec["dnsPolicy"]
+        return pods.of_values(values)["decode"].spec["dnsPolicy"]
 
     assert policy({}) == "ClusterFirstWithHostNet"
     assert policy({"dnsPolicy": "Default"}) == "Default"
 
 
-@pytest.mark.promise("S5-316")
-def test_keda_looks_as_often_and_falls_back_as_it_is_told() -> None:
-    spec = by_name("keda", "ScaledObject")["tandem-frontend"]["spec"]
-    assert (spec["pollingInterval"], spec["cooldownPeriod"]) == (10, 300)
-    assert spec["fallback"] == {"failureThreshold": 3, "replicas": 4}
-    assert "fallback" not in by_name("keda", "ScaledObject")["tandem-prefill"]["spec"]
-
-
-def test_keda_asks_for_series_of_the_pods_it_scales() -> None:
-    (trigger,) = by_name("keda", "ScaledObject")["tandem-prefill"]["spec"]["triggers"]
-    query = trigger["metadata"]["query"]
-    assert query == 'sum(tandem_worker_waiting_legs{namespace="tandem",pod=~"tandem-prefill-.+"})'
-
-
 @one_case("phase", ["prefill", "decode"])
 def test_keda_asks_for_metrics_that_workers_have(phase: str) -> None:
-    objects = chart_renders.manifests(
-        {
-            "monitoring": {"prometheusAddress": "http://prometheus:9090"},
-            phase: {"autoscaling": {"type": "keda"}},
-        }
-    )
-    (scaler,) = (each for each in objects if each["kind"] == "ScaledObject")
+    values = {
+        "monitoring": {"prometheusAddress": "http://prometheus:9090"},
+        phase: {"autoscaling": {"type": "keda"}},
+    }
+    scaler = pods.made(values, "ScaledObject", f"tandem-{phase}")
     known = {sample.name for family in registries.families() for sample in family.samples}
     for trigger in scaler["spec"]["triggers"]:
         query = trigger["metadata"]["query"]
@@ -362,12 +321,7 @@ def test_keda_asks_for_metrics_that_workers_have(phase: str) -> None:
 def test_a_rollout_takes_a_spare_accelerator_only_where_it_must(
     values: dict[str, object], surge: int
 ) -> None:
-    objects = chart_renders.manifests(values)
-    deployment = next(
-        each
-        for each in objects
-        if each["kind"] == "Deployment" and each["metadata"]["name"] == "tandem-decode"
-    )
+    deployment = pods.made(values, "Deployment", "tandem-decode")
     rolling = deployment["spec"]["strategy"]["rollingUpdate"]
     assert rolling == {"maxSurge": surge, "maxUnavailable": 1 - surge}
 
@@ -399,8 +353,7 @@ def test_frontends_find_each_of_several_routers_that_is_ready(
     """One router's Service leads to the next one at once; DNS may be some seconds behind."""
     objects = chart_renders.manifests({"router": router})
     rendered = {(each["kind"], each["metadata"]["name"]): each for each in objects}
-    (frontend,) = (each for each in pods.of(objects) if each.component == "frontend")
-    text = frontend.carried("settings")["tandem.yaml"]
+    text = pods.of_values({"router": router})["frontend"].carried("settings")["tandem.yaml"]
     address = "dns://tandem-router-each:7000" if several else "tandem-router:7000"
     assert f"router: {address}\n" in text
     headless = rendered.get(("Service", "tandem-router-each"))

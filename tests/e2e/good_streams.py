@@ -12,7 +12,7 @@ import httpx
 from hostile_user_code import upper_trace
 from stacks import MODEL
 
-_TOKENS = 48
+_TOKENS = 24
 _SECONDS = 60.0
 Shown = list[tuple[str, str]]
 """Text and finish reason of each choice."""

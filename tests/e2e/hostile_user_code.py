@@ -47,7 +47,7 @@ class OddHook:
 class OddClassifier:
     """Does what the request's metadata say under `do`."""
 
-    name, blocking, timeout_ms = "odd", True, 5000.0
+    name, blocking, timeout_ms = "odd", True, 1000.0
 
     async def score(self, ctx: ScoringContext) -> Any:
         do = ctx.request_metadata["metadata"].get("do", "")

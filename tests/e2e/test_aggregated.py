@@ -173,21 +173,6 @@ async def test_what_it_has_shown_ends_with_it_and_the_other_goes_on(
         assert ask(served, SHORT).status_code == 200
 
 
-async def test_one_killed_before_anything_was_shown_is_not_noticed(
-    serve: Callable[..., Any],
-) -> None:
-    with serve(aggregated=2, engine_options=("prefill_base_ms=1500",)) as served:
-        await both_routable(served)
-        traces = [f"{number:032x}" for number in range(1, 5)]
-        asked = [
-            asyncio.create_task(asyncio.to_thread(ask, served, SHORT, each)) for each in traces
-        ]
-        await until(lambda: served.metric("router", "tandem_router_worker_open_legs") == 8)
-        os.kill(served.stack.components["aggregated_worker-0"].pid, signal.SIGKILL)
-        assert [(await each).status_code for each in asked] == [200] * 4
-        assert served.metric("router", "tandem_router_retries_total") == 2
-
-
 @pytest.mark.promise("S5-331")
 async def test_a_prompt_has_the_same_answer_whichever_way_it_goes(
     serve: Callable[..., Any],
@@ -202,11 +187,13 @@ async def test_a_prompt_has_the_same_answer_whichever_way_it_goes(
 
 @pytest.mark.promise("S5-331")
 @pytest.mark.sglang
+@pytest.mark.long
 def test_an_aggregated_sglang_answers_as_a_pair_does(
     serve: Callable[..., Any], sglang: Served
 ) -> None:
     """The pair is that of all tests: how a router chooses between the two ways is the same for any
-    engine. Each computes the whole prompt: what others have cached was computed in other batches.
+    engine, and an executor's own SGLang answers as a pair does in test_executor_engines. Each
+    computes the whole prompt: what others have cached was computed in other batches.
     """
     fields = {"max_tokens": 8, "cache_salt": "whichever way"}
     with serve(engine="sglang", engine_options=WITHOUT_FORMS) as served:

@@ -66,7 +66,7 @@ def halves_stack(folder: Path, **settings: Any) -> Iterator[SimStack]:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimStack]:
-    with halves_stack(tmp_path_factory.mktemp("halves")) as running:
+    with halves_stack(tmp_path_factory.mktemp("halves"), router={"allow_reports": True}) as running:
         yield running
 
 
@@ -166,16 +166,12 @@ def test_a_stop_word_that_begins_in_the_first_half_ends_the_second(executor: Exe
     assert result.finish_reasons == [FinishReason.STOP_WORDS]
 
 
-def test_each_half_says_where_its_time_went(tmp_path: Path) -> None:
+def test_each_half_says_where_its_time_went(executor: Executor) -> None:
     output = OutputConfig(return_perf_metrics=True)
-    with (
-        halves_stack(tmp_path, router={"allow_reports": True}) as running,
-        Executor(running.stack.components["router"].address) as executor,
-    ):
-        first = one(executor, type=FIRST, output_config=output).result
-        params = first.context_phase_params
-        assert params is not None
-        second = second_half(executor, params, output_config=output).result
+    first = one(executor, type=FIRST, output_config=output).result
+    params = first.context_phase_params
+    assert params is not None
+    second = second_half(executor, params, output_config=output).result
     assert first.request_perf_metrics is not None
     assert second.request_perf_metrics is not None
     began = first.request_perf_metrics.timing_metrics
@@ -323,18 +319,6 @@ def test_any_router_with_the_key_takes_the_second_half_also_after_the_first_has_
     assert one(executor).result.output_token_ids == expected
 
 
-def test_kv_that_nobody_fetches_is_freed_though_executor_and_router_have_died(
-    tmp_path: Path,
-) -> None:
-    with halves_stack(tmp_path, prefill_worker={"park_seconds": 1.0}) as running:
-        components = running.stack.components
-        with Executor(components["router"].address) as executor:
-            assert not one(executor, type=FIRST).has_error()
-            components["router"].process.send_signal(signal.SIGKILL)
-        until(lambda: gauge(running, "tandem_worker_kv_tokens_used") == 0)
-        assert parked(running) == 0
-
-
 @pytest.mark.promise("S6-190")
 def test_a_prefill_worker_keeps_no_more_than_it_may_and_what_it_kept_dies_with_it(
     tmp_path: Path,
@@ -422,6 +406,7 @@ def test_what_decode_alone_would_judge_is_not_shown(tmp_path: Path) -> None:
 def test_whatever_threads_do_with_halves_each_ends_once_and_nothing_is_left(
     tmp_path: Path,
 ) -> None:
+    """Nor is KV that nobody fetches, though executor and router have died."""
     ends: list[str] = []
 
     def work(executor: Executor, seed: int) -> None:
@@ -451,6 +436,10 @@ def test_whatever_threads_do_with_halves_each_ends_once_and_nothing_is_left(
         assert ends.count("") > 300
         until(lambda: gauge(running, "tandem_worker_kv_tokens_used") == 0)
         until(lambda: gauge(running, "tandem_worker_kv_tokens_used", "decode_worker-0") == 0)
+        assert parked(running) == 0
+        assert not one(executor, type=FIRST).has_error()
+        running.stack.components["router"].process.send_signal(signal.SIGKILL)
+        until(lambda: gauge(running, "tandem_worker_kv_tokens_used") == 0)
         assert parked(running) == 0
 
 

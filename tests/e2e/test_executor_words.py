@@ -4,7 +4,6 @@ for gRPC's Generate.
 
 from __future__ import annotations
 
-import itertools
 from array import array
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -13,13 +12,12 @@ import grpc.aio
 import numpy
 import pytest
 from stacks import MODEL, Served
+from test_executor_engines import PROMPT, SECONDS, responses_of
 
 from tandem.testing.sim_stack import SimStack, sim_stack
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc
-from tandem_executor import Executor, FinishReason, OutputConfig, Request, Response, SamplingConfig
+from tandem_executor import Executor, FinishReason, SamplingConfig
 
-SECONDS = 60.0
-PROMPT = [101, 102, 103, 104]
 VOCABULARY = 2048
 LENGTH = 8
 STOP = common_pb2.FINISH_REASON_STOP
@@ -67,19 +65,6 @@ async def generate(served: Served) -> AsyncIterator[Any]:
             return answers
 
         yield call
-
-
-def responses_of(executor: Executor, **fields: Any) -> list[Response]:
-    """All responses of a request."""
-    output = OutputConfig(exclude_input_from_output=True)
-    given = {"input_token_ids": PROMPT, "max_tokens": LENGTH, "output_config": output} | fields
-    request_id = executor.enqueue_request(Request(**given))
-    found: list[Response] = []
-    while not found or not (found[-1].has_error() or found[-1].result.is_final):
-        new = executor.await_responses(request_id, SECONDS)
-        assert new, "it takes too long"
-        found += new
-    return found
 
 
 def answer(executor: Executor, **fields: Any) -> list[int]:
@@ -161,46 +146,6 @@ def test_a_bias_as_upstreams_own_tests_have_it_chooses(executor: Executor, large
 
 
 # --- combinations -----------------------------------------------------------------------------
-
-
-@pytest.mark.promise("S2-067", "S2-068", "S2-078")
-@pytest.mark.parametrize(
-    ("streaming", "exclude_input", "all_tokens", "sequences"),
-    [*itertools.product([False, True], [False, True], [False, True], [1, 3])],
-)
-def test_stop_words_and_a_bias_are_the_same_however_tokens_are_asked_for(
-    sim_executor: Executor, streaming: bool, exclude_input: bool, all_tokens: bool, sequences: int
-) -> None:
-    bias = [0.0] * VOCABULARY
-    bias[answer(sim_executor)[2]] = -10_000.0
-    free = answer(sim_executor, embedding_bias=bias)
-    word = free[2:5]
-    whole = free[: first_end(free, word)]
-    responses = responses_of(
-        sim_executor,
-        streaming=streaming,
-        stop_words=[word],
-        embedding_bias=bias,
-        return_all_generated_tokens=all_tokens,
-        output_config=OutputConfig(exclude_input_from_output=exclude_input, return_log_probs=True),
-        sampling_config=SamplingConfig(num_return_sequences=sequences),
-    )
-    for sequence in range(sequences):
-        results = [each.result for each in responses if each.result.sequence_index == sequence]
-        outputs = [result.output_token_ids[0] for result in results]
-        if not streaming:
-            assert outputs == [whole if exclude_input else PROMPT + whole]
-        elif all_tokens:
-            assert outputs == [whole[: end + 1] for end in range(len(whole))]
-        else:
-            assert outputs == [[token] for token in whole]
-        reasons = [result.finish_reasons[0] for result in results]
-        not_finished = [FinishReason.NOT_FINISHED] * (len(results) - 1)
-        assert reasons == [*not_finished, FinishReason.STOP_WORDS]
-        assert results[-1].log_probs is not None
-        (log_probs,) = results[-1].log_probs
-        assert len(log_probs) == len(whole)
-        assert results[-1].cum_log_probs == [pytest.approx(sum(log_probs))]
 
 
 # --- bad words ----------------------------------------------------------------------------------

@@ -59,15 +59,12 @@ RAW = {
 WORST = {
     "chain of 4000 refs",
     "all of 59 patterns",
-    "a counted pattern",
     "a? 15000 times",
     "3000 rules",
-    "doubles by rules",
-    "one long text",
     "half a character",
     "NUL",
 }
-"""Those of the forms that are sent past the frontend too."""
+"""Those that a simulated worker is sent: tests/unit/logits compiles every one as it does."""
 ENDED = "contradictory_request"
 """A form that passed may still end its own answer."""
 
@@ -135,6 +132,8 @@ async def test_hostile_forms_over_http_cost_their_own_requests_alone(served: Ser
         _streams_beside(client, served.url),
     ):
         for name, what, args in FORMS:
+            if served.engine == "sim" and what not in WORST:
+                continue
             answer = await client.post(
                 f"{served.url}/v1/completions",
                 content=json.dumps(_body(name, args)),
@@ -152,9 +151,6 @@ async def test_hostile_forms_over_http_cost_their_own_requests_alone(served: Ser
 
 def _frames() -> Iterator[tuple[str, str, str]]:
     """A processor's name, what is sent, and its arguments as they travel."""
-    for name, what, args in FORMS:
-        if what in WORST:
-            yield name, what, json.dumps(args)
     for name, what, args in TAGGED:
         if "in a call" not in what or what.removesuffix(", in a call") in WORST:
             yield name, what, json.dumps(args)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import httpx
-import openai
-import pytest
 from openai import AsyncOpenAI
 from stacks import MODEL, Served
 
@@ -85,26 +83,6 @@ async def test_a_list_of_prompts_gives_a_choice_for_each(client: AsyncOpenAI) ->
     assert [c.text for c in together.choices] == [answer.choices[0].text for answer in alone]
 
 
-async def test_a_stop_string_is_cut_and_named(client: AsyncOpenAI) -> None:
-    free = await client.completions.create(
-        model=MODEL, prompt=PROMPT, max_tokens=24, temperature=0, extra_body={"ignore_eos": True}
-    )
-    text = free.choices[0].text
-    stop = text[len(text) // 2 : len(text) // 2 + 3]
-    stopped = await client.completions.create(
-        model=MODEL,
-        prompt=PROMPT,
-        max_tokens=24,
-        temperature=0,
-        stop=stop,
-        extra_body={"ignore_eos": True},
-    )
-    choice = stopped.choices[0]
-    assert choice.text == text[: text.index(stop)]
-    assert choice.finish_reason == "stop"
-    assert choice.model_dump()["stop_reason"] == stop
-
-
 async def test_token_ids_come_back_when_text_is_not_wanted(
     client: AsyncOpenAI, served: Served
 ) -> None:
@@ -154,19 +132,6 @@ async def test_a_client_that_reads_more_slowly_than_much_comes_gets_all_of_it(si
     assert sum(len(c.logprobs.content or ()) for c in choices if c.logprobs) == 128 * 16
 
 
-async def test_logit_bias_forces_a_token(client: AsyncOpenAI, served: Served) -> None:
-    token = httpx.post(f"{served.url}/tokenize", json={"prompt": " the"}).json()["tokens"][-1]
-    answer = await client.completions.create(
-        model=MODEL,
-        prompt=PROMPT,
-        max_tokens=4,
-        temperature=0,
-        logit_bias={str(token): 100},
-        extra_body={"detokenize": False},
-    )
-    assert answer.choices[0].model_dump()["token_ids"] == [token] * 4
-
-
 async def test_a_report_names_both_phases_and_what_crossed(
     client: AsyncOpenAI, served: Served
 ) -> None:
@@ -180,19 +145,3 @@ async def test_a_report_names_both_phases_and_what_crossed(
     assert apart is not served.aggregated
     assert all(phase["request_id"] > 0 for phase in phases.values())
     assert (max(phase["kv_bytes"] for phase in phases.values()) > 0) is apart
-
-
-async def test_an_unknown_model_is_not_found(client: AsyncOpenAI) -> None:
-    with pytest.raises(openai.NotFoundError) as refused:
-        await client.chat.completions.create(model="other", messages=MESSAGES)
-    assert refused.value.code == "model_not_found"
-
-
-async def test_a_prompt_past_the_context_is_refused(client: AsyncOpenAI) -> None:
-    with pytest.raises(openai.BadRequestError) as refused:
-        await client.completions.create(model=MODEL, prompt=[5] * 5000, max_tokens=4)
-    assert refused.value.code == "context_length_exceeded"
-
-
-async def test_models_are_listed(client: AsyncOpenAI) -> None:
-    assert [model.id async for model in client.models.list()] == [MODEL]

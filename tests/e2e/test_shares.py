@@ -140,7 +140,7 @@ class Client:
 
 
 @pytest.mark.promise("S5-270", "S5-274", "S5-276")
-async def test_each_worker_has_one_router_and_others_take_over_when_it_dies(
+async def test_each_worker_has_one_router_and_others_take_over_when_it_dies_or_stops(
     model_path: Path, tmp_path: Path, free: FreePorts
 ) -> None:
     with dividing(model_path, tmp_path / "run", free) as routers:
@@ -166,17 +166,9 @@ async def test_each_worker_has_one_router_and_others_take_over_when_it_dies(
         await routers.divided()
         await asyncio.gather(*open_then, client.ask(dying))
 
-
-@pytest.mark.promise("S5-274")
-async def test_a_router_that_is_told_to_stop_leaves_its_share_to_the_others(
-    model_path: Path, tmp_path: Path, free: FreePorts
-) -> None:
-    """It finishes what it has; nothing is lost."""
-    with dividing(model_path, tmp_path / "run", free) as routers:
-        client = Client()
-        await routers.divided()
-        stopping, *others = routers.names
-        component = routers.served.stack.components[routers.names[stopping]]
+        # One that is told to stop finishes what it has; nothing is lost.
+        *others, stopping = routers.names
+        component = stack.components[routers.names[stopping]]
         running = [asyncio.create_task(client.ask(each, tokens=LONG)) for each in routers.names]
         name = "tandem_router_open_sequences"
         await until(

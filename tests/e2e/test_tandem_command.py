@@ -176,6 +176,7 @@ def test_the_demo_holds_on_the_sim_engine(tmp_path: Path) -> None:
     assert "everything shown held" in shown.stdout
 
 
+@pytest.mark.promise("S0-002")
 def test_a_wrong_hook_path_fails_the_start_and_names_the_path(tmp_path: Path) -> None:
     failed = tandem(
         *("up", "--engine=sim", "--port=0", "--hook-decode=no_such_module_here:Hook"),

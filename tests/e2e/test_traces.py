@@ -220,18 +220,6 @@ def test_every_output_of_a_request_has_its_own_branch(served: Served, collector:
     assert request.attributes["gen_ai.usage.output_tokens"] == 24
 
 
-def test_a_chat_is_traced_under_its_own_name(served: Served, collector: Collector) -> None:
-    trace_id = new_trace()
-    messages = [{"role": "user", "content": "a secret question"}]
-    answer = ask(served, trace_id, path="chat/completions", messages=messages, prompt=None)
-    assert answer.status_code == 200, answer.text
-    spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE))
-    check_tree(spans)
-    request = named(spans, "POST /v1/chat/completions")
-    assert request.attributes["http.route"] == "/v1/chat/completions"
-    assert request.attributes["gen_ai.operation.name"] == "chat"
-
-
 @pytest.mark.promise("S5-655")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
 def test_what_a_chat_s_reading_took_is_told_by_steps(
@@ -247,6 +235,9 @@ def test_what_a_chat_s_reading_took_is_told_by_steps(
         assert answer.status_code == 200, answer.text
         spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE) + 2)
         check_tree(spans)
+        request = named(spans, "POST /v1/chat/completions")
+        assert request.attributes["http.route"] == "/v1/chat/completions"
+        assert request.attributes["gen_ai.operation.name"] == "chat"
         read = named(spans, "read")
         known.append(read.attributes["tandem.known_tokens"])
         assert read.attributes["tandem.body.bytes"] > size + 2 * len(began)

@@ -1,12 +1,10 @@
-"""The table of deliberate bugs is whole, and a fixed dozen of them is noticed by the simulation.
+"""A fixed dozen of deliberate bugs is noticed by the simulation.
 
-`make mutants` tries all.
+`make mutants` tries all, and `make check` sees that each can be applied.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,11 +14,8 @@ from mutants.promised import broken_promises
 from mutants.table import ROOT, Mutant, faults, load
 from mutants.trial import run
 
-MUTANTS = load()
-SHORT = [mutant for mutant in MUTANTS if mutant.short]
-SEEDS = 12
-"""Three times as many as it takes until the last of the dozen is noticed."""
-RUN = Path(__file__).with_name("run.py")
+SEEDS = 6
+"""Half as many again as it takes until the last of the dozen is noticed."""
 HARMLESS = Mutant(
     path="router/tandem_router/core/admission.py",
     breaks="nothing",
@@ -31,8 +26,18 @@ HARMLESS = Mutant(
 )
 
 
-def test_the_table_reaches_every_part() -> None:
-    assert len(MUTANTS) >= 60
+@pytest.fixture(scope="module")
+def table() -> list[Mutant]:
+    return load()
+
+
+@pytest.fixture(scope="module")
+def dozen(table: list[Mutant]) -> list[Mutant]:
+    return [mutant for mutant in table if mutant.short]
+
+
+def test_the_table_reaches_every_part(table: list[Mutant]) -> None:
+    assert len(table) >= 60
     for part in (
         "router/tandem_router/core/",
         "router/tandem_router/relay.py",
@@ -42,12 +47,12 @@ def test_the_table_reaches_every_part() -> None:
         "tandem/upstream/",
         "frontend/",
     ):
-        assert any(mutant.path.startswith(part) for mutant in MUTANTS), part
+        assert any(mutant.path.startswith(part) for mutant in table), part
 
 
-def test_no_mutant_is_put_into_the_working_tree() -> None:
+def test_no_mutant_is_put_into_the_working_tree(table: list[Mutant]) -> None:
     """What an overlay does not copy is a link to it."""
-    assert {Path(mutant.path).parts[0] for mutant in MUTANTS} <= {*COPIED}
+    assert {Path(mutant.path).parts[0] for mutant in table} <= {*COPIED}
 
 
 def test_a_mutant_that_fits_no_longer_is_named() -> None:
@@ -78,8 +83,10 @@ def test_a_promise_needs_a_bug_and_the_bug_a_test_of_that_promise() -> None:
     assert broken_promises([everywhere], {}, []) == ["p.py: b: its tests alone are asked"]
 
 
-def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(tmp_path: Path) -> None:
-    mutant = SHORT[0]
+def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(
+    dozen: list[Mutant], tmp_path: Path
+) -> None:
+    mutant = dozen[0]
     working = (ROOT / mutant.path).read_text()
     overlay = Overlay(tmp_path)
     with overlay.broken_by(mutant):
@@ -89,19 +96,13 @@ def test_an_overlay_is_broken_for_as_long_as_it_is_asked_to_be(tmp_path: Path) -
     where = "import os, sys, tandem_router as it; sys.exit(os.getcwd() not in it.__file__)"
     assert overlay.passes(["-c", where], seconds=9)
     assert not overlay.passes(["-c", "while True: pass"], seconds=1)
-    assert overlay.passes(["-c", "import time; time.sleep(2)"], seconds=1)
 
 
 @pytest.mark.timeout(300)
-def test_the_simulation_notices_a_dozen_bugs_and_takes_nothing_harmless_for_one() -> None:
-    assert len(SHORT) == 12
-    results = run([*SHORT, HARMLESS], seeds=SEEDS, processes=2, with_tests=False)
+def test_the_simulation_notices_a_dozen_bugs_and_takes_nothing_harmless_for_one(
+    dozen: list[Mutant],
+) -> None:
+    assert len(dozen) == 12
+    results = run([*dozen, HARMLESS], seeds=SEEDS, processes=2, with_tests=False)
     survived = {str(result.mutant) for result in results if result.killer == "nothing"}
     assert survived == {str(HARMLESS)}
-
-
-def test_the_table_fits_the_tree_as_a_command_says() -> None:
-    done = subprocess.run(
-        [sys.executable, str(RUN), "--check"], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, f"mutants: {len(MUTANTS)} can be applied\n")

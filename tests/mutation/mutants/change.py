@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from threading import Lock
 from typing import TypeAlias
 
@@ -27,7 +28,7 @@ def changed(source: str, function: str, before: str, after: str) -> str:
     SyntaxError for what is no Python.
     """
     with _PARSING:
-        tree = ast.parse(source)
+        tree = _parsed(source)
         old = ast.parse(textwrap.dedent(before)).body
         new = ast.parse(textwrap.dedent(after)).body
     scope = find_scope(tree, function)
@@ -41,23 +42,39 @@ def changed(source: str, function: str, before: str, after: str) -> str:
     return replaced(source, found[0], after)
 
 
+@lru_cache(maxsize=8)
+def _parsed(source: str) -> ast.Module:
+    """A file has many bugs, one after the other."""
+    return ast.parse(source)
+
+
 def find_scope(tree: ast.Module, function: str) -> _Scope:
     """The function or class of that name, `Class.method`; empty: the whole tree. Raises
     LookupError.
     """
     scope: _Scope = tree
     for name in filter(None, function.split(".")):
-        found = [each for each in ast.walk(scope) if getattr(each, "name", None) == name]
-        if not found or not isinstance(found[0], _Scope):
+        found = _named(scope).get(name)
+        if found is None or not isinstance(found, _Scope):
             raise LookupError(f"there is no {function}")
-        scope = found[0]
+        scope = found
     return scope
+
+
+@lru_cache(maxsize=64)
+def _named(scope: _Scope) -> dict[str, ast.AST]:
+    """What has a name in it; of several with one name the outermost, and the first of these."""
+    found: dict[str, ast.AST] = {}
+    for each in ast.walk(scope):
+        if isinstance(name := getattr(each, "name", None), str):
+            found.setdefault(name, each)
+    return found
 
 
 def _expressions(scope: ast.AST, wanted: ast.expr) -> Iterator[list[ast.expr | ast.stmt]]:
     shape = ast.dump(wanted)
     for each in ast.walk(scope):
-        if isinstance(each, ast.expr) and ast.dump(each) == shape:
+        if type(each) is type(wanted) and ast.dump(each) == shape:
             yield [each]
 
 
