@@ -1,4 +1,6 @@
-"""Changes under load: scaling, restarts, upgrades, rollback and eviction fail no request."""
+"""Changes under load: scaling, restarts, upgrades, rollback and eviction fail no request; a pod
+that is killed fails only what it was working on, with a typed error.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,10 @@ import pytest
 from cluster_values import BASE
 from kube import until
 from release import COMPONENTS, Release
-from test_cluster_tls import secret
 
 
 @pytest.mark.promise("S5-121")
-@pytest.mark.parametrize("component", ["frontend", "router"])
+@pytest.mark.parametrize("component", COMPONENTS)
 def test_a_rolling_restart_under_load_fails_nothing(release: Release, component: str) -> None:
     old = set(release.ready_pods(component))
     with release.loaded(f"restart of every {component}") as seen:
@@ -43,8 +44,6 @@ def test_an_upgrade_of_everything_and_its_rollback_under_load_fail_nothing(
     values = copy.deepcopy(BASE)
     # Another page size is another revision: old and new workers must not pair.
     values["engine"] = {"options": {"page_size": 32}}
-    values["tls"]["controller"]["certificateDays"] = 60
-    certificates = secret(release), secret(release, "-ca")
     before = {component: set(release.ready_pods(component)) for component in COMPONENTS}
     with release.loaded("upgrade to another revision") as seen:
         release.install(values, tmp_path, verb="upgrade")
@@ -53,12 +52,19 @@ def test_an_upgrade_of_everything_and_its_rollback_under_load_fail_nothing(
     for component in ("prefill", "decode"):
         assert not before[component] & set(release.ready_pods(component))
     assert release.metric("decode", "tandem_kv_transfer_bytes_total") > 0
-    assert (secret(release), secret(release, "-ca")) == certificates
 
     with release.loaded("rollback of it") as seen:
         release.rollback()
         release.settled()
     seen.whole()
+
+
+def test_a_decode_pod_that_is_killed_fails_only_what_ran_on_it(release: Release) -> None:
+    with release.loaded("one decode pod of two deleted by force") as seen:
+        victim = release.ready_pods("decode")[0]
+        release.namespace.kill(victim)
+        release.settled()
+    seen.lost_only_what_ran()
 
 
 def test_eviction_drains_one_pod_at_a_time_and_fails_nothing(release: Release) -> None:

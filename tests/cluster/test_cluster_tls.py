@@ -5,10 +5,14 @@ upgrade keeps, what is made again, and what a renewal changes.
 from __future__ import annotations
 
 import base64
+import copy
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from cluster_values import BASE
 from guest_pods import sleeping
 from kube import attempt, until
 from release import COMPONENTS, Release
@@ -123,6 +127,18 @@ def test_the_controller_may_read_and_replace_its_own_secrets_and_make_some(
         "-n", release.namespace.name,
     )  # fmt: skip
     assert answer.stdout.strip() == expected
+
+
+def test_an_upgrade_keeps_the_certificates(release: Release, tmp_path: Path) -> None:
+    before = secret(release), secret(release, "-ca")
+    values: dict[str, Any] = copy.deepcopy(BASE)
+    values["commonAnnotations"] = {"changed": "yes"}
+    values["tls"]["controller"]["certificateDays"] = 60
+    try:
+        release.install(values, tmp_path, verb="upgrade")
+        assert (secret(release), secret(release, "-ca")) == before
+    finally:
+        release.install(BASE, tmp_path, verb="upgrade")
 
 
 @pytest.mark.promise("S6-500")
