@@ -13,7 +13,8 @@ import httpx
 import pytest
 import pytest_asyncio
 from harness import MODEL, Harness, error_of, events, serving
-from spoken import Script, offer
+from one_case import one_case
+from spoken import Script
 
 from tandem.text.tokenizer import Tokenizer
 
@@ -72,8 +73,14 @@ SCRIPT = Script()
 async def served(model_path: Path) -> AsyncIterator[Harness]:
     """A model that does not think, and calls tools."""
     async with serving(model_path, SCRIPT, {"model_family": "hermes"}) as harness:
-        await offer(harness, "json_schema", "tagged")
+        await harness.set_fleet(logits_processors=("json_schema", "tagged"))
         yield harness
+
+
+@pytest.fixture(autouse=True)
+def _says_well() -> None:
+    """What the model says where a test wants nothing of it."""
+    SCRIPT.says("Well.")
 
 
 async def ask(served: Harness, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
@@ -104,7 +111,6 @@ def called(name: str, arguments: dict[str, Any]) -> str:
 async def test_claude_codes_request_is_answered_and_its_hints_are_named(
     served: Harness, prompt: Any
 ) -> None:
-    SCRIPT.says("Well.")
     answer = await ask(served, "/v1/messages?beta=true", CLAUDE)
     assert dropped(answer) == {
         "context_management",
@@ -141,7 +147,6 @@ async def test_claude_codes_request_is_answered_and_its_hints_are_named(
 async def test_what_is_only_offered_is_dropped_and_named(
     served: Harness, fields: dict[str, Any], named: set[str]
 ) -> None:
-    SCRIPT.says("Well.")
     body = {"model": MODEL, "max_tokens": 50, "messages": [USER]} | fields
     assert dropped(await ask(served, "/v1/messages", body)) == named
     if "service_tier" not in fields:
@@ -154,7 +159,6 @@ async def test_what_is_only_offered_is_dropped_and_named(
 async def test_tools_that_a_client_has_found_are_shown_by_name(
     served: Harness, prompt: Any
 ) -> None:
-    SCRIPT.says("Well.")
     found = [{"type": "tool_reference", "tool_name": name} for name in ("Grep", "Glob")]
     result = {"type": "tool_result", "tool_use_id": "t", "content": found}
     search = {"type": "tool_use", "id": "t", "name": "ToolSearch", "input": {"query": "find"}}
@@ -187,7 +191,6 @@ async def test_what_built_in_tools_found_is_not_included(
     served: Harness, include: list[Any], named: set[str] | None
 ) -> None:
     """None: it is refused."""
-    SCRIPT.says("Well.")
     body = {"model": MODEL, "input": "Hi", "include": include}
     answer = await ask(served, "/v1/responses", body)
     if named is None:
@@ -222,7 +225,6 @@ async def test_a_prompt_of_a_preamble_alone_is_an_empty_one(served: Harness) -> 
 async def test_codexs_request_is_answered_and_its_hints_are_named(
     served: Harness, prompt: Any
 ) -> None:
-    SCRIPT.says("Well.")
     answer = await ask(served, "/v1/responses", CODEX)
     assert dropped(answer) == {
         "client_metadata",
@@ -338,41 +340,28 @@ async def test_chats_too_keep_calls_to_the_tools_that_are_allowed(served: Harnes
 # --- what every client may send ---
 
 
-@pytest.mark.promise("S5-625")
-async def test_a_tier_is_a_class_of_the_queue(served: Harness) -> None:
-    for tier, priority in (("flex", -50), ("default", 0), ("auto", 0), ("priority", 50)):
-        SCRIPT.says("Well.")
-        assert (await served.chat(service_tier=tier)).status_code == 200
-        assert SCRIPT.submits[-1].priority == priority
-    assert (await served.chat(service_tier="flex", priority=3)).status_code == 200
-    assert SCRIPT.submits[-1].priority == 3
-
-
-@pytest.mark.promise("S5-633")
-@pytest.mark.parametrize(
-    ("fields", "tier"),
+@pytest.mark.promise("S5-625", "S5-633")
+@one_case(
+    ("fields", "tier", "priority"),
     [
-        ({"service_tier": "auto"}, "default"),
-        ({"service_tier": "flex"}, "flex"),
-        ({"service_tier": "priority"}, "priority"),
-        ({"service_tier": "flex", "priority": 3}, "priority"),
-        ({"service_tier": "priority", "priority": 0}, "default"),
+        ({"service_tier": "auto"}, "default", 0),
+        ({"service_tier": "default"}, "default", 0),
+        ({"service_tier": "flex"}, "flex", -50),
+        ({"service_tier": "priority"}, "priority", 50),
+        ({"service_tier": "flex", "priority": 3}, "priority", 3),
+        ({"service_tier": "priority", "priority": 0}, "default", 0),
     ],
 )
-async def test_an_answer_names_the_tier_that_its_request_was_really_in(
-    served: Harness, fields: dict[str, Any], tier: str
+async def test_a_tier_is_a_class_of_the_queue_and_the_answer_names_that_it_was_really_in(
+    served: Harness, fields: dict[str, Any], tier: str, priority: int
 ) -> None:
-    SCRIPT.says("Well.")
     assert (await served.chat(**fields)).json()["service_tier"] == tier
-    SCRIPT.says("Well.")
+    assert SCRIPT.submits[-1].priority == priority
     chunks = events((await served.chat(**fields, stream=True)).text)
     assert {chunk["service_tier"] for chunk in chunks} == {tier}
-    SCRIPT.says("Well.")
     assert "service_tier" not in (await served.chat(priority=3)).json()
-    SCRIPT.says("Well.")
     assert "service_tier" not in (await served.complete(**fields)).json()
     if "priority" not in fields:
-        SCRIPT.says("Well.")
         body = {"model": MODEL, "input": "Hi"} | fields
         response = await served.http.post("/v1/responses", json=body)
         assert response.json()["service_tier"] == tier
@@ -387,10 +376,8 @@ async def test_the_usage_of_a_message_names_the_tier_in_anthropics_words(
     served: Harness, asked: str | None, tier: str
 ) -> None:
     body = {"model": MODEL, "max_tokens": 5, "messages": [USER], "service_tier": asked}
-    SCRIPT.says("Well.")
     whole = await served.http.post("/v1/messages", json=body)
     assert whole.json()["usage"]["service_tier"] == tier
-    SCRIPT.says("Well.")
     streamed = (await served.http.post("/v1/messages", json=body | {"stream": True})).text
     data = [json.loads(line[6:]) for line in streamed.split("\n") if line.startswith("data: ")]
     (start,) = [each["message"] for each in data if each["type"] == "message_start"]
@@ -415,7 +402,6 @@ async def test_a_tool_of_a_type_that_nobody_knows_is_an_offer(served: Harness, s
         ("/v1/messages/count_tokens", chat | {"tools": [mine, unknown]}, "tools[teleport]"),
         ("/tokenize", chat | {"tools": [function, unknown]}, "tools[teleport]"),
     ):
-        SCRIPT.says("Well.")
         answer = await served.http.post(path, json=body)
         assert (answer.status_code, answer.headers.get(HEADER)) == (200, label)
     metrics = await served.http.get(f"http://127.0.0.1:{served.metrics_port}/metrics")
@@ -423,7 +409,7 @@ async def test_a_tool_of_a_type_that_nobody_knows_is_an_offer(served: Harness, s
 
 
 @pytest.mark.promise("S5-639")
-@pytest.mark.parametrize(
+@one_case(
     ("fields", "param"),
     [
         ({"tool_choice": "required"}, "tool_choice"),
@@ -452,7 +438,6 @@ async def test_a_type_that_must_be_called_or_is_a_slip_is_refused(
 async def test_a_requests_own_salt_keeps_its_prefixes_apart(served: Harness) -> None:
     salts = []
     for fields in ({}, {"cache_salt": "a"}, {"cache_salt": "b"}, {"extra_key": "a"}):
-        SCRIPT.says("Well.")
         assert (await served.chat(**fields)).status_code == 200
         salts.append(SCRIPT.tasks[-1].cache_salt)
     assert len({*salts}) == 4

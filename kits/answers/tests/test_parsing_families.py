@@ -280,6 +280,9 @@ def test_the_markers_of_a_family_are_what_may_be_special_tokens() -> None:
     }
     assert "｜DSML｜" in FAMILIES["deepseek_v32"].markers
     assert set(FAMILIES["mistral"].markers) == {"[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"}
+    assert "]<]minimax[>[" in FAMILIES["minimax_m3"].markers
+    assert {'<|"|>', "<|channel>", "<channel|>"} <= {*FAMILIES["gemma4"].markers}
+    assert {"<|open|>", "<|close|>", "<|sep|>"} <= {*FAMILIES["kimi_k3"].markers}
 
 
 def test_every_family_that_writes_calls_has_recorded_answers() -> None:

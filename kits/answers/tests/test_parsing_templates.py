@@ -304,9 +304,3 @@ def test_the_suffix_of_most_checkpoints_is_the_family_itself() -> None:
     assert told is not None
     assert told.name == "hy3:x1"
     assert {"<think:x1>", "</arg_value:x1>", "<tool_calls:x1>"} <= {*told.markers}
-
-
-def test_the_markers_that_are_special_tokens_are_shown() -> None:
-    assert "]<]minimax[>[" in FAMILIES["minimax_m3"].markers
-    assert {'<|"|>', "<|channel>", "<channel|>"} <= {*FAMILIES["gemma4"].markers}
-    assert {"<|open|>", "<|close|>", "<|sep|>"} <= {*FAMILIES["kimi_k3"].markers}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from recorded_answers import RECORDED
 from tandem_answers.parsing.families import FAMILIES
 from tandem_answers.parsing.formats import Xml
 from tandem_answers.parsing.schemas import MOST_SCHEMAS, types_of_property
-from tandem_answers.parsing.values import keyword_arguments, typed
 
 XML = {name: xml for name in RECORDED if isinstance(xml := FAMILIES[name].calls[0], Xml)}
 
@@ -116,17 +114,6 @@ def test_of_a_schema_with_very_many_alternatives_nothing_is_known() -> None:
 )
 def test_a_schema_that_is_none_says_nothing(schema: dict[str, Any]) -> None:
     assert types_of_property(schema, "k") == frozenset()
-
-
-def test_a_number_in_the_words_of_python_is_one_where_it_can_be_no_text() -> None:
-    assert json.loads(typed("1_000", frozenset({"integer"}))) == 1000
-    assert json.loads(typed("1_000", frozenset({"integer", "string"}))) == "1_000"
-    assert json.loads(typed("1_000", frozenset())) == "1_000"
-
-
-def test_keywords_of_python_take_constants_of_json() -> None:
-    arguments = json.loads(keyword_arguments("a=true, b=null, c=[false, None], d={'x': true}"))
-    assert arguments == {"a": True, "b": None, "c": [False, None], "d": {"x": True}}
 
 
 # --- where a value ends ---

@@ -58,9 +58,13 @@ async def start(model_path: Path) -> AsyncIterator[Start]:
     async with AsyncExitStack() as stack:
 
         async def go(
-            script: fake_router.Script, *, trust: ssl.SSLContext | None = None, **settings: Any
+            script: fake_router.Script,
+            *,
+            trust: ssl.SSLContext | None = None,
+            ready: bool = True,
+            **settings: Any,
         ) -> Harness:
-            serves = serving(model_path, script, settings, trust=trust)
+            serves = serving(model_path, script, settings, trust=trust, ready=ready)
             return await stack.enter_async_context(serves)
 
         yield go

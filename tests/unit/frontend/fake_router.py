@@ -197,6 +197,11 @@ class FakeRouter(router_pb2_grpc.RouterServicer):
         self.address = ""
         self._server: Server | None = None
 
+    @property
+    def last(self) -> Reply:
+        """To the request that came last."""
+        return list(self.replies.values())[-1]
+
     async def Connect(
         self,
         request_iterator: AsyncIterator[router_pb2.FrontendMessage],

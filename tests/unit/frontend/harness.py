@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import operator
+import os
 import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -18,6 +20,7 @@ import httpx
 from openai import AsyncOpenAI
 
 from tandem.engine import model_files
+from tandem.keys.ring import digest_of
 from tandem.v1 import router_pb2
 from tandem_frontend import lifecycle
 from tandem_frontend.config import FrontendConfig
@@ -29,6 +32,13 @@ MODEL = "tandem-tiny"
 PATIENCE = 60.0
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 COMPLETION = {"model": MODEL, "prompt": "Hello"}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": CHAT["messages"]},
+    "/v1/completions": {"prompt": "Hello"},
+    "/v1/responses": {"input": "Hello"},
+    "/v1/messages": {"messages": CHAT["messages"], "max_tokens": 9},
+}
+"""A small request of each dialect, without its model."""
 SHIPPED = Path(__file__).resolve().parents[3] / "model" / MODEL
 
 
@@ -89,18 +99,17 @@ class Harness:
 
     async def until(self, path: str, status: int) -> httpx.Response:
         """Wait until `path` answers with `status`."""
-
-        async def look() -> httpx.Response | None:
-            response = await self.http.get(path)
-            return response if response.status_code == status else None
-
-        return await _poll(look)
+        return await until(lambda: self.http.get(path), lambda found: found.status_code == status)
 
     async def until_metric(self, name: str, value: float, **labels: str) -> None:
-        async def look() -> bool:
-            return await self.metric(name, **labels) == value
+        await until(lambda: self.metric(name, **labels), lambda found: found == value)
 
-        await _poll(look)
+    async def set_fleet(self, **changes: Any) -> None:
+        """Have its router tell of such workers, and wait until the frontend knows."""
+        self.router.change_fleet(self.fleet(ready_pairs=0))
+        await self.until("/ready", 503)
+        self.router.change_fleet(self.fleet(**changes))
+        await self.until("/ready", 200)
 
     def fleet(self, **changes: Any) -> router_pb2.Fleet:
         return fake_router.fleet(
@@ -108,13 +117,30 @@ class Harness:
         )
 
 
-async def _poll(look: Callable[[], Awaitable[T | None]]) -> T:
-    """Ask over HTTP, which has no events to wait for, until the answer is truthy."""
+async def until(
+    ask: Callable[[], Awaitable[T] | T], good: Callable[[T], object] = operator.truth
+) -> T:
+    """Ask again, where there is no event to wait for, until the answer is good, and return it."""
     async with asyncio.timeout(PATIENCE):
         while True:
-            if found := await look():
+            answer = ask()
+            found = await answer if isinstance(answer, Awaitable) else answer
+            if good(found):
                 return found
             await asyncio.sleep(0.01)
+
+
+def replace_file(path: Path, content: str) -> Path:
+    """Write a file anew, in one step."""
+    fresh = path.with_suffix(".new")
+    fresh.write_text(content)
+    os.replace(fresh, path)
+    return path
+
+
+def key_line(name: str, **limits: Any) -> str:
+    """Of a file of keys: a key that is called as its holder."""
+    return json.dumps({"name": name, "sha256": digest_of(name.encode()), **limits}) + "\n"
 
 
 Start = Callable[..., Awaitable[Harness]]
@@ -128,10 +154,14 @@ async def serving(
     settings: Mapping[str, Any],
     *,
     trust: ssl.SSLContext | None = None,
+    fleet: router_pb2.Fleet | None = None,
+    ready: bool = True,
 ) -> AsyncIterator[Harness]:
-    """`trust`: for a frontend that serves HTTPS."""
+    """`trust`: for a frontend that serves HTTPS. `fleet`: what its router tells at first. `ready`:
+    wait until it is.
+    """
     sha256 = model_files.tokenizer_sha256(model_path)
-    fleet = fake_router.fleet(
+    fleet = fleet or fake_router.fleet(
         model=MODEL, tokenizer_sha256=sha256, logits_processors=("forced_sequence", "other")
     )
     async with fake_router.running(script, fleet) as router:
@@ -166,7 +196,7 @@ async def serving(
             ) as openai,
         ):
             harness = Harness(router, stop, served, port, metrics_port, http, openai, sha256, trust)
-            await harness.until("/ready", 200)
+            await harness.until("/ready" if ready else "/live", 200)
             yield harness
             if not stop.is_set():
                 await harness.until_metric("tandem_frontend_open_requests", 0)

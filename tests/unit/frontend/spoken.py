@@ -6,19 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from fake_router import Reply
-from harness import Harness
-from hypothesis import strategies as st
 
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, router_pb2
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
-    ),
-    max_leaves=6,
-)
 
 
 class Script:
@@ -47,25 +37,18 @@ class Script:
     async def __call__(self, reply: Reply) -> None:
         self.tasks.append(reply.task)
         self.submits.append(reply.submit)
-        for text in self.rows:
-            reply.text(text)
-            await reply.flush()
-        if self.error is not None or self.withheld:
-            reply.end(error=self.error, stop_reason=self.withheld)
-        elif self.blocked:
-            reply.finish(withheld=True, stop_reason=self.blocked)
-        else:
-            reply.finish(**{"completion_tokens": len(self.rows)} | self.end)
+        for output in range(reply.submit.n):
+            for text in self.rows:
+                reply.text(text, output=output)
+                await reply.flush()
+            if self.error is not None or self.withheld:
+                reply.end(output=output, error=self.error, stop_reason=self.withheld)
+            elif self.blocked:
+                reply.finish(output=output, withheld=True, stop_reason=self.blocked)
+            else:
+                reply.finish(output=output, **{"completion_tokens": len(self.rows)} | self.end)
         await reply.flush()
 
     def prompt(self, model_path: Path) -> str:
         """The text of the last request's prompt."""
         return Tokenizer.load(model_path).decode(self.tasks[-1].prompt_token_ids)
-
-
-async def offer(frontend: Harness, *processors: str) -> None:
-    """Have its workers know these logits processors."""
-    frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
-    await frontend.until("/ready", 503)
-    frontend.router.change_fleet(frontend.fleet(logits_processors=processors))
-    await frontend.until("/ready", 200)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from fake_router import Reply
-from harness import COMPLETION, PATIENCE, Start, request_bytes, say_hello
+from harness import COMPLETION, PATIENCE, Start, request_bytes, say_hello, say_nothing
 
 from tandem_frontend.http.connection import _AHEAD_BYTES, Connection
 
@@ -119,13 +119,9 @@ async def send_ahead(port: int, size: int) -> socket.socket:
     return client
 
 
-async def never(reply: Reply) -> None:
-    await reply.cancelled.wait()
-
-
 @pytest.mark.promise("S6-560")
 async def test_what_waits_unread_counts_among_what_is_held(start: Start) -> None:
-    frontend = await start(never)
+    frontend = await start(say_nothing)
     with await send_ahead(frontend.port, 0):
         await frontend.router.until(lambda router: len(router.replies) == 1)
         alone = await frontend.metric(HELD)
@@ -138,7 +134,7 @@ async def test_what_waits_unread_counts_among_what_is_held(start: Start) -> None
 
 @pytest.mark.promise("S6-560")
 async def test_a_connection_is_refused_that_sends_what_no_memory_is_left_for(start: Start) -> None:
-    frontend = await start(never, max_held_bytes=160_000, max_body_bytes=80_000)
+    frontend = await start(say_nothing, max_held_bytes=160_000, max_body_bytes=80_000)
     first = await send_ahead(frontend.port, 60_000)
     await frontend.router.until(lambda router: len(router.replies) == 1)
     second = await send_ahead(frontend.port, 0)
@@ -196,7 +192,7 @@ async def test_nothing_of_uvicorn_resumes_the_reading_of_a_socket(
 
 async def test_a_client_of_http_1_0_is_not_told_to_go_on(start: Start) -> None:
     """RFC 9110, 10.1.1: a server ignores `Expect` in a request of HTTP/1.0."""
-    frontend = await start(never)
+    frontend = await start(say_nothing)
     answer = await frontend.raw(
         b"POST /tokenize HTTP/1.0\r\nhost: x\r\ncontent-type: application/json\r\n"
         b"expect: 100-continue\r\ncontent-length: 16\r\n\r\n" + b'{"prompt": "hi"}',

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from fake_router import Reply
-from harness import MODEL, Harness, error_of, events, say_hello, serving
+from harness import BODIES, CHAT, MODEL, Harness, error_of, events, say_hello, serving
+from one_case import one_case
 
 from tandem.errors import ConfigError
 from tandem_frontend.config import FrontendConfig
@@ -17,69 +17,47 @@ from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 NAMES = (MODEL, "gpt-4o", "org/model")
-USER = {"role": "user", "content": "Hello"}
-PATHS: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": [USER]},
-    "/v1/completions": {"prompt": "Hello"},
-    "/v1/responses": {"input": "Hello"},
-    "/v1/messages": {"messages": [USER], "max_tokens": 9},
-}
 ANSWERED: dict[str, dict[str, Any]] = {
     "/tokenize": {"prompt": "Hello"},
     "/detokenize": {"tokens": [1]},
-    "/v1/messages/count_tokens": {"messages": [USER]},
+    "/v1/messages/count_tokens": {"messages": CHAT["messages"]},
 }
-TASKED: list[str] = []
-"""What the router was told of the model."""
-
-
-async def note(reply: Reply) -> None:
-    TASKED.append(reply.task.model)
-    await say_hello(reply)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def frontend(model_path: Path) -> AsyncIterator[Harness]:
     # A name given twice is one.
-    async with serving(model_path, note, {"model_aliases": (*NAMES[1:], MODEL)}) as harness:
+    async with serving(model_path, say_hello, {"model_aliases": (*NAMES[1:], MODEL)}) as harness:
         yield harness
 
 
 @pytest.mark.promise("S6-316")
-@pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", NAMES)
-async def test_an_answer_repeats_the_name_that_was_asked_for(
-    frontend: Harness, name: str, path: str, size: int
-) -> None:
-    fields = PATHS[path] | {"model": name, "invented": "x" * size}
-    answer = await frontend.http.post(path, json=fields)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["model"] == name
-    assert TASKED[-1] == MODEL
-
-
-@pytest.mark.promise("S6-316")
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", NAMES)
-async def test_a_stream_repeats_the_name_that_was_asked_for(
+@one_case("path", BODIES)
+@one_case("name", NAMES)
+async def test_answers_and_streams_repeat_the_name_that_was_asked_for(
     frontend: Harness, name: str, path: str
 ) -> None:
-    answer = await frontend.http.post(path, json=PATHS[path] | {"model": name, "stream": True})
-    assert answer.status_code == 200, answer.text
+    for size in (0, SMALL_BYTES):  # the larger is read in a process
+        fields = BODIES[path] | {"model": name, "invented": "x" * size}
+        answer = await frontend.http.post(path, json=fields)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["model"] == name
+        assert frontend.router.last.task.model == MODEL
+    streamed = await frontend.http.post(path, json=fields | {"stream": True})
     if path in ("/v1/responses", "/v1/messages"):
-        assert f'"model":"{name}"' in answer.text
+        assert f'"model":"{name}"' in streamed.text
     else:
-        assert {chunk["model"] for chunk in events(answer.text)} == {name}
+        assert {chunk["model"] for chunk in events(streamed.text)} == {name}
 
 
 @pytest.mark.promise("S6-316")
-@pytest.mark.parametrize("path", ANSWERED)
-async def test_every_path_knows_all_names(frontend: Harness, path: str) -> None:
+@one_case("path", BODIES | ANSWERED)
+async def test_every_path_knows_all_names_and_no_other(frontend: Harness, path: str) -> None:
+    fields = (BODIES | ANSWERED)[path]
     for name in NAMES:
-        answer = await frontend.http.post(path, json=ANSWERED[path] | {"model": name})
+        answer = await frontend.http.post(path, json=fields | {"model": name})
         assert answer.status_code == 200, answer.text
-    other = await frontend.http.post(path, json=ANSWERED[path] | {"model": "other"})
+    other = await frontend.http.post(path, json=fields | {"model": "other"})
     assert other.status_code == 404, other.text
 
 
@@ -91,13 +69,6 @@ async def test_every_name_has_a_card(frontend: Harness) -> None:
         assert (await frontend.http.get(f"/v1/models/{card['id']}")).json() == card
     missing = await frontend.http.get("/v1/models/gpt-4")
     assert error_of(missing) == (404, "model_not_found", "model")
-
-
-@pytest.mark.promise("S6-316")
-async def test_names_of_others_are_not_found(frontend: Harness) -> None:
-    for path, fields in PATHS.items():
-        answer = await frontend.http.post(path, json=fields | {"model": "gpt-4"})
-        assert answer.status_code == 404, answer.text
 
 
 async def test_a_name_is_not_empty() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from fake_router import Reply
@@ -13,54 +12,39 @@ from harness import (
     CHAT,
     COMPLETION,
     MODEL,
-    PATIENCE,
     Start,
     error_of,
     events,
     request_bytes,
     say_hello,
-    say_nothing,
     stream_text,
 )
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from upstream_parts import submission
 
 from tandem.v1 import common_pb2
 
 
-async def test_the_openai_client_gets_a_chat_answer(start: Start) -> None:
+async def test_the_openai_client_gets_and_streams_answers_and_lists_the_model(start: Start) -> None:
     frontend = await start(say_hello)
-    answer = await frontend.openai.chat.completions.create(**CHAT)
+    chats, completions = frontend.openai.chat.completions, frontend.openai.completions
+    answer = await chats.create(**CHAT)
     assert answer.object == "chat.completion"
     assert answer.choices[0].message.content == "Hello!"
     assert answer.choices[0].finish_reason == "stop"
     assert answer.usage.completion_tokens == 3
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + 3
-
-
-async def test_the_openai_client_streams_a_chat_with_role_first_and_usage_last(
-    start: Start,
-) -> None:
-    frontend = await start(say_hello)
-    stream = await frontend.openai.chat.completions.create(
-        **CHAT, stream=True, stream_options={"include_usage": True}
-    )
-    chunks = [chunk async for chunk in stream]
+    stream = await chats.create(**CHAT, stream=True, stream_options={"include_usage": True})
+    *chunks, last = [chunk async for chunk in stream]
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "Hello!"
-    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
-    assert chunks[-1].choices == []
-    assert chunks[-1].usage.completion_tokens == 3
-    assert len({chunk.id for chunk in chunks}) == 1
-
-
-async def test_the_openai_client_gets_and_streams_completions(start: Start) -> None:
-    frontend = await start(say_hello)
-    answer = await frontend.openai.completions.create(**COMPLETION)
-    assert (answer.object, answer.choices[0].text) == ("text_completion", "Hello!")
-    stream = await frontend.openai.completions.create(**COMPLETION, stream=True)
-    assert "".join([chunk.choices[0].text async for chunk in stream]) == "Hello!"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello!"
+    assert chunks[-1].choices[0].finish_reason == "stop"
+    assert (last.choices, last.usage.completion_tokens) == ([], 3)
+    assert len({chunk.id for chunk in (*chunks, last)}) == 1
+    text = await completions.create(**COMPLETION)
+    assert (text.object, text.choices[0].text) == ("text_completion", "Hello!")
+    streamed = await completions.create(**COMPLETION, stream=True)
+    assert "".join([chunk.choices[0].text async for chunk in streamed]) == "Hello!"
+    assert [model.id async for model in await frontend.openai.models.list()] == [MODEL]
+    assert (await frontend.openai.models.retrieve(MODEL)).id == MODEL
 
 
 @pytest.mark.promise("S6-320")
@@ -79,12 +63,6 @@ async def test_the_openai_client_passes_comments_over(start: Start) -> None:
     assert (await frontend.complete(stream=True)).text.count(": keep-alive\n\n") > 1
 
 
-async def test_the_openai_client_lists_the_model(start: Start) -> None:
-    frontend = await start(say_hello)
-    assert [model.id async for model in await frontend.openai.models.list()] == [MODEL]
-    assert (await frontend.openai.models.retrieve(MODEL)).id == MODEL
-
-
 async def test_choices_of_many_prompts_are_numbered_prompt_by_prompt(start: Start) -> None:
     async def script(reply: Reply) -> None:
         for output in range(reply.submit.n):
@@ -100,57 +78,6 @@ async def test_choices_of_many_prompts_are_numbered_prompt_by_prompt(start: Star
     assert body["usage"]["prompt_tokens"] == 3
     chunks = events((await frontend.complete(**fields, stream=True)).text)
     assert [stream_text(chunks, choice) for choice in range(4)] == expected
-
-
-ROWS = st.lists(
-    st.tuples(st.integers(0, 1), st.text(max_size=5), st.booleans()), min_size=1, max_size=12
-)
-
-
-@given(rows=ROWS)
-@settings(max_examples=40)
-def test_streaming_and_collected_answers_hold_the_same_text(
-    rows: list[tuple[int, str, bool]], writers: Callable[[list[tuple[int, str, bool]]], Any]
-) -> None:
-    streamed, collected = writers(rows)
-    assert streamed == collected
-    assert collected == ["".join(t for c, t, _ in rows if c == choice) for choice in (0, 1)]
-
-
-@pytest.fixture
-def writers(model_path: Any) -> Callable[[list[tuple[int, str, bool]]], Any]:
-    """Gives the same rows, cut into batches at random, to both kinds of writer."""
-    from tandem.upstream.answer import Finish
-    from tandem_frontend.openai import answers
-    from tandem_frontend.openai.shapes import CHAT as CHAT_SHAPE
-    from tandem_frontend.openai.tokenizer import Tokenizer
-    from tandem_frontend.openai.writers import BodyWriter, EventWriter
-
-    tokenizer = Tokenizer(model_path)
-    usage = answers.Usage(
-        prompt_tokens=1,
-        completion_tokens=1,
-        total_tokens=2,
-        prompt_tokens_details=answers.PromptTokensDetails(cached_tokens=0),
-    )
-
-    def both(rows: list[tuple[int, str, bool]]) -> tuple[list[str], list[str]]:
-        event_writer = EventWriter(CHAT_SHAPE, tokenizer, submission(n=2))
-        body_writer = BodyWriter(CHAT_SHAPE, tokenizer, submission(n=2))
-        stream = b"".join(event_writer.opening())
-        for choice, text, _ in rows:
-            row = (choice, text, (), (), 1)
-            stream += event_writer.row(row)
-            body_writer.row(row)
-        for choice in (0, 1):
-            stream += event_writer.ending(Finish(choice, "stop", None))
-            body_writer.ending(Finish(choice, "stop", None))
-        chunks = events((stream + event_writer.closing(usage, None)).decode())
-        body = json.loads(b"".join(body_writer.pieces(usage, None)))
-        texts = [choice["message"]["content"] for choice in body["choices"]]
-        return [stream_text(chunks, choice) for choice in (0, 1)], texts
-
-    return both
 
 
 @pytest.mark.promise("S0-012")
@@ -394,15 +321,17 @@ async def test_defaults_are_openais_and_a_chat_may_fill_the_context(start: Start
     assert completion.submit.timeout_ms == 600_000
 
 
-@pytest.mark.promise("S5-221")
-async def test_what_some_pairs_take_may_be_asked_for_and_is_no_default(start: Start) -> None:
+@pytest.mark.promise("S5-221", "S6-446")
+async def test_what_some_pairs_take_is_told_and_may_be_asked_for_and_is_no_default(
+    start: Start,
+) -> None:
     frontend = await start(say_hello, client_logits_processors=("come",))
-    frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
-    await frontend.until("/ready", 503)
-    frontend.router.change_fleet(
-        frontend.fleet(context_length=100, longest_context=1_000, any_logits_processors=["come"])
+    await frontend.set_fleet(
+        context_length=100, longest_context=1_000, any_logits_processors=["come"]
     )
-    await frontend.until("/ready", 200)
+    (card,) = (await frontend.http.get("/v1/models")).json()["data"]
+    tokens = (await frontend.http.post("/tokenize", json={"prompt": "Hello"})).json()
+    assert (card["max_model_len"], tokens["max_model_len"]) == (1_000, 1_000)
     come = [{"name": "come", "args": {}}]
     assert (await frontend.chat()).status_code == 200
     assert (await frontend.chat(max_tokens=900, logits_processors=come)).status_code == 200
@@ -416,18 +345,6 @@ async def test_what_some_pairs_take_may_be_asked_for_and_is_no_default(start: St
     assert long.submit.max_tokens == 16
 
 
-@pytest.mark.promise("S6-446")
-async def test_the_context_that_is_told_is_what_the_fleet_takes(start: Start) -> None:
-    frontend = await start(say_hello)
-    frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
-    await frontend.until("/ready", 503)
-    frontend.router.change_fleet(frontend.fleet(context_length=100, longest_context=1_000))
-    await frontend.until("/ready", 200)
-    (card,) = (await frontend.http.get("/v1/models")).json()["data"]
-    told = (await frontend.http.post("/tokenize", json={"prompt": "Hello"})).json()
-    assert (card["max_model_len"], told["max_model_len"]) == (1_000, 1_000)
-
-
 async def test_text_parts_of_a_message_are_joined(start: Start) -> None:
     frontend = await start(say_hello)
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
@@ -439,23 +356,14 @@ async def test_text_parts_of_a_message_are_joined(start: Start) -> None:
 
 async def test_tokens_and_text_convert_both_ways(start: Start) -> None:
     frontend = await start(say_hello)
-    text = "Grüße, 世界 🎉 <|im_end|>"
-    tokens = (await frontend.http.post("/tokenize", json={"prompt": text})).json()
-    assert tokens["count"] == len(tokens["tokens"])
-    back = await frontend.http.post("/detokenize", json={"tokens": tokens["tokens"]})
-    assert back.json() == {"prompt": text}
+    for text in ("Grüße, 世界 🎉 <|im_end|>", "word " * 10_000):
+        tokens = (await frontend.http.post("/tokenize", json={"prompt": text})).json()
+        assert tokens["count"] == len(tokens["tokens"])
+        back = await frontend.http.post("/detokenize", json={"tokens": tokens["tokens"]})
+        assert back.json() == {"prompt": text}
     chat = await frontend.http.post("/tokenize", json={"messages": CHAT["messages"]})
     await frontend.chat()
-    (reply,) = frontend.router.replies.values()
-    assert chat.json()["tokens"] == list(reply.task.prompt_token_ids)
-
-
-async def test_a_long_prompt_is_encoded_as_a_short_one_is(start: Start) -> None:
-    frontend = await start(say_hello)
-    text = "word " * 10_000
-    answer = (await frontend.http.post("/tokenize", json={"prompt": text})).json()
-    back = await frontend.http.post("/detokenize", json={"tokens": answer["tokens"]})
-    assert back.json()["prompt"] == text
+    assert chat.json()["tokens"] == list(frontend.router.last.task.prompt_token_ids)
 
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -681,48 +589,24 @@ async def test_metrics_are_at_zero_from_the_start_and_count_what_happens(start: 
     assert await frontend.metric("tandem_frontend_prompt_tokens_total") > 3
 
 
-async def test_a_drain_is_seen_by_probes_and_metrics(start: Start) -> None:
-    frontend = await start(say_nothing, drain_seconds=PATIENCE)
-    admin = f"http://127.0.0.1:{frontend.metrics_port}"
-    assert (await frontend.http.get(f"{admin}/ready")).status_code == 200
-    assert await frontend.metric("tandem_frontend_drain_seconds") == 0
-    assert await frontend.metric("tandem_frontend_drain_aborted_total") == 0
-    waiting = asyncio.create_task(frontend.chat())
-    await frontend.router.until(lambda router: len(router.replies) == 1)
-    frontend.stop.set()
-    await frontend.until_metric("tandem_frontend_draining", 1)
-    assert await frontend.metric("tandem_frontend_drain_seconds") > 0
-    assert (await frontend.http.get(f"{admin}/ready")).status_code == 503
-    assert (await frontend.http.get(f"{admin}/live")).status_code == 200
-    waiting.cancel()
-    await asyncio.wait_for(frontend.served, PATIENCE)
-
-
 @pytest.mark.promise("S0-038")
-async def test_usage_counts_withheld_tokens_alike_in_both_modes(start: Start) -> None:
+@pytest.mark.parametrize("by", ["decode's hook", "prefill's hook"])
+async def test_usage_counts_what_was_withheld_alike_in_both_modes(start: Start, by: str) -> None:
     async def script(reply: Reply) -> None:
-        reply.text("shown")
-        await reply.flush()
-        reply.finish(completion_tokens=5)  # four were withheld by a hook
-
-    frontend = await start(script)
-    collected = (await frontend.chat()).json()["usage"]
-    streamed = await frontend.chat(stream=True, stream_options={"include_usage": True})
-    assert events(streamed.text)[-1]["usage"] == collected
-    assert collected["completion_tokens"] == 5
-
-
-@pytest.mark.promise("S0-038")
-async def test_usage_counts_what_prefills_hook_terminated(start: Start) -> None:
-    async def script(reply: Reply) -> None:
-        reply.end(output=0, stop_reason="forbidden", completion_tokens=1)
-        reply.end(output=1, stop_reason="forbidden")
+        if by == "prefill's hook":
+            reply.end(output=0, stop_reason="forbidden", completion_tokens=5)
+            reply.end(output=1, stop_reason="forbidden")
+            return
+        for output, tokens in ((0, 1), (1, 4)):
+            reply.text("shown", output=output)
+            await reply.flush()
+            reply.finish(output=output, completion_tokens=tokens)  # three were withheld
 
     frontend = await start(script)
     collected = (await frontend.chat(n=2)).json()["usage"]
     streamed = await frontend.chat(n=2, stream=True, stream_options={"include_usage": True})
     assert events(streamed.text)[-1]["usage"] == collected
-    assert collected["completion_tokens"] == 1
+    assert collected["completion_tokens"] == 5
 
 
 async def test_an_end_with_more_tokens_than_can_be_fails_its_request(start: Start) -> None:

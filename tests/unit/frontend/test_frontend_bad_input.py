@@ -202,7 +202,9 @@ async def test_a_body_that_is_no_request_is_refused(
 async def test_paths_and_methods_that_do_not_exist_are_said_so_in_openais_shape(
     shared: Harness,
 ) -> None:
-    assert error_of(await shared.http.get("/v1/nothing")) == (404, "not_found", None)
+    other = await shared.http.post("/v1/embeddings", json={"input": "x"})
+    assert error_of(other) == (404, "not_found", None)
+    assert "/v1/chat/completions" in other.json()["error"]["message"]
     assert error_of(await shared.http.get("/v1/models/other")) == (404, "model_not_found", "model")
     response = await shared.http.get("/v1/chat/completions")
     assert error_of(response) == (405, "method_not_allowed", None)

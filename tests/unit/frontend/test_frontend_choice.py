@@ -58,16 +58,6 @@ def silent(router: RouterStream) -> None:
 
 
 @pytest.mark.promise("S5-280")
-@pytest.mark.parametrize("order", [(0, 0), (1, 0)], ids=["either way", "and the other"])
-async def test_a_request_goes_to_the_one_of_two_with_more_room(
-    bench: Bench, draws: Draws, order: tuple[int, int]
-) -> None:
-    routers = bench.router(free=5), bench.router(free=9)
-    draws.next = list(order)
-    assert went(bench, *routers) == 1
-
-
-@pytest.mark.promise("S5-280")
 async def test_it_is_the_better_of_two_at_random_and_not_the_best_of_all(
     bench: Bench, draws: Draws
 ) -> None:

@@ -53,19 +53,6 @@ async def test_the_head_of_a_stream_leaves_with_its_first_event(
     assert last.endswith(END)
 
 
-async def test_a_stream_that_comes_all_at_once_is_whole(start: Start) -> None:
-    async def script(reply: Reply) -> None:
-        reply.text("Hello")
-        reply.finish(completion_tokens=1)
-        await reply.flush()
-
-    frontend = await start(script)
-    response = await frontend.chat(stream=True)
-    assert response.status_code == 200
-    assert response.text.index('"Hello"') < response.text.index('"finish_reason":"stop"')
-    assert response.text.endswith("data: [DONE]\n\n")
-
-
 async def test_streams_asked_for_ahead_are_answered_in_order_each_with_its_own_head(
     start: Start,
 ) -> None:
@@ -83,16 +70,6 @@ async def test_streams_asked_for_ahead_are_answered_in_order_each_with_its_own_h
     assert [head.partition(b"x-request-id: ")[2][:32] for head in heads] == [first, second, third]
     assert [b"connection: close" in head for head in heads] == [False, False, True]
     assert [answer.count(b"data: [DONE]") for answer in answers] == [1, 1, 1]
-
-
-async def test_half_a_further_request_on_a_kept_connection_is_sent_away(start: Start) -> None:
-    frontend = await start(say_hello, receive_timeout_seconds=0.2)
-    reader, writer = await frontend.connect()
-    writer.write(b"GET /live HTTP/1.1\r\nhost: test\r\n\r\n")
-    await asyncio.wait_for(reader.readuntil(b"}"), PATIENCE)
-    writer.write(b"POST /v1/comp")
-    assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 408 ")
-    writer.close()
 
 
 async def test_a_client_that_goes_while_its_prompt_is_tokenised_is_no_fault(

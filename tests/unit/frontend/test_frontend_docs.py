@@ -27,17 +27,9 @@ TABLE = generate_field_table.table()
 FIELDS = json.loads(generate_field_table.DATA.read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [
-        requests.ChatRequest,
-        requests.CompletionRequest,
-        requests.TokenizeRequest,
-        requests.DetokenizeRequest,
-    ],
-)
-def test_every_field_is_documented(shape: type[msgspec.Struct]) -> None:
-    assert [name for name in shape.__struct_fields__ if f"`{name}`" not in TEXT] == []
+def test_every_field_that_no_table_has_is_documented() -> None:
+    fields = requests.DetokenizeRequest.__struct_fields__
+    assert [name for name in fields if f"`{name}`" not in TEXT] == []
 
 
 @pytest.mark.promise("S5-638")

@@ -22,8 +22,8 @@ from harness import (
     request_bytes,
     say_hello,
     stream_text,
+    until,
 )
-from openai import AsyncOpenAI
 from tcp_switch import TcpSwitch, tcp_switch
 
 ASKED = request_bytes(json.dumps(COMPLETION).encode(), path="/v1/completions")
@@ -110,7 +110,7 @@ async def test_a_stream_that_had_begun_ends_whole_and_its_connection_has_one_mor
     writer.close()
 
 
-async def test_a_connection_that_is_opened_late_is_refused(
+async def test_a_connection_that_is_opened_late_is_refused_and_what_was_open_is_finished(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tandem_frontend.http.draining.PATIENCE_SECONDS", 0.0)
@@ -118,9 +118,14 @@ async def test_a_connection_that_is_opened_late_is_refused(
 
     async def script(reply: Reply) -> None:
         await go_on.wait()
+        reply.text("shown")
         reply.finish()
 
     frontend = await start(script, drain_seconds=PATIENCE)
+    admin = f"http://127.0.0.1:{frontend.metrics_port}"
+    assert (await frontend.http.get(f"{admin}/ready")).status_code == 200
+    for name in ("drain_seconds", "drain_aborted_total", "draining"):
+        assert await frontend.metric(f"tandem_frontend_{name}") == 0
     open_one = asyncio.create_task(frontend.chat())
     await frontend.router.until(lambda router: len(router.replies) == 1)
     await begun(frontend)
@@ -133,8 +138,13 @@ async def test_a_connection_that_is_opened_late_is_refused(
     body = json.loads(await asyncio.wait_for(reader.read(), PATIENCE))
     assert body["error"]["code"] == "draining"
     writer.close()
+    for url, status in ((f"{admin}/ready", 503), (f"{admin}/live", 200), ("/live", 200)):
+        assert (await frontend.http.get(url)).status_code == status
+    assert await frontend.metric("tandem_frontend_draining") == 1
+    assert await frontend.metric("tandem_frontend_drain_seconds") > 0
     go_on.set()
-    assert (await open_one).status_code == 200
+    assert (await open_one).json()["choices"][0]["message"]["content"] == "shown"
+    await asyncio.wait_for(asyncio.shield(frontend.served), PATIENCE)
 
 
 async def test_the_process_ends_as_soon_as_its_clients_have_gone(start: Start) -> None:
@@ -173,13 +183,6 @@ async def httpx_pool(url: str) -> AsyncGenerator[str, None]:
             yield stream_text(events(response.text))
 
 
-async def openai_client(url: str) -> AsyncGenerator[str, None]:
-    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
-        while True:
-            answer = await client.chat.completions.create(**CHAT)  # type: ignore[call-overload]
-            yield answer.choices[0].message.content
-
-
 async def curl(url: str) -> AsyncGenerator[str, None]:
     """Two requests by one connection, again and again."""
     asked = ("-sS", "--fail", "-H", "content-type: application/json", "-d", json.dumps(CHAT))
@@ -214,20 +217,10 @@ async def load(
             group.create_task(one())
 
 
-async def grown(served: list[str], by: int) -> None:
-    goal = len(served) + by
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            if len(served) >= goal:
-                return
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize(
     ("clients", "count", "step"),
     [
         pytest.param(httpx_pool, 16, 60, id="httpx"),
-        pytest.param(openai_client, 8, 40, id="openai"),
         pytest.param(
             curl,
             2,
@@ -248,11 +241,16 @@ async def test_a_frontend_that_is_taken_out_and_drained_under_load_fails_no_requ
     enough = asyncio.Event()
     async with tcp_switch(old.port) as switch:
         running = asyncio.create_task(load(clients, switch, count, served, enough))
-        await grown(served, step)
+
+        async def grow() -> None:
+            goal = len(served) + step
+            await until(lambda: len(served) >= goal)
+
+        await grow()
         switch.target = new.port
         old.stop.set()
         await asyncio.wait_for(asyncio.shield(old.served), PATIENCE)
-        await grown(served, step)
+        await grow()
         assert not running.done(), running
         assert len(new.router.replies) >= step // 2
         enough.set()

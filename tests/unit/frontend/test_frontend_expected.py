@@ -9,16 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import fake_router
-import httpx
 import pytest
-from fake_router import FakeRouter
-from harness import CHAT, MODEL, PATIENCE, Start, error_of, say_hello
+from harness import MODEL, Harness, Start, error_of, say_hello, serving
 from test_frontend_handover import fleet_of
 
 from tandem.v1 import router_pb2
-from tandem_frontend import lifecycle
-from tandem_frontend.config import FrontendConfig
 
 pytestmark = pytest.mark.promise("S5-223")
 
@@ -30,54 +25,18 @@ def nothing_yet(
     return router_pb2.Fleet(expected=expected, coming=coming, pair_wait_ms=wait_ms)
 
 
-class Fresh:
-    """A frontend that would wait a tenth of a second by itself, and its router."""
-
-    def __init__(self, router: FakeRouter, http: httpx.AsyncClient, admin: str) -> None:
-        self.router = router
-        self.http = http
-        self._admin = admin
-
-    async def chat(self, **fields: object) -> httpx.Response:
-        return await self.http.post("/v1/chat/completions", json={**CHAT, **fields})
-
-    async def readiness(self) -> int:
-        return (await self.http.get(f"{self._admin}/ready")).status_code
-
-    async def becomes_ready(self) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while await self.readiness() != 200:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-
-
 @asynccontextmanager
-async def fresh(model_path: Path, fleet: router_pb2.Fleet) -> AsyncIterator[Fresh]:
-    ports: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
-    stop = asyncio.Event()
-    async with fake_router.running(say_hello, fleet) as router:
-        config = FrontendConfig(
-            listen="127.0.0.1:0",
-            metrics_listen="127.0.0.1:0",
-            router=(router.address,),
-            model_path=str(model_path),
-            router_wait_seconds=0.1,
-            drain_seconds=0.2,
-            allowed_hosts=("*",),
-        )
-        served = asyncio.create_task(
-            lifecycle.serve(config, stop, on_started=lambda *both: ports.set_result(both))
-        )
-        port, admin = await asyncio.wait_for(ports, PATIENCE)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as http:
-            await router.until(lambda router: bool(router.streams))
-            yield Fresh(router, http, f"http://127.0.0.1:{admin}")
-        stop.set()
-        await asyncio.wait_for(served, PATIENCE)
+async def fresh(model_path: Path, fleet: router_pb2.Fleet) -> AsyncIterator[Harness]:
+    """A frontend that would wait a tenth of a second by itself, and its router."""
+    waits = {"router_wait_seconds": 0.1}
+    async with serving(model_path, say_hello, waits, fleet=fleet, ready=False) as frontend:
+        await frontend.router.until(lambda router: bool(router.streams))
+        yield frontend
 
 
 async def test_a_request_waits_for_the_first_pair_of_an_expected_model(model_path: Path) -> None:
     async with fresh(model_path, nothing_yet(expected=("other", MODEL))) as here:
-        await here.becomes_ready()
+        await here.until("/ready", 200)
         asked = asyncio.create_task(here.chat())
         await asyncio.sleep(0.5)
         assert not asked.done()
@@ -94,7 +53,7 @@ async def test_workers_that_are_listed_are_waited_for_but_attract_no_clients(
         asked = asyncio.create_task(here.chat())
         await asyncio.sleep(0.5)
         assert not asked.done()
-        assert await here.readiness() == 503
+        assert (await here.http.get("/ready")).status_code == 503
         here.router.change_fleet(fleet_of(model_path))
         assert (await asked).status_code == 200
 
@@ -103,7 +62,7 @@ async def test_what_is_expected_of_others_is_not_waited_for(model_path: Path) ->
     async with fresh(model_path, nothing_yet(expected=("other",), coming=("other",))) as here:
         response = await here.chat()
         assert error_of(response) == (503, "no_pair", None)
-        assert await here.readiness() == 503
+        assert (await here.http.get("/ready")).status_code == 503
 
 
 async def test_a_model_that_has_another_tokenizer_is_not_waited_for(model_path: Path) -> None:
@@ -111,7 +70,7 @@ async def test_a_model_that_has_another_tokenizer_is_not_waited_for(model_path: 
     fleet.MergeFrom(nothing_yet(expected=(MODEL,)))
     async with fresh(model_path, fleet) as here:
         assert error_of(await here.chat()) == (503, "no_pair", None)
-        assert await here.readiness() == 503
+        assert (await here.http.get("/ready")).status_code == 503
 
 
 async def test_the_wait_is_the_router_s_or_the_request_s_own(model_path: Path) -> None:
@@ -125,12 +84,12 @@ async def test_a_router_that_is_replaced_by_one_without_a_pair_is_waited_for_as_
     model_path: Path,
 ) -> None:
     async with fresh(model_path, fleet_of(model_path)) as here:
-        await here.becomes_ready()
+        await here.until("/ready", 200)
         here.router.fleet = nothing_yet(expected=(MODEL,))
         here.router.drop()
         await here.router.until(lambda router: not router.streams)
         await here.router.until(lambda router: bool(router.streams))
-        await here.becomes_ready()
+        await here.until("/ready", 200)
         asked = asyncio.create_task(here.chat())
         await asyncio.sleep(0.5)
         assert not asked.done()

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from fake_router import Reply
-from harness import MODEL, Harness, error_of, say_hello, serving
+from harness import BODIES, CHAT, MODEL, Harness, error_of, say_hello, serving
 
 from tandem.errors import ConfigError
-from tandem.v1 import common_pb2
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 from tandem_frontend.openai.reading.reader import field_rules
@@ -21,20 +19,7 @@ from tandem_frontend.openai.reading.reader import field_rules
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HEADER = "x-tandem-ignored-fields"
 MAX_BYTES = 8192
-USER = {"role": "user", "content": "Hello"}
-TASKS: list[common_pb2.Task] = []
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": [USER]},
-    "/v1/completions": {"prompt": "Hello"},
-    "/v1/responses": {"input": "Hello"},
-    "/v1/messages": {"messages": [USER], "max_tokens": 5},
-}
 ENDPOINTS = pytest.mark.parametrize("path", list(BODIES))
-
-
-async def note(reply: Reply) -> None:
-    TASKS.append(reply.task)
-    await say_hello(reply)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["warn", "refuse"])
@@ -44,7 +29,7 @@ async def naming(model_path: Path, request: pytest.FixtureRequest) -> AsyncItera
         "max_extra_fields_bytes": MAX_BYTES,
         "unknown_fields": request.param,
     }
-    async with serving(model_path, note, settings) as harness:
+    async with serving(model_path, say_hello, settings) as harness:
         yield harness
 
 
@@ -54,7 +39,10 @@ async def test_the_description_has_the_named_fields_of_each_body_that_takes_them
 ) -> None:
     description = (await naming.http.get("/openapi.json")).json()
     schemas = description["components"]["schemas"]
-    others = {"/v1/messages/count_tokens": {"messages": [USER]}, "/tokenize": {"prompt": "Hello"}}
+    others = {
+        "/v1/messages/count_tokens": {"messages": CHAT["messages"]},
+        "/tokenize": {"prompt": "Hello"},
+    }
     others |= {"/detokenize": {"tokens": [1]}}
     for path, fields in (BODIES | others).items():
         (body,) = description["paths"][path]["post"]["requestBody"]["content"].values()
@@ -79,8 +67,8 @@ async def test_named_fields_reach_the_workers_as_they_are(
     response = await naming.http.post(path, content=json.dumps(body) + " " * padding)
     assert response.status_code == 200, response.text
     assert HEADER not in response.headers
-    assert json.loads(TASKS[-1].extra_fields) == given
-    assert dict(TASKS[-1].metadata) == {}
+    assert json.loads(naming.router.last.task.extra_fields) == given
+    assert dict(naming.router.last.task.metadata) == {}
 
 
 @pytest.mark.promise("S4-125")
@@ -90,19 +78,23 @@ async def test_fields_inside_of_others_and_fields_that_are_not_named_are_none_of
 ) -> None:
     plain = await naming.http.post(path, json={"model": MODEL, **BODIES[path]})
     assert plain.status_code == 200
-    assert TASKS[-1].extra_fields == ""
+    assert naming.router.last.task.extra_fields == ""
     other = {"model": MODEL, **BODIES[path], "my_policy": 1, "their_policy": 2}
     response = await naming.http.post(path, json=other)
     if response.status_code == 200:
         assert response.headers[HEADER] == "their_policy"
-        assert json.loads(TASKS[-1].extra_fields) == {"my_policy": 1}
+        assert json.loads(naming.router.last.task.extra_fields) == {"my_policy": 1}
     else:
         assert "their_policy" in response.text
     if "messages" in BODIES[path]:
-        inner = {"model": MODEL, **BODIES[path], "messages": [USER | {"my_policy": 1}]}
+        inner = {
+            "model": MODEL,
+            **BODIES[path],
+            "messages": [{**CHAT["messages"][0], "my_policy": 1}],
+        }
         inside = await naming.http.post(path, json=inner)
         assert inside.headers.get(HEADER, "messages[].my_policy") == "messages[].my_policy"
-        assert inside.status_code == 400 or TASKS[-1].extra_fields == ""
+        assert inside.status_code == 400 or naming.router.last.task.extra_fields == ""
 
 
 @pytest.mark.promise("S6-460")
@@ -123,7 +115,7 @@ async def test_too_much_of_them_is_refused_and_the_field_named(
 
 @pytest.mark.promise("S4-125")
 async def test_those_who_only_count_take_them_too(naming: Harness) -> None:
-    body = {"model": MODEL, "messages": [USER], "my_policy": 1}
+    body = {"model": MODEL, "messages": CHAT["messages"], "my_policy": 1}
     for path in ("/tokenize", "/v1/messages/count_tokens"):
         response = await naming.http.post(path, json=body)
         assert response.status_code == 200, response.text

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import fake_router
 import pytest
-from harness import Harness, Start, error_of, say_hello
+import pytest_asyncio
+from harness import Harness, error_of, say_hello, serving
+from one_case import one_case
 
 from tandem.errors import InvalidRequestError
 
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 NAMED = {"name": "thing", "description": "A thing.", "schema": SCHEMA, "strict": True}
 FORMS: list[tuple[dict[str, Any], list[tuple[str, dict[str, Any]]]]] = [
@@ -53,45 +58,38 @@ BAD: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.fixture
-async def frontend(start: Start) -> Harness:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def frontend(model_path: Path) -> AsyncIterator[Harness]:
     """In front of workers that know the forms."""
-    frontend = await start(say_hello, client_logits_processors=("other",))
-    names = ("json_schema", "regex", "choice", "ebnf", "other")
-    frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
-    await frontend.until("/ready", 503)
-    frontend.router.change_fleet(frontend.fleet(logits_processors=names))
-    await frontend.until("/ready", 200)
-    return frontend
+    chosen = {"client_logits_processors": ("other",)}
+    async with serving(model_path, say_hello, chosen) as harness:
+        await harness.set_fleet(
+            logits_processors=("json_schema", "regex", "choice", "ebnf", "other")
+        )
+        yield harness
 
 
-@pytest.mark.parametrize(("fields", "processors"), FORMS, ids=lambda v: str(v)[:60])
-@pytest.mark.parametrize("chat", [True, False], ids=["chat", "completion"])
+@one_case(("fields", "processors"), FORMS, ids=lambda v: str(v)[:60])
 async def test_a_form_reaches_the_workers_as_their_first_processor(
-    frontend: Harness, fields: dict[str, Any], processors: list[Any], chat: bool
+    frontend: Harness, fields: dict[str, Any], processors: list[Any]
 ) -> None:
-    response = await (frontend.chat if chat else frontend.complete)(**fields)
-    assert response.status_code == 200, response.text
-    (reply,) = frontend.router.replies.values()
-    sent = reply.task.logits.processors
-    assert [(each.name, json.loads(each.args_json)) for each in sent] == processors
+    for ask in (frontend.chat, frontend.complete):
+        response = await ask(**fields)
+        assert response.status_code == 200, response.text
+        sent = frontend.router.last.task.logits.processors
+        assert [(each.name, json.loads(each.args_json)) for each in sent] == processors
 
 
-@pytest.mark.parametrize(("fields", "param"), BAD, ids=lambda v: str(v)[:60])
+@one_case(("fields", "param"), BAD, ids=lambda v: str(v)[:60])
 async def test_what_is_no_form_is_refused_by_name(
     frontend: Harness, fields: dict[str, Any], param: str
 ) -> None:
+    frontend.router.replies.clear()
     assert error_of(await frontend.chat(**fields)) == (400, "invalid_request", param)
     assert not frontend.router.replies
 
 
-async def test_a_form_that_the_workers_do_not_know_is_refused(start: Start) -> None:
-    frontend = await start(say_hello)
-    response = await frontend.chat(response_format={"type": "json_object"})
-    assert error_of(response) == (400, "unsupported_parameter", "response_format")
-
-
-@pytest.mark.parametrize(
+@one_case(
     ("told", "param"),
     [
         ("logits_processors[0]", "guided_regex"),
@@ -100,9 +98,8 @@ async def test_a_form_that_the_workers_do_not_know_is_refused(start: Start) -> N
         ("prompt", "prompt"),
     ],
 )
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 async def test_what_workers_refuse_is_told_by_the_clients_own_field(
-    frontend: Harness, told: str, param: str, stream: bool
+    frontend: Harness, told: str, param: str
 ) -> None:
     async def refuse(reply: fake_router.Reply) -> None:
         reply.end(error=InvalidRequestError("it does not fit", param=told).to_proto())
@@ -110,5 +107,13 @@ async def test_what_workers_refuse_is_told_by_the_clients_own_field(
 
     frontend.router.script = refuse
     others = [{"name": "other"}, {"name": "other"}]
-    response = await frontend.chat(guided_regex="a+", logits_processors=others, stream=stream)
-    assert error_of(response) == (400, "invalid_request", param)
+    for stream in (False, True):
+        response = await frontend.chat(guided_regex="a+", logits_processors=others, stream=stream)
+        assert error_of(response) == (400, "invalid_request", param)
+    frontend.router.script = say_hello
+
+
+async def test_a_form_that_the_workers_do_not_know_is_refused(frontend: Harness) -> None:
+    await frontend.set_fleet(logits_processors=("other",))
+    response = await frontend.chat(response_format={"type": "json_object"})
+    assert error_of(response) == (400, "unsupported_parameter", "response_format")

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import fake_router
-import httpx
 import pytest
 from fake_router import FakeRouter, Reply
 from harness import (
@@ -29,13 +28,12 @@ from harness import (
     say_hello,
     say_nothing,
     stream_text,
+    until,
 )
 from tcp_switch import TcpSwitch, tcp_switch
 
 from tandem.engine import model_files
 from tandem.v1 import router_pb2
-from tandem_frontend import lifecycle
-from tandem_frontend.config import FrontendConfig
 
 WAITING = "tandem_frontend_waiting_requests"
 STREAMS = "tandem_frontend_router_streams"
@@ -148,18 +146,6 @@ async def test_a_draining_router_keeps_what_is_open_and_another_gets_what_is_new
     assert await service.frontend.metric(RECONNECTS, cause="lost") == 0
 
 
-async def test_a_stream_without_open_requests_is_hung_up_as_soon_as_its_router_drains(
-    serve: Serve,
-) -> None:
-    service = await serve(say_hello, say_hello)
-    first, second = service.routers
-    service.lead_to(second)
-    first.drain()
-    await first.until(lambda router: not router.streams)
-    await service.frontend.until("/ready", 200)
-    assert (await service.frontend.chat()).status_code == 200
-
-
 async def test_a_client_that_leaves_is_cancelled_at_the_draining_router_that_has_its_request(
     serve: Serve,
 ) -> None:
@@ -242,34 +228,11 @@ async def test_a_dial_that_reaches_the_draining_router_again_is_repeated_until_a
     first.drain()
     await service.frontend.until("/ready", 503)  # it knows
     asked = asyncio.create_task(service.frontend.chat())
-    async with asyncio.timeout(PATIENCE):
-        while service.switch.connections < before + 3:
-            await service.frontend.until("/ready", 503)
+    await until(lambda: service.switch.connections, lambda count: count >= before + 3)
     assert await service.frontend.metric(WAITING, missing="router") == 1
     service.lead_to(second)
     assert (await asked).status_code == 200
     assert (first.replies, first.refused, len(second.replies)) == ({}, [], 1)
-
-
-async def test_what_waits_is_not_sent_to_a_draining_router_that_tells_of_its_workers(
-    serve: Serve, model_path: Path
-) -> None:
-    paused = Paused()
-    service = await serve(paused, say_hello)
-    first, second = service.routers
-    lines, reading = await service.streaming()
-    await anext(lines)
-    service.switch.target = 1  # nobody is there
-    first.drain()
-    await service.frontend.until("/ready", 503)
-    asked = asyncio.create_task(service.frontend.chat())
-    await service.frontend.until_metric(WAITING, 1)
-    first.change_fleet(fleet_of(model_path))
-    paused.go_on.set()
-    await reading  # so that the fleet has come
-    service.lead_to(second)
-    assert (await asked).status_code == 200
-    assert (first.refused, len(second.replies)) == ([], 1)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -300,10 +263,7 @@ async def test_a_router_that_is_lost_fails_what_it_had_and_nothing_else(
 async def test_what_waits_at_a_router_that_is_lost_is_answered_by_the_next(
     serve: Serve, stream: bool
 ) -> None:
-    async def wait_for_a_pair(reply: Reply) -> None:
-        await reply.cancelled.wait()
-
-    service = await serve(wait_for_a_pair, say_hello)
+    service = await serve(say_nothing, say_hello)
     first, second = service.routers
     first.begins = False
     waits = asyncio.create_task(service.frontend.chat(stream=stream))
@@ -327,20 +287,6 @@ async def test_a_router_that_no_longer_says_anything_is_given_up(serve: Serve) -
     assert (await service.frontend.chat()).status_code == 200
     assert len(second.replies) == 1
     assert await service.frontend.metric(RECONNECTS, cause="lost") >= 2
-
-
-async def test_a_router_that_says_something_now_and_then_stays(serve: Serve) -> None:
-    async def slow(reply: Reply) -> None:
-        for _ in range(12):
-            await asyncio.sleep(0.1)
-            reply.text("a")
-            await reply.flush()
-        reply.finish(completion_tokens=12)
-
-    service = await serve(slow, router_silence_seconds=0.4)
-    await service.restarted(service.routers[0], beat_ms=50)
-    answer = await service.frontend.chat()
-    assert answer.json()["choices"][0]["message"]["content"] == 12 * "a"
 
 
 async def test_a_router_that_promises_no_sign_of_life_may_be_silent(serve: Serve) -> None:
@@ -437,38 +383,17 @@ async def test_a_wait_for_a_router_ends_with_the_requests_own_deadline(serve: Se
     assert error_of(response) == (504, "deadline_exceeded", None)
 
 
-async def test_a_request_that_waited_has_only_the_time_that_is_left(serve: Serve) -> None:
-    service = await serve(say_hello)
-    await lose_router(service)
-    asked = asyncio.create_task(service.frontend.chat(timeout=60))
-    await service.frontend.until_metric(WAITING, 1)
-    service.lead_to(service.routers[0])
-    assert (await asked).status_code == 200
-    (reply,) = service.routers[0].replies.values()
-    assert 50_000 < reply.submit.timeout_ms < 60_000
-
-
-async def test_waiting_requests_leave_in_the_order_of_their_arrival(serve: Serve) -> None:
-    service = await serve(say_hello)
-    await lose_router(service)
-    waiting = []
-    for count in range(1, 6):
-        waiting.append(asyncio.create_task(service.frontend.complete(prompt=[count])))
-        await service.frontend.until_metric(WAITING, count)
-    service.lead_to(service.routers[0])
-    assert {answer.status_code for answer in await asyncio.gather(*waiting)} == {200}
-    prompts = [list(reply.task.prompt_token_ids) for reply in service.routers[0].replies.values()]
-    assert prompts == [[1], [2], [3], [4], [5]]
-
-
-async def test_waiting_requests_count_as_open(serve: Serve) -> None:
+async def test_a_request_that_waited_counted_as_open_and_has_only_the_time_that_is_left(
+    serve: Serve,
+) -> None:
     service = await serve(say_hello, max_open_requests=1)
     await lose_router(service)
-    waiting = asyncio.create_task(service.frontend.chat())
+    waiting = asyncio.create_task(service.frontend.chat(timeout=60))
     await service.frontend.until_metric(WAITING, 1)
     assert error_of(await service.frontend.chat()) == (429, "queue_full", None)
     service.lead_to(service.routers[0])
     assert (await waiting).status_code == 200
+    assert 50_000 < service.routers[0].last.submit.timeout_ms < 60_000
 
 
 async def test_a_client_that_leaves_while_it_waits_leaves_nothing(serve: Serve) -> None:
@@ -516,86 +441,18 @@ async def test_a_router_that_lets_requests_wait_for_a_pair_gets_them(
     assert (await service.frontend.chat()).status_code == 200
     assert len(second.replies) == 1
     await service.frontend.until("/ready", 200)
-
-
-async def test_a_router_that_never_gets_a_pair_ends_the_wait_with_no_pair(serve: Serve) -> None:
-    service = await serve(say_hello, say_hello, router_wait_seconds=0.2)
-    first, second = service.routers
-    second.change_fleet(router_pb2.Fleet())
-    service.lead_to(second)
-    first.drain()
-    await second.until(lambda router: bool(router.streams))
-    assert error_of(await service.frontend.chat()) == (503, "no_pair", None)
-
-
-@dataclass
-class Unmet:
-    """A frontend that has met no router yet."""
-
-    switch: TcpSwitch
-    http: httpx.AsyncClient
-    port: int
-    metrics_port: int
-
-    async def waiting(self) -> float:
-        text = (await self.http.get(f"http://127.0.0.1:{self.metrics_port}/metrics")).text
-        lines = [line for line in text.splitlines() if line.startswith(WAITING)]
-        return sum(float(line.split()[-1]) for line in lines)
-
-    async def until_waiting(self, count: int) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                if await self.waiting() == count:
-                    return
-                await asyncio.sleep(0.01)
-
-
-@pytest.fixture
-async def unmet(model_path: Path) -> AsyncIterator[Unmet]:
-    ports: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
-    stop = asyncio.Event()
-    async with tcp_switch(None) as switch:
-        config = FrontendConfig(
-            listen="127.0.0.1:0",
-            metrics_listen="127.0.0.1:0",
-            router=(switch.address,),
-            model_path=str(model_path),
-            drain_seconds=0.2,
-            max_open_requests=1,
-            allowed_hosts=("*",),
-        )
-        served = asyncio.create_task(
-            lifecycle.serve(config, stop, on_started=lambda *both: ports.set_result(both))
-        )
-        port, metrics_port = await asyncio.wait_for(ports, PATIENCE)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as http:
-            yield Unmet(switch, http, port, metrics_port)
-        stop.set()
-        await asyncio.wait_for(served, PATIENCE)
+    await first.until(lambda router: not router.streams)  # nothing was open there
 
 
 async def test_a_request_that_comes_before_the_first_router_waits_for_it(
-    unmet: Unmet, model_path: Path
+    start: Start, model_path: Path
 ) -> None:
-    asked = asyncio.create_task(unmet.http.post("/v1/chat/completions", json=CHAT))
-    await unmet.until_waiting(1)
-    refused = await unmet.http.post("/v1/chat/completions", json=CHAT)
-    assert error_of(refused) == (429, "queue_full", None)
-    async with fake_router.running(say_hello, fleet_of(model_path)) as router:
-        unmet.switch.target = port_of(router)
-        assert (await asked).status_code == 200
-
-
-async def test_a_request_that_comes_before_the_first_router_ends_in_time(unmet: Unmet) -> None:
-    response = await unmet.http.post("/v1/chat/completions", json={**CHAT, "timeout": 0.2})
-    assert error_of(response) == (503, "router_lost", None)
-
-
-async def test_a_client_that_leaves_before_the_first_router_came_leaves_nothing(
-    unmet: Unmet,
-) -> None:
-    _, writer = await asyncio.open_connection("127.0.0.1", unmet.port)
-    writer.write(request_bytes(json.dumps(COMPLETION).encode(), path="/v1/completions"))
-    await unmet.until_waiting(1)
-    writer.close()
-    await unmet.until_waiting(0)
+    async with tcp_switch(None) as switch:
+        frontend = await start(say_hello, router=(switch.address,), ready=False)
+        late = await frontend.chat(timeout=0.2)
+        assert error_of(late) == (503, "router_lost", None)
+        asked = asyncio.create_task(frontend.chat())
+        await frontend.until_metric(WAITING, 1)
+        async with fake_router.running(say_hello, fleet_of(model_path)) as router:
+            switch.target = port_of(router)
+            assert (await asked).status_code == 200

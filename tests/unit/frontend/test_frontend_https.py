@@ -75,16 +75,6 @@ async def test_the_openai_client_streams_over_https(secure: Start) -> None:
     assert whole.choices[0].message.content == "Hello!"
 
 
-async def test_requests_sent_ahead_are_answered_in_order(secure: Start) -> None:
-    frontend = await secure(say_hello)
-    reader, writer = await frontend.connect()
-    last = request_bytes(STREAM, path="/v1/completions", head=b"connection: close\r\n")
-    writer.write(request_bytes(STREAM, path="/v1/completions") + last)
-    answers = await asyncio.wait_for(reader.read(), PATIENCE)
-    writer.close()
-    assert answers.count(b"data: [DONE]") == answers.count(b"HTTP/1.1 200 OK") == 2
-
-
 async def test_plain_http_gets_nothing_from_it(secure: Start) -> None:
     frontend = await secure(say_hello)
     reader, writer = await asyncio.open_connection("127.0.0.1", frontend.port)

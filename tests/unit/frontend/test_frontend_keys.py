@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fake_router
 import httpx
 import pytest
-from harness import CHAT, MODEL, Harness, Start, error_of, say_hello
+from harness import (
+    CHAT,
+    MODEL,
+    Harness,
+    Start,
+    error_of,
+    key_line,
+    replace_file,
+    say_hello,
+    say_nothing,
+    until,
+)
 from prometheus_client import CollectorRegistry
 
-from tandem.errors import ConfigError, NotAllowedError, QueueFullError, RateLimitError
+from tandem.errors import ConfigError, QueueFullError, RateLimitError
 from tandem.keys.file import KeyFile
 from tandem.keys.ring import digest_of
 from tandem.prefix_blocks import packed
@@ -23,18 +32,6 @@ from tandem_frontend import lifecycle, tenants
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.key_metrics import OTHER, KeyMetrics
 from tandem_frontend.tenants import Tenants
-
-
-def line(name: str, **limits: Any) -> str:
-    """Of a key that is called as its holder."""
-    return json.dumps({"name": name, "sha256": digest_of(name.encode()), **limits}) + "\n"
-
-
-def write(path: Path, content: str) -> Path:
-    fresh = path.with_suffix(".new")
-    fresh.write_text(content)
-    os.replace(fresh, path)
-    return path
 
 
 @pytest.fixture
@@ -64,7 +61,7 @@ def made(
 
 
 def of(content: str, path: Path, **how: Any) -> Tenants:
-    return made(KeyFile(str(write(path, content))), **how)
+    return made(KeyFile(str(replace_file(path, content))), **how)
 
 
 # --- over HTTP ---
@@ -72,7 +69,9 @@ def of(content: str, path: Path, **how: Any) -> Tenants:
 
 async def test_a_key_of_the_file_opens_and_others_do_not(start: Start, path: Path) -> None:
     frontend = await start(
-        say_hello, api_keys=("plain",), api_keys_file=str(write(path, line("acme") + line("b")))
+        say_hello,
+        api_keys=("plain",),
+        api_keys_file=str(replace_file(path, key_line("acme") + key_line("b"))),
     )
     for key in ("acme", "b", "plain"):
         assert (await ask(frontend, key)).status_code == 200
@@ -83,7 +82,7 @@ async def test_a_key_of_the_file_opens_and_others_do_not(start: Start, path: Pat
 @pytest.mark.promise("S6-151")
 async def test_a_file_without_keys_opens_nothing(path: Path) -> None:
     for content in ("", "\n", "# later\n"):
-        file = str(write(path, content))
+        file = str(replace_file(path, content))
         config = FrontendConfig(model_path="m", listen="127.0.0.1:0", api_keys_file=file)
         with pytest.raises(ConfigError, match="holds no key"):
             await lifecycle.serve(config, asyncio.Event())
@@ -94,34 +93,27 @@ async def test_keys_come_and_go_without_a_restart(
     start: Start, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tenants, "LOOK_SECONDS", 0.01)
-    frontend = await start(say_hello, api_keys_file=str(write(path, line("old"))))
+    frontend = await start(say_hello, api_keys_file=str(replace_file(path, key_line("old"))))
     assert (await ask(frontend, "old")).status_code == 200
-    write(path, line("new"))
-    await until(lambda: ask(frontend, "new"), 200)
+    replace_file(path, key_line("new"))
+    await until(lambda: ask(frontend, "new"), lambda answer: answer.status_code == 200)
     assert (await ask(frontend, "old")).status_code == 401
-    write(path, "{")
+    replace_file(path, "{")
     await frontend.until_metric("tandem_frontend_key_file_failures_total", 1)
     assert await frontend.metric("tandem_frontend_key_file_stale") == 1
     assert (await ask(frontend, "new")).status_code == 200
-    write(path, "")
-    await until(lambda: ask(frontend, "new"), 401)
+    replace_file(path, "")
+    await until(lambda: ask(frontend, "new"), lambda answer: answer.status_code == 401)
     assert await frontend.metric("tandem_frontend_keys") == 0
     assert await frontend.metric("tandem_frontend_key_file_stale") == 0
 
 
-async def until(answer: Callable[[], Any], status: int) -> None:
-    """Ask over HTTP, which has no events to wait for."""
-    async with asyncio.timeout(10):
-        while True:
-            if (await answer()).status_code == status:
-                return
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.promise("S6-153")
 async def test_what_is_left_is_told_and_too_much_is_refused(start: Start, path: Path) -> None:
-    limits = line("acme", requests_per_minute=2, tokens_per_minute=1000)
-    frontend = await start(say_hello, api_keys_file=str(write(path, limits + line("free"))))
+    limits = key_line("acme", requests_per_minute=2, tokens_per_minute=1000)
+    frontend = await start(
+        say_hello, api_keys_file=str(replace_file(path, limits + key_line("free")))
+    )
     first, second, third = [await ask(frontend, "acme") for _ in range(3)]
     told = "x-ratelimit-{}-{}"
     assert first.headers[told.format("limit", "requests")] == "2"
@@ -149,7 +141,7 @@ async def test_what_is_left_is_told_and_too_much_is_refused(start: Start, path: 
 @pytest.mark.promise("S6-153")
 async def test_tokens_are_counted_and_end_a_key_s_minute(start: Start, path: Path) -> None:
     frontend = await start(
-        say_hello, api_keys_file=str(write(path, line("acme", tokens_per_minute=1)))
+        say_hello, api_keys_file=str(replace_file(path, key_line("acme", tokens_per_minute=1)))
     )
     assert (await ask(frontend, "acme")).status_code == 200
     refused = await ask(frontend, "acme")
@@ -166,7 +158,8 @@ async def test_open_requests_of_one_key_are_bounded(start: Start, path: Path) ->
         await say_hello(reply)
 
     frontend = await start(
-        wait, api_keys_file=str(write(path, line("acme", open_requests=2) + line("b")))
+        wait,
+        api_keys_file=str(replace_file(path, key_line("acme", open_requests=2) + key_line("b"))),
     )
     async with asyncio.TaskGroup() as group:
         held = [group.create_task(ask(frontend, "acme")) for _ in range(2)]
@@ -182,10 +175,9 @@ async def test_open_requests_of_one_key_are_bounded(start: Start, path: Path) ->
 
 
 async def test_a_client_that_goes_away_gives_its_place_back(start: Start, path: Path) -> None:
-    async def never(reply: fake_router.Reply) -> None:
-        await reply.cancelled.wait()
-
-    frontend = await start(never, api_keys_file=str(write(path, line("acme", open_requests=1))))
+    frontend = await start(
+        say_nothing, api_keys_file=str(replace_file(path, key_line("acme", open_requests=1)))
+    )
     asked = asyncio.create_task(ask(frontend, "acme"))
     await frontend.until_metric("tandem_frontend_open_requests", 1)
     asked.cancel()
@@ -210,15 +202,22 @@ NOT_ALLOWED = {
 @pytest.mark.parametrize("name", NOT_ALLOWED)
 async def test_what_a_key_is_not_allowed_is_refused(start: Start, path: Path, name: str) -> None:
     fields, expected = NOT_ALLOWED[name]
-    limits = line("acme", max_n=2, max_priority=5, logits_processors=["other"])
+    limits = key_line("acme", max_n=2, max_priority=5, logits_processors=["other"])
     frontend = await start(
         say_hello,
-        api_keys_file=str(write(path, limits)),
+        api_keys_file=str(replace_file(path, limits)),
         client_logits_processors=("forced_sequence", "other"),
     )
     assert error_of(await ask(frontend, "acme", **fields)) == expected
     allowed = {"n": 2, "priority": 5, "logits_processors": [{"name": "other"}]}
     assert (await ask(frontend, "acme", **allowed)).status_code == 200
+
+
+def priorities(frontend: Harness) -> list[int]:
+    """That routers were told, of requests since it was last asked."""
+    told = [reply.submit.priority for reply in frontend.router.replies.values()]
+    frontend.router.replies.clear()
+    return told
 
 
 @pytest.mark.promise("S6-153", "S5-637")
@@ -227,48 +226,39 @@ async def test_a_keys_highest_priority_holds_in_either_order(
     start: Start, path: Path, order: str
 ) -> None:
     """`asked` is written as the order has it; None: it is refused."""
-    given: list[int] = []
-
-    async def note(reply: fake_router.Reply) -> None:
-        given.append(reply.submit.priority)
-        await say_hello(reply)
-
     sign = -1 if order == "lower-first" else 1
-    keys = line("acme", max_priority=5) + line("none") + line("last", max_priority=-60)
-    frontend = await start(note, api_keys_file=str(write(path, keys)), priority_order=order)
+    keys = key_line("acme", max_priority=5) + key_line("none") + key_line("last", max_priority=-60)
+    frontend = await start(
+        say_hello, api_keys_file=str(replace_file(path, keys)), priority_order=order
+    )
     for key, most in (("acme", 5), ("none", 0), ("last", -60)):
         for priority in (-100, -60, -59, -5, 0, 1, 5, 6, 60, 100):
-            given.clear()
             response = await ask(frontend, key, priority=sign * priority)
             if priority <= most:
-                assert (response.status_code, given) == (200, [priority])
+                assert (response.status_code, priorities(frontend)) == (200, [priority])
             else:
                 assert error_of(response) == (403, "not_allowed", "priority")
                 bound = f"below {-most}" if sign < 0 else f"above {most}"
                 assert bound in response.json()["error"]["message"]
         for priority in (-101, 101, -(2**31), 2**31, -(2**63), 2**64):
             assert (await ask(frontend, key, priority=priority)).status_code == 400
-    given.clear()
     assert (await ask(frontend, "acme", service_tier="flex")).status_code == 200
     assert (await ask(frontend, "acme", service_tier="priority")).status_code == 200
-    assert given == [-50, 5], "tiers have no sign that could be turned"
+    assert priorities(frontend) == [-50, 5], "tiers have no sign that could be turned"
 
 
-@pytest.mark.promise("S6-153", "S5-625")
-async def test_a_tier_asks_for_what_the_key_is_allowed_and_nothing_else_is_lowered(
+@pytest.mark.promise("S6-153", "S5-625", "S5-644")
+async def test_a_tier_or_a_hint_asks_for_what_the_key_is_allowed_and_nothing_else_is_lowered(
     start: Start, path: Path
 ) -> None:
-    given: list[int] = []
-
-    async def note(reply: fake_router.Reply) -> None:
-        given.append(reply.submit.priority)
-        await say_hello(reply)
-
-    keys = line("acme", max_priority=5) + line("last", max_priority=-60)
-    frontend = await start(note, api_keys_file=str(write(path, keys)))
+    keys = key_line("acme", max_priority=5) + key_line("last", max_priority=-60)
+    frontend = await start(say_hello, api_keys_file=str(replace_file(path, keys)))
     assert (await ask(frontend, "acme", service_tier="priority")).status_code == 200
     assert (await ask(frontend, "last", service_tier="priority")).status_code == 200
-    assert given == [5, -60]
+    for hinted in (2**31 - 1, 3, -7):
+        nvext = {"agent_hints": {"priority": hinted}}
+        assert (await ask(frontend, "acme", nvext=nvext)).status_code == 200
+    assert priorities(frontend) == [5, -60, 5, 3, -7]
     body = CHAT | {"service_tier": "priority"}
     answer = await frontend.http.post("/v1/chat/completions", json=body, headers=bearer("last"))
     assert answer.json()["service_tier"] == "flex", "the tier that it had, not what it asked for"
@@ -276,46 +266,25 @@ async def test_a_tier_asks_for_what_the_key_is_allowed_and_nothing_else_is_lower
         assert (await ask(frontend, "last", **fields)).status_code == 403
 
 
-@pytest.mark.promise("S6-153", "S5-644")
-async def test_a_hint_asks_for_what_the_key_is_allowed(start: Start, path: Path) -> None:
-    given: list[int] = []
-
-    async def note(reply: fake_router.Reply) -> None:
-        given.append(reply.submit.priority)
-        await say_hello(reply)
-
-    frontend = await start(note, api_keys_file=str(write(path, line("acme", max_priority=5))))
-    for hinted in (2**31 - 1, 3, -7):
-        nvext = {"agent_hints": {"priority": hinted}}
-        assert (await ask(frontend, "acme", nvext=nvext)).status_code == 200
-    assert given == [5, 3, -7]
-
-
-@pytest.mark.promise("S6-153")
-async def test_a_key_of_other_models_gets_nothing(start: Start, path: Path) -> None:
-    keys = line("other", models=["m2"]) + line("none", models=[]) + line("mine", models=[MODEL])
-    frontend = await start(say_hello, api_keys_file=str(write(path, keys)))
-    for key in ("other", "none"):
-        assert error_of(await ask(frontend, key)) == (403, "not_allowed", "model")
-        assert (
-            await frontend.metric("tandem_frontend_key_requests_total", key=key, outcome="failed")
-            == 1
-        )
-        tokens = await frontend.http.post("/tokenize", json={"prompt": "x"}, headers=bearer(key))
-        assert tokens.status_code == 403
-    assert (await ask(frontend, "mine")).status_code == 200
-
-
 @pytest.mark.promise("S6-153")
 @pytest.mark.parametrize("named", [MODEL, "gpt-4o"])
 async def test_a_key_may_use_a_model_by_all_of_its_names_or_by_none(
     start: Start, path: Path, named: str
 ) -> None:
-    keys = line("other", models=["m2"]) + line("mine", models=[named])
+    keys = key_line("other", models=["m2"]) + key_line("none", models=[])
+    keys += key_line("mine", models=[named])
     aliases = ("gpt-4o", "gpt-4o-mini")
-    frontend = await start(say_hello, api_keys_file=str(write(path, keys)), model_aliases=aliases)
+    frontend = await start(
+        say_hello, api_keys_file=str(replace_file(path, keys)), model_aliases=aliases
+    )
+    for key in ("other", "none"):
+        for name in (MODEL, *aliases):
+            assert error_of(await ask(frontend, key, model=name)) == (403, "not_allowed", "model")
+        count = "tandem_frontend_key_requests_total"
+        assert await frontend.metric(count, key=key, outcome="failed") == 3
+        tokens = await frontend.http.post("/tokenize", json={"prompt": "x"}, headers=bearer(key))
+        assert tokens.status_code == 403
     for name in (MODEL, *aliases):
-        assert error_of(await ask(frontend, "other", model=name)) == (403, "not_allowed", "model")
         assert (await ask(frontend, "mine", model=name)).status_code == 200
 
 
@@ -332,7 +301,9 @@ def cached_tokens(response: httpx.Response) -> int:
 @pytest.mark.promise("S6-155")
 async def test_each_key_has_a_prefix_cache_of_its_own(start: Start, path: Path) -> None:
     frontend = await start(
-        cached, api_keys=("plain", "second"), api_keys_file=str(write(path, line("acme", weight=4)))
+        cached,
+        api_keys=("plain", "second"),
+        api_keys_file=str(replace_file(path, key_line("acme", weight=4))),
     )
     for key in ("acme", "plain", "second"):
         assert cached_tokens(await ask(frontend, key)) == 3
@@ -357,7 +328,7 @@ def test_a_plain_key_keeps_its_prefix_cache_when_its_place_changes() -> None:
 @pytest.mark.promise("S6-155")
 async def test_a_cache_that_keys_share_is_told_nothing_of(start: Start, path: Path) -> None:
     frontend = await start(
-        cached, api_keys_file=str(write(path, line("acme"))), share_prefix_cache=True
+        cached, api_keys_file=str(replace_file(path, key_line("acme"))), share_prefix_cache=True
     )
     assert cached_tokens(await ask(frontend, "acme")) == 0
     (reply,) = frontend.router.replies.values()
@@ -378,7 +349,7 @@ async def test_no_key_is_in_any_log_or_metric(
     caplog.set_level("DEBUG")
     keys = json.dumps({"name": "acme", "sha256": digest_of(b"tandem-SECRET")})
     frontend = await start(
-        say_hello, api_keys=("plain-SECRET",), api_keys_file=str(write(path, keys))
+        say_hello, api_keys=("plain-SECRET",), api_keys_file=str(replace_file(path, keys))
     )
     for key in ("tandem-SECRET", "plain-SECRET", "wrong-SECRET"):
         await ask(frontend, key)
@@ -395,7 +366,7 @@ async def test_no_key_is_in_any_log_or_metric(
 def test_a_frontend_lets_its_share_through_rounded_up(
     path: Path, limit: int, frontends: int, share: int
 ) -> None:
-    found = of(line("a", requests_per_minute=limit), path, frontends=frontends)
+    found = of(key_line("a", requests_per_minute=limit), path, frontends=frontends)
     tenant = found.find(b"a")
     assert tenant is not None
     for _ in range(share):
@@ -412,12 +383,12 @@ async def settle(found: Tenants) -> None:
 
 
 async def test_what_was_used_stays_used_when_limits_change(path: Path) -> None:
-    file = KeyFile(str(write(path, line("a", requests_per_minute=2))))
+    file = KeyFile(str(replace_file(path, key_line("a", requests_per_minute=2))))
     found = made(file)
     tenant = found.find(b"a")
     assert tenant is not None
     found.enter(tenant, 1.0)
-    write(path, line("a", requests_per_minute=1))
+    replace_file(path, key_line("a", requests_per_minute=1))
     await settle(found)
     assert found.find(b"a") is tenant
     with pytest.raises(RateLimitError):
@@ -452,13 +423,13 @@ def test_the_only_key_may_take_all_of_a_frontend() -> None:
 
 async def test_only_so_many_keys_have_series_of_their_own(path: Path) -> None:
     registry = CollectorRegistry()
-    file = KeyFile(str(write(path, "".join(line(f"k{number}") for number in range(5)))))
+    file = KeyFile(str(replace_file(path, "".join(key_line(f"k{number}") for number in range(5)))))
     found = Tenants((), file, KeyMetrics(registry, most=2), max_open=10)
     for number in range(5):
         tenant = found.find(f"k{number}".encode())
         assert tenant is not None
         tenant.spend(1.0, prompt=1)
-    write(path, "".join(line(f"n{number}") for number in range(50)))
+    replace_file(path, "".join(key_line(f"n{number}") for number in range(50)))
     await settle(found)
     (family,) = [each for each in registry.collect() if each.name.endswith("key_tokens")]
     counts = {each.labels["key"]: each.value for each in family.samples if each.value}
@@ -474,21 +445,13 @@ def test_a_plain_key_has_no_limits() -> None:
     assert tenant.headers(1.0) == ()
 
 
-def test_a_key_of_the_file_is_allowed_no_priority_unless_it_says_so(path: Path) -> None:
-    tenant = of(line("a"), path).find(b"a")
-    assert tenant is not None
-    tenant.grant.check(n=1, priority=0, processors=())
-    with pytest.raises(NotAllowedError):
-        tenant.grant.check(n=1, priority=1, processors=())
-
-
 @pytest.mark.promise("S6-155")
 @pytest.mark.parametrize("shared", [False, True])
 async def test_routers_know_a_key_s_prompts_by_its_cache_s_salt(
     start: Start, path: Path, shared: bool
 ) -> None:
     frontend = await start(
-        cached, api_keys_file=str(write(path, line("acme"))), share_prefix_cache=shared
+        cached, api_keys_file=str(replace_file(path, key_line("acme"))), share_prefix_cache=shared
     )
     await ask(frontend, "acme", prompt="word " * 300)
     (reply,) = frontend.router.replies.values()

@@ -2,62 +2,49 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_router import Reply
-from harness import COMPLETION, MODEL, Harness, Start
-from test_frontend_models import PATHS, Seen, listed, replace, until_listed
+from harness import BODIES, COMPLETION, MODEL, Harness, Start, key_line, replace_file, say_hello
+from test_frontend_models import listed, until_listed
 
-from tandem.keys.ring import digest_of
 from tandem.prefix_blocks import BLOCK_TOKENS
-from tandem.v1 import common_pb2
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 SQL, TONE = f"{MODEL}:sql", f"{MODEL}:tone"
 LONG = list(range(4, 4 + 2 * BLOCK_TOKENS))
 
 
-@pytest.fixture
-def seen() -> Seen:
-    return Seen()
-
-
-async def serving(start: Start, seen: Any, *adapters: str, **settings: Any) -> Harness:
-    harness = await start(seen, **settings)
+async def serving(start: Start, *adapters: str, **settings: Any) -> Harness:
+    harness = await start(say_hello, **settings)
     harness.router.change_fleet(harness.fleet(lora_adapters=adapters or ("sql", "tone")))
     return harness
 
 
-def task_of(reply: Reply) -> common_pb2.Task:
-    return common_pb2.Task.FromString(reply.submit.task)
-
-
 @pytest.mark.promise("S5-410")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("path", BODIES)
 async def test_a_request_names_an_adapter_after_its_model(
-    start: Start, seen: Seen, path: str, size: int
+    start: Start, path: str, size: int
 ) -> None:
-    harness = await serving(start, seen)
+    harness = await serving(start)
     await until_listed(harness, MODEL, SQL, TONE)
     for name, adapter in ((SQL, "sql"), (MODEL, ""), (TONE, "tone")):
-        body = PATHS[path] | {"model": name, "invented": "x" * size}
+        body = BODIES[path] | {"model": name, "invented": "x" * size}
         answer = await harness.http.post(path, json=body)
         assert answer.status_code == 200, answer.text
         assert answer.json()["model"] == name
-        task = task_of(seen.tasks[-1])
+        task = harness.router.last.task
         assert (task.model, task.lora_adapter) == (MODEL, adapter)
-        assert seen.tasks[-1].submit.model == MODEL
+        assert harness.router.last.submit.model == MODEL
     metric = "tandem_frontend_model_requests_total"
     assert await harness.metric(metric, model=SQL, outcome="success") == 1
 
 
 @pytest.mark.promise("S5-410")
-async def test_adapters_are_listed_as_models_with_their_parent(start: Start, seen: Seen) -> None:
-    harness = await serving(start, seen, model_aliases=["gpt-4o"])
+async def test_adapters_are_listed_as_models_with_their_parent(start: Start) -> None:
+    harness = await serving(start, model_aliases=["gpt-4o"])
     await until_listed(harness, MODEL, SQL, TONE, "gpt-4o")
     cards = {each["id"]: each for each in (await harness.http.get("/v1/models")).json()["data"]}
     assert (cards[SQL]["parent"], cards[SQL]["root"]) == (MODEL, SQL)
@@ -71,9 +58,9 @@ async def test_adapters_are_listed_as_models_with_their_parent(start: Start, see
 
 @pytest.mark.promise("S5-581")
 async def test_a_model_of_a_simulated_engine_is_listed_as_such_with_its_adapters(
-    start: Start, seen: Seen
+    start: Start,
 ) -> None:
-    harness = await serving(start, seen, model_aliases=["gpt-4o"])
+    harness = await serving(start, model_aliases=["gpt-4o"])
     await until_listed(harness, MODEL, SQL, TONE, "gpt-4o")
     cards = (await harness.http.get("/v1/models")).json()["data"]
     assert not any("simulated" in card for card in cards)
@@ -89,20 +76,20 @@ async def test_a_model_of_a_simulated_engine_is_listed_as_such_with_its_adapters
     "name", [f"{MODEL}:none", f"{MODEL}:", ":sql", "other:sql", f"{MODEL}:sql:tone", "sql"]
 )
 async def test_an_adapter_that_nobody_has_is_an_unknown_model(
-    start: Start, seen: Seen, name: str, size: int
+    start: Start, name: str, size: int
 ) -> None:
-    harness = await serving(start, seen)
+    harness = await serving(start)
     await until_listed(harness, MODEL, SQL, TONE)
     answer = await harness.complete(model=name, invented="x" * size)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "model_not_found")
     assert answer.json()["error"]["param"] == "model"
     answer = await harness.http.post("/tokenize", json={"model": name, "prompt": "a"})
     assert answer.status_code == 404
-    assert not seen.tasks
+    assert not harness.router.replies
 
 
-async def test_tokens_are_those_of_the_model(start: Start, seen: Seen) -> None:
-    harness = await serving(start, seen)
+async def test_tokens_are_those_of_the_model(start: Start) -> None:
+    harness = await serving(start)
     await until_listed(harness, MODEL, SQL, TONE)
     counts = set()
     for name in (MODEL, SQL):
@@ -112,17 +99,15 @@ async def test_tokens_are_those_of_the_model(start: Start, seen: Seen) -> None:
 
 
 @pytest.mark.promise("S5-410")
-async def test_a_file_of_names_gives_adapters_other_names(
-    start: Start, seen: Seen, tmp_path: Path
-) -> None:
+async def test_a_file_of_names_gives_adapters_other_names(start: Start, tmp_path: Path) -> None:
     text = f"writer: {SQL}\nboth:\n  {SQL}: 1\n  {TONE}: 0\ngone: {MODEL}:gone\n"
-    names = replace(tmp_path / "names.yaml", text)
-    harness = await serving(start, seen, model_names_file=str(names))
+    names = replace_file(tmp_path / "names.yaml", text)
+    harness = await serving(start, model_names_file=str(names))
     await until_listed(harness, MODEL, SQL, TONE, "writer", "both")
     for name in ("writer", "both"):
         answer = await harness.complete(model=name)
         assert answer.json()["model"] == name
-        assert task_of(seen.tasks[-1]).lora_adapter == "sql"
+        assert harness.router.last.task.lora_adapter == "sql"
     card = (await harness.http.get("/v1/models/writer")).json()
     assert (card["root"], card["parent"]) == (SQL, MODEL)
     answer = await harness.complete(model="gone")
@@ -132,21 +117,15 @@ async def test_a_file_of_names_gives_adapters_other_names(
 
 
 @pytest.mark.promise("S5-414")
-async def test_a_key_is_allowed_adapters_one_by_one(
-    start: Start, seen: Seen, tmp_path: Path
-) -> None:
+async def test_a_key_is_allowed_adapters_one_by_one(start: Start, tmp_path: Path) -> None:
     file = tmp_path / "keys.jsonl"
     grants: dict[str, Any] = {
         "base": {"models": [MODEL]},
         "sql": {"models": [SQL]},
         "all": {},
     }
-    lines = [
-        json.dumps({"name": name, "sha256": digest_of(name.encode()), **limits})
-        for name, limits in grants.items()
-    ]
-    file.write_text("\n".join(lines) + "\n")
-    harness = await serving(start, seen, api_keys_file=str(file))
+    file.write_text("".join(key_line(name, **limits) for name, limits in grants.items()))
+    harness = await serving(start, api_keys_file=str(file))
     seen_by = {"base": [MODEL], "sql": [SQL], "all": [MODEL, SQL, TONE]}
     for key, names in seen_by.items():
         while (found := await listed(harness, key)) != names:
@@ -161,14 +140,14 @@ async def test_a_key_is_allowed_adapters_one_by_one(
 
 
 @pytest.mark.promise("S5-413")
-async def test_prompts_of_an_adapter_have_numbers_of_their_own(start: Start, seen: Seen) -> None:
-    harness = await serving(start, seen)
+async def test_prompts_of_an_adapter_have_numbers_of_their_own(start: Start) -> None:
+    harness = await serving(start)
     await until_listed(harness, MODEL, SQL, TONE)
     blocks, sessions = [], []
     for name in (MODEL, SQL, TONE, SQL):
         await harness.complete(model=name, prompt=LONG, user="me")
-        blocks.append(seen.tasks[-1].submit.prompt_blocks)
-        sessions.append(seen.tasks[-1].submit.session)
+        blocks.append(harness.router.last.submit.prompt_blocks)
+        sessions.append(harness.router.last.submit.session)
     for found in (blocks, sessions):
         assert len(set(found)) == 3
         assert found[1] == found[3]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from fake_router import Reply
 from harness import MODEL, Harness, error_of, say_hello, serving
 from one_case import one_case
 
@@ -40,19 +39,12 @@ PARTS: list[dict[str, Any]] = [
     {"type": "input_file", "file_data": "AAAA", "filename": "a.pdf"},
     {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a"}},
 ]
-TASKS: list[str] = []
-"""Trace ids of requests that came to a router: none may."""
-
-
-async def note(reply: Reply) -> None:
-    TASKS.append(reply.task.trace_id)
-    await say_hello(reply)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def served(model_path: Path) -> AsyncIterator[Harness]:
     LISTENER.setblocking(False)
-    async with serving(model_path, note, {}) as harness:
+    async with serving(model_path, say_hello, {}) as harness:
         yield harness
     LISTENER.close()
 
@@ -109,6 +101,6 @@ async def test_what_is_no_text_is_refused_by_name(
     else:
         assert error_of(refused)[1:] == ("unsupported_parameter", f"{param}.type")
     assert "secret" not in refused.text
-    assert TASKS == []
+    assert served.router.replies == {}, "none may come to a router"
     with pytest.raises(BlockingIOError):
         LISTENER.accept()

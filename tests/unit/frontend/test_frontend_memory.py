@@ -5,13 +5,11 @@ budget, and where a client that does not read is noticed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import logging
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from fake_router import Reply
@@ -23,22 +21,16 @@ from harness import (
     error_of,
     request_bytes,
     say_hello,
-    say_nothing,
 )
-from prometheus_client import CollectorRegistry
+from test_frontend_dispatch import Bench
 from upstream_parts import FakeClient, submission
 
 from tandem.byte_budget import ByteBudget
-from tandem.complaints import Complaints
 from tandem.errors import QueueFullError, SlowClientError
-from tandem.upstream.demultiplexer import Demultiplexer
-from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import RequestState
-from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.submission import Prompt
-from tandem.v1 import common_pb2, router_pb2
+from tandem.v1 import common_pb2
 from tandem_frontend.http import connection
-from tandem_frontend.openai import generation
 
 HELD = "tandem_frontend_held_bytes"
 RECEIVE_BYTES = 4096
@@ -95,29 +87,6 @@ async def test_a_client_that_never_reads_is_given_up_at_the_bound_of_the_manual(
     await frontend.router.until(lambda router: len(router.cancels) == 1)
     beside = connection._BUFFER_BYTES + connection.KERNEL_BYTES + 2 * RECEIVE_BYTES
     assert backlog < rows * ROW_BYTES < backlog + beside + 10 * ROW_BYTES
-
-
-@pytest.mark.promise("S6-322")
-async def test_comments_that_nobody_reads_end_where_the_socket_is_full(
-    start: Start, unread: list[socket.socket], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    comment = b": " + b"x" * 10_000 + b"\n\n"  # as many small ones, in less time
-    written: list[bytes] = []
-    original = connection.Connection.write_chunk
-
-    def write_chunk(client: connection.Connection, body: bytes) -> None:
-        written.append(body)
-        original(client, body)
-
-    monkeypatch.setattr(generation, "COMMENT", comment)
-    monkeypatch.setattr(connection.Connection, "write_chunk", write_chunk)
-    frontend = await start(say_nothing, sse_keep_alive_seconds=0.01, client_stall_seconds=1.0)
-    await never_read(frontend, unread, stream=True)
-    await frontend.until_metric("tandem_frontend_slow_clients_total", 1)
-    await frontend.router.until(lambda router: len(router.cancels) == 1)
-    most = connection._BUFFER_BYTES + connection.KERNEL_BYTES + 2 * RECEIVE_BYTES
-    assert set(written) == {comment}
-    assert len(written) * len(comment) < most + 2 * len(comment)
 
 
 @pytest.mark.promise("S6-188")
@@ -229,85 +198,67 @@ async def test_of_clients_that_do_not_read_those_that_hold_the_most_make_room(
 
 
 @pytest.mark.promise("S6-188")
-async def test_each_accepted_socket_has_the_small_buffer(
+async def test_each_accepted_socket_has_the_small_buffer_and_sends_without_delay(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[int] = []
+    options: set[tuple[int, int]] = set()
     made = connection.Connection.connection_made
 
     def spy(self: connection.Connection, transport: asyncio.Transport) -> None:
         accepted = transport.get_extra_info("socket")
-        sizes.append(accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF))
+        size = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+        options.add((size, accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)))
         made(self, transport)
 
     monkeypatch.setattr(connection.Connection, "connection_made", spy)
     frontend = await start(say_hello)
     assert (await frontend.chat(stream=True)).status_code == 200
-    assert set(sizes) == {connection.KERNEL_BYTES}
+    assert options == {(connection.KERNEL_BYTES, 1)}
 
 
 # --- what comes for requests, without HTTP --------------------------------------------------------
 
 
-class Bench:
+class OneRouter(Bench):
     """A demultiplexer with one router, whose requests have one budget."""
 
     def __init__(self, stack: ExitStack, limit: int) -> None:
-        self._stack = stack
-        self.budget = ByteBudget(limit)
-        self.demultiplexer = Demultiplexer(
-            UpstreamMetrics(CollectorRegistry()),
-            Complaints(logging.getLogger(__name__)),
-            self.budget,
-            max_open=64,
-            max_request_bytes=10_000,
-            max_backlog_bytes=10_000,
-            router_wait_seconds=10.0,
-        )
-        self.route = self.demultiplexer.add("m", "ours")
-        self.router = RouterStream(ByteBudget())
-        self.router.opened = True
-        self.demultiplexer.opened(self.router)
-        model = router_pb2.ServedModel(name="m", ready_pairs=1, tokenizer_sha256="ours")
-        self.says(router_pb2.RouterMessage(fleet=router_pb2.Fleet(models=[model])))
-        self.rows: dict[int, int] = {}
-
-    def says(self, message: router_pb2.RouterMessage) -> None:
-        self.demultiplexer.receive(self.router, message)
-
-    def ask(self, client: FakeClient | None = None, **changes: Any) -> RequestState:
-        submit = self.demultiplexer.submit(submission(model="m", **changes), client or FakeClient())
-        return self._stack.enter_context(submit)
+        super().__init__(stack, budget=ByteBudget(limit))
+        self.stream = self.router()
+        self._rows = Counter[int]()
 
     def row(self, state: RequestState, text: str, logprobs: int = 0) -> None:
-        sequence = state.base
-        offset = self.rows.get(sequence, 0)
-        self.rows[sequence] = offset + 1
-        columns = common_pb2.TokenColumns(
-            sequence=[sequence], offset=[offset], token_count=[1], text=[text]
+        """The request's next one. `logprobs`: how many alternatives its token has."""
+        offset = self._rows[state.base]
+        self._rows[state.base] += 1
+        entry = common_pb2.TokenLogprobs(
+            sequence=state.base,
+            token_id=[1],
+            logprob=[-1.0],
+            top_count=logprobs,
+            top_token_id=range(logprobs),
+            top_logprob=[-1.0] * logprobs,
         )
-        if logprobs:
-            columns.logprobs.add(
-                sequence=sequence,
-                token_id=[1],
-                logprob=[-1.0],
-                top_count=logprobs,
-                top_token_id=range(logprobs),
-                top_logprob=[-1.0] * logprobs,
-            )
-        self.says(router_pb2.RouterMessage(payload=columns.SerializeToString()))
+        self.rows(
+            self.stream,
+            sequence=[state.base],
+            offset=[offset],
+            token_count=[1],
+            text=[text],
+            logprobs=[entry] if logprobs else [],
+        )
 
 
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
-    with contextlib.ExitStack() as entered:
+    with ExitStack() as entered:
         yield entered
 
 
 async def test_a_collected_answer_is_counted_some_rows_at_once_and_given_back(
     stack: ExitStack,
 ) -> None:
-    bench = Bench(stack, 1_000_000)
+    bench = OneRouter(stack, 1_000_000)
     with bench.demultiplexer.submit(submission(model="m", streaming=False), FakeClient()) as state:
         for _ in range(15):
             bench.row(state, "y" * 100)
@@ -327,7 +278,7 @@ async def test_a_collected_answer_is_counted_some_rows_at_once_and_given_back(
 async def test_kept_log_probabilities_count_and_keep_nothing_of_their_message(
     stack: ExitStack,
 ) -> None:
-    bench = Bench(stack, 1_000_000)
+    bench = OneRouter(stack, 1_000_000)
     plain, rich = bench.ask(streaming=False), bench.ask(streaming=False)
     for _ in range(16):
         bench.row(plain, "y")
@@ -343,17 +294,17 @@ async def test_kept_log_probabilities_count_and_keep_nothing_of_their_message(
 async def test_collected_rows_of_several_outputs_are_joined_each_with_its_own(
     stack: ExitStack,
 ) -> None:
-    bench = Bench(stack, 1_000_000)
+    bench = OneRouter(stack, 1_000_000)
     state = bench.ask(streaming=False, n=2, want_token_ids=True)
     for place in range(8):
-        columns = common_pb2.TokenColumns(
+        bench.rows(
+            bench.stream,
             sequence=[state.base, state.base + 1],
             offset=[place] * 2,
             token_count=[1, 1],
             text=["", ""],
             token_id=[place, 100 + place],
         )
-        bench.says(router_pb2.RouterMessage(payload=columns.SerializeToString()))
     rows, _ = state.take()
     assert [(choice, ids, tokens) for choice, _, ids, _, tokens in rows] == [
         (0, [*range(8)], 8),
@@ -364,7 +315,7 @@ async def test_collected_rows_of_several_outputs_are_joined_each_with_its_own(
 async def test_what_a_writer_holds_counts_until_the_end_and_is_no_backlog(
     stack: ExitStack,
 ) -> None:
-    bench = Bench(stack, 1_000_000)
+    bench = OneRouter(stack, 1_000_000)
     state = bench.ask()
     state.pump = lambda: False
     state.hold(5000)
@@ -378,20 +329,23 @@ async def test_what_a_writer_holds_counts_until_the_end_and_is_no_backlog(
 
 
 async def test_rows_of_a_stream_are_not_joined(stack: ExitStack) -> None:
-    bench = Bench(stack, 1_000_000)
+    bench = OneRouter(stack, 1_000_000)
     state = bench.ask()
     state.pump = lambda: False
-    columns = common_pb2.TokenColumns(
-        sequence=[state.base] * 16, offset=range(16), token_count=[1] * 16, text=["y"] * 16
+    bench.rows(
+        bench.stream,
+        sequence=[state.base] * 16,
+        offset=range(16),
+        token_count=[1] * 16,
+        text=["y"] * 16,
     )
-    bench.says(router_pb2.RouterMessage(payload=columns.SerializeToString()))
     assert state.backlog
     assert len(state.take()[0]) == 16
 
 
 @pytest.mark.promise("S5-250")
 async def test_a_prompt_is_let_go_with_its_first_tokens(stack: ExitStack) -> None:
-    bench = Bench(stack, 1_000_000)
+    bench = OneRouter(stack, 1_000_000)
     prompts = [Prompt.of([token] * 100, max_tokens=4) for token in (3, 4)]
     sizes = [len(each.task) for each in prompts]
     given_back: list[int] = []
@@ -399,10 +353,9 @@ async def test_a_prompt_is_let_go_with_its_first_tokens(stack: ExitStack) -> Non
     state.let_go = given_back.append
     second = state.to_submit(state.firsts[1], seconds=1.0)
     for place, told in ((1, [sizes[0]]), (0, [sizes[0]]), (2, sizes), (3, sizes)):
-        columns = common_pb2.TokenColumns(
-            sequence=[state.base + place], offset=[0], token_count=[1], text=["y"]
+        bench.rows(
+            bench.stream, sequence=[state.base + place], offset=[0], token_count=[1], text=["y"]
         )
-        bench.says(router_pb2.RouterMessage(payload=columns.SerializeToString()))
         assert given_back == told
         if len(told) == 1:
             assert state.to_submit(state.firsts[1], seconds=1.0) == second, "it may be sent again"
@@ -414,7 +367,7 @@ async def test_a_prompt_is_let_go_with_its_first_tokens(stack: ExitStack) -> Non
 async def test_output_that_finds_no_room_ends_what_holds_the_most_and_nothing_else(
     stack: ExitStack,
 ) -> None:
-    bench = Bench(stack, 12_000)
+    bench = OneRouter(stack, 12_000)
     slow, gone = bench.ask(), FakeClient()
     slow.pump = lambda: False
     slower = bench.ask(gone)
@@ -439,7 +392,7 @@ async def test_output_that_finds_no_room_ends_what_holds_the_most_and_nothing_el
 
 
 async def test_what_of_a_stream_s_end_waits_for_a_full_socket_counts(stack: ExitStack) -> None:
-    bench = Bench(stack, 12_000)
+    bench = OneRouter(stack, 12_000)
     client = FakeClient()
     state = bench.ask(client)
     state.keep(9_000)

@@ -7,19 +7,27 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import pytest
-from fake_router import Reply, fleet
-from harness import MODEL, Harness, Start, error_of, say_hello
+from fake_router import fleet
+from harness import (
+    BODIES,
+    MODEL,
+    Harness,
+    Start,
+    error_of,
+    key_line,
+    replace_file,
+    say_hello,
+    until,
+)
 from second_model import CONTEXT_LENGTH, OPENING, second_model
 
 from tandem.engine.model_files import tokenizer_sha256
 from tandem.errors import ConfigError
-from tandem.keys.ring import digest_of
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import router_pb2
 from tandem.watched_file import LOOK_SECONDS
@@ -27,35 +35,12 @@ from tandem_frontend import lifecycle
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
-T = TypeVar("T")
 SECOND = "second"
-USER = {"role": "user", "content": "Hello"}
-PATHS: dict[str, dict[str, Any]] = {
-    "/v1/chat/completions": {"messages": [USER]},
-    "/v1/completions": {"prompt": "Hello"},
-    "/v1/responses": {"input": "Hello"},
-    "/v1/messages": {"messages": [USER], "max_tokens": 9},
-}
 
 
-class Seen:
-    """Tasks that a router got, by the model that they named."""
-
-    def __init__(self) -> None:
-        self.tasks: list[Reply] = []
-
-    async def __call__(self, reply: Reply) -> None:
-        self.tasks.append(reply)
-        await say_hello(reply)
-
-    @property
-    def models(self) -> Counter[str]:
-        return Counter(each.submit.model for each in self.tasks)
-
-
-@pytest.fixture
-def seen() -> Seen:
-    return Seen()
+def models(harness: Harness) -> Counter[str]:
+    """How many requests a router got, by the model that they named."""
+    return Counter(each.submit.model for each in harness.router.replies.values())
 
 
 @pytest.fixture
@@ -77,54 +62,38 @@ async def listed(harness: Harness, key: str = "") -> list[str]:
     return [card["id"] for card in answer.json()["data"]]
 
 
-async def until(ask: Callable[[], Awaitable[T]], good: Callable[[T], bool]) -> T:
-    """Ask again, over HTTP, until the answer is good."""
-    async with asyncio.timeout(10):
-        while True:
-            if good(answer := await ask()):
-                return answer
-            await asyncio.sleep(0.05)
-
-
 async def until_listed(harness: Harness, *names: str) -> None:
     await until(lambda: listed(harness), lambda found: found == list(names))
 
 
-async def serving_both(start: Start, seen: Seen, second: Path, **settings: Any) -> Harness:
-    harness = await start(seen, models={SECOND: str(second)}, **settings)
+async def serving_both(start: Start, second: Path, **settings: Any) -> Harness:
+    harness = await start(say_hello, models={SECOND: str(second)}, **settings)
     harness.router.change_fleet(both(harness, second))
     await harness.until(f"/v1/models/{SECOND}", 200)
     return harness
 
 
-def replace(path: Path, content: str) -> Path:
-    fresh = path.with_suffix(".new")
-    fresh.write_text(content)
-    os.replace(fresh, path)
-    return path
-
-
 @pytest.mark.promise("S6-325")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
 async def test_each_request_is_read_and_sent_as_its_model_wants_it(
-    start: Start, seen: Seen, second: Path, model_path: Path, size: int
+    start: Start, second: Path, model_path: Path, size: int
 ) -> None:
-    harness = await serving_both(start, seen, second)
+    harness = await serving_both(start, second)
     folders = {MODEL: model_path, SECOND: second}
 
     async def ask(path: str, name: str) -> None:
-        body = PATHS[path] | {"model": name, "invented": "x" * size}
+        body = BODIES[path] | {"model": name, "invented": "x" * size}
         answer = await harness.http.post(path, json=body)
         assert answer.status_code == 200, answer.text
         assert answer.json()["model"] == name
 
     async with asyncio.TaskGroup() as group:
         for _ in range(3):
-            for path in PATHS:
+            for path in BODIES:
                 for name in folders:
                     group.create_task(ask(path, name))
-    assert seen.models == {name: 3 * len(PATHS) for name in folders}
-    for reply in seen.tasks:
+    assert models(harness) == {name: 3 * len(BODIES) for name in folders}
+    for reply in harness.router.replies.values():
         name = reply.submit.model
         folder = folders[name]
         assert reply.task.model == name
@@ -135,10 +104,8 @@ async def test_each_request_is_read_and_sent_as_its_model_wants_it(
 
 
 @pytest.mark.promise("S6-325")
-async def test_limits_and_tokens_are_each_model_s_own(
-    start: Start, seen: Seen, second: Path
-) -> None:
-    harness = await serving_both(start, seen, second)
+async def test_limits_and_tokens_are_each_model_s_own(start: Start, second: Path) -> None:
+    harness = await serving_both(start, second)
     cards = (await harness.http.get("/v1/models")).json()["data"]
     assert {card["id"]: card["max_model_len"] for card in cards} == {
         MODEL: 4096,
@@ -160,11 +127,11 @@ async def test_limits_and_tokens_are_each_model_s_own(
 
 @pytest.mark.promise("S6-325")
 async def test_a_model_that_appears_later_is_served_without_a_restart(
-    start: Start, seen: Seen, model_path: Path, tmp_path: Path
+    start: Start, model_path: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "models"
     folder.mkdir()
-    harness = await start(seen, models_folder=str(folder))
+    harness = await start(say_hello, models_folder=str(folder))
     assert error_of(await harness.complete(model=SECOND)) == (404, "model_not_found", "model")
     # Its workers are there, and its files are not.
     second = second_model(model_path, tmp_path / "made")
@@ -178,16 +145,14 @@ async def test_a_model_that_appears_later_is_served_without_a_restart(
     os.rename(folder / "partial", folder / SECOND)
     await harness.until(f"/v1/models/{SECOND}", 200)
     assert (await harness.complete(model=SECOND)).status_code == 200
-    assert seen.models == {SECOND: 1}
+    assert models(harness) == {SECOND: 1}
 
 
 @pytest.mark.promise("S6-325")
 async def test_a_model_that_goes_away_is_a_typed_error_and_is_unloaded(
-    start: Start, seen: Seen, second: Path
+    start: Start, second: Path
 ) -> None:
-    harness = await serving_both(
-        start, seen, second, router_wait_seconds=0.1, model_unload_seconds=1.5
-    )
+    harness = await serving_both(start, second, router_wait_seconds=0.1, model_unload_seconds=1.5)
     assert await harness.metric("tandem_frontend_model_ready", model=SECOND) == 1
     harness.router.change_fleet(harness.fleet())
     await harness.until_metric("tandem_frontend_model_ready", 0, model=SECOND)
@@ -208,10 +173,10 @@ async def test_a_model_that_goes_away_is_a_typed_error_and_is_unloaded(
 
 @pytest.mark.promise("S6-325")
 async def test_a_model_that_is_served_stays_loaded_though_nobody_asks_for_it(
-    start: Start, seen: Seen, second: Path, caplog: pytest.LogCaptureFixture
+    start: Start, second: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level("INFO"):
-        await serving_both(start, seen, second, model_unload_seconds=0.1)
+        await serving_both(start, second, model_unload_seconds=0.1)
         await asyncio.sleep(2.5 * LOOK_SECONDS)
     assert "model loaded" in caplog.messages
     assert not [said for said in caplog.messages if said.startswith("model unloaded")]
@@ -219,9 +184,9 @@ async def test_a_model_that_is_served_stays_loaded_though_nobody_asks_for_it(
 
 @pytest.mark.promise("S6-325")
 async def test_workers_of_another_model_with_the_same_tokenizer_are_not_its_own(
-    start: Start, seen: Seen
+    start: Start,
 ) -> None:
-    harness = await start(seen, router_wait_seconds=0.1)
+    harness = await start(say_hello, router_wait_seconds=0.1)
     twin = fleet(model=SECOND, tokenizer_sha256=harness.tokenizer_sha256)
     harness.router.change_fleet(twin)
     refused = await until(harness.complete, lambda answer: answer.status_code == 503)
@@ -231,11 +196,9 @@ async def test_workers_of_another_model_with_the_same_tokenizer_are_not_its_own(
 
 
 @pytest.mark.promise("S6-325")
-async def test_files_that_cannot_be_used_cost_their_model_alone(
-    start: Start, seen: Seen, second: Path
-) -> None:
+async def test_files_that_cannot_be_used_cost_their_model_alone(start: Start, second: Path) -> None:
     (second / "tokenizer.json").write_text("{")
-    harness = await start(seen, models={SECOND: str(second)})
+    harness = await start(say_hello, models={SECOND: str(second)})
     harness.router.change_fleet(both(harness, second))
     assert error_of(await harness.complete(model=SECOND)) == (503, "no_pair", None)
     assert await listed(harness) == [MODEL]
@@ -243,9 +206,9 @@ async def test_files_that_cannot_be_used_cost_their_model_alone(
 
 
 async def test_what_names_no_model_is_for_the_first_or_the_only_one(
-    start: Start, seen: Seen, second: Path, model_path: Path, tmp_path: Path
+    start: Start, second: Path, model_path: Path, tmp_path: Path
 ) -> None:
-    harness = await serving_both(start, seen, second)
+    harness = await serving_both(start, second)
     asked = {"prompt": "Hello"}
     plain = await harness.http.post("/tokenize", json=asked)
     named = await harness.http.post("/tokenize", json=asked | {"model": MODEL})
@@ -262,7 +225,7 @@ async def test_what_names_no_model_is_for_the_first_or_the_only_one(
 
 
 def names(path: Path, content: Any) -> str:
-    return str(replace(path / "names.yaml", json.dumps(content)))
+    return str(replace_file(path / "names.yaml", json.dumps(content)))
 
 
 async def spread(harness: Harness, name: str, count: int, **fields: Any) -> httpx.Response:
@@ -277,47 +240,49 @@ async def spread(harness: Harness, name: str, count: int, **fields: Any) -> http
 
 @pytest.mark.promise("S6-326")
 async def test_requests_for_a_name_are_divided_by_its_weights(
-    start: Start, seen: Seen, second: Path, tmp_path: Path
+    start: Start, second: Path, tmp_path: Path
 ) -> None:
     file = names(
         tmp_path, {"chat": {MODEL: 3, SECOND: 1}, MODEL: {MODEL: 0, SECOND: 1}, "a": MODEL}
     )
-    harness = await serving_both(start, seen, second, model_names_file=file)
+    harness = await serving_both(start, second, model_names_file=file)
     assert await listed(harness) == [MODEL, SECOND, "chat", "a"]
     card = (await harness.http.get("/v1/models/chat")).json()
     assert card["max_model_len"] == CONTEXT_LENGTH
     await spread(harness, "chat", 200)
-    assert 20 <= seen.models[SECOND] <= 85, seen.models  # 50 are expected; 1 of 10**6 misses
-    seen.tasks.clear()
+    assert 20 <= models(harness)[SECOND] <= 85, models(
+        harness
+    )  # 50 are expected; 1 of 10**6 misses
+    harness.router.replies.clear()
     await spread(harness, MODEL, 10)
-    assert seen.models == {SECOND: 10}
-    seen.tasks.clear()
+    assert models(harness) == {SECOND: 10}
+    harness.router.replies.clear()
     await spread(harness, "a", 3)
-    assert seen.models == {MODEL: 3}
+    assert models(harness) == {MODEL: 3}
 
 
 @pytest.mark.promise("S6-326")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
 async def test_requests_of_one_user_go_to_one_model(
-    start: Start, seen: Seen, second: Path, tmp_path: Path, size: int
+    start: Start, second: Path, tmp_path: Path, size: int
 ) -> None:
     file = names(tmp_path, {"chat": {MODEL: 1, SECOND: 1}})
-    harness = await serving_both(start, seen, second, model_names_file=file)
+    harness = await serving_both(start, second, model_names_file=file)
     went = set()
     for user in map(str, range(16)):
-        seen.tasks.clear()
+        harness.router.replies.clear()
         await spread(harness, "chat", 3, user=user, invented="x" * size)
-        assert len(seen.models) == 1, (user, seen.models)
-        went |= set(seen.models)
+        assert len(models(harness)) == 1, (user, models(harness))
+        went |= set(models(harness))
     assert went == {MODEL, SECOND}
 
 
 @pytest.mark.promise("S6-326")
 async def test_names_are_read_again_and_the_last_good_ones_stay(
-    start: Start, seen: Seen, second: Path, tmp_path: Path
+    start: Start, second: Path, tmp_path: Path
 ) -> None:
     file = names(tmp_path, {"chat": MODEL})
-    harness = await serving_both(start, seen, second, model_names_file=file)
+    harness = await serving_both(start, second, model_names_file=file)
     await spread(harness, "chat", 1)
     names(tmp_path, {"chat": "absent", "new": SECOND})
     await harness.until("/v1/models/new", 200)
@@ -333,7 +298,7 @@ async def test_names_are_read_again_and_the_last_good_ones_stay(
     await spread(harness, "chat", 1)
     await harness.until("/v1/models/new", 404)
     await harness.until_metric("tandem_frontend_model_names_file_stale", 0)
-    assert seen.models == {MODEL: 1, SECOND: 2}
+    assert models(harness) == {MODEL: 1, SECOND: 2}
 
 
 # --- keys ---
@@ -341,7 +306,7 @@ async def test_names_are_read_again_and_the_last_good_ones_stay(
 
 @pytest.mark.promise("S6-327")
 async def test_a_key_is_refused_and_not_shown_what_it_is_not_allowed(
-    start: Start, seen: Seen, second: Path, tmp_path: Path
+    start: Start, second: Path, tmp_path: Path
 ) -> None:
     lines = {
         "all": None,
@@ -352,15 +317,10 @@ async def test_a_key_is_refused_and_not_shown_what_it_is_not_allowed(
         "none": ["elsewhere"],
     }
     keys = tmp_path / "keys"
-    keys.write_text(
-        "\n".join(
-            json.dumps({"name": name, "sha256": digest_of(name.encode()), "models": models})
-            for name, models in lines.items()
-        )
-    )
+    keys.write_text("".join(key_line(name, models=some) for name, some in lines.items()))
     content = {"chat": {MODEL: 1, SECOND: 1}, "a": MODEL, "other": SECOND}
     harness = await start(
-        seen,
+        say_hello,
         models={SECOND: str(second)},
         model_names_file=names(tmp_path, content),
         api_keys=("plain",),

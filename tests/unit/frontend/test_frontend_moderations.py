@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from harness import PATIENCE, Harness, Start, error_of, request_bytes, say_hello
+from harness import PATIENCE, Harness, Start, error_of, request_bytes, say_hello, until
 
 from tandem.errors import ConfigError, QueueFullError
 from tandem.hooks.classifiers.classifier_set import Judgement
@@ -39,12 +39,7 @@ def alone(diary: Path | str = "", **settings: Any) -> dict[str, Any]:
 
 
 async def until_written(diary: Path, line: str) -> None:
-    def written() -> bool:
-        return diary.exists() and line in diary.read_text(encoding="utf-8").split("\n")
-
-    async with asyncio.timeout(PATIENCE):
-        while not written():  # noqa: ASYNC110 - another process writes
-            await asyncio.sleep(0.01)
+    await until(lambda: diary.exists() and line in diary.read_text(encoding="utf-8").split("\n"))
 
 
 # --- what is answered -----------------------------------------------------------------------------
@@ -163,9 +158,7 @@ def test_a_setting_that_can_never_judge_is_refused(given: dict[str, Any], says: 
 
 async def recovered(frontend: Harness) -> bool:
     """What is said of a harmless text, once the process is there again."""
-    async with asyncio.timeout(PATIENCE):
-        while (answer := await judged(frontend, "fine")).status_code == 500:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    answer = await until(lambda: judged(frontend, "fine"), lambda told: told.status_code != 500)
     flagged: bool = answer.json()["results"][0]["flagged"]
     return flagged
 

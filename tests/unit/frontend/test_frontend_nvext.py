@@ -6,22 +6,15 @@ import json
 from typing import Any
 
 import pytest
-from fake_router import Reply
-from harness import CHAT, Start
+from harness import BODIES, CHAT, Start, say_hello
 
 from tandem.prefix_blocks import session_number
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
 NVEXT = {
-    "agent_hints": {"priority": 7, "osl": 20},
+    "agent_hints": {"priority": 7, "osl": 8},
     "session_control": {"session_id": "s", "action": "close"},
 }
-BODIES: list[tuple[str, dict[str, Any]]] = [
-    ("/v1/chat/completions", {"messages": CHAT["messages"], "max_tokens": 50}),
-    ("/v1/completions", {"prompt": "Hi", "max_tokens": 50}),
-    ("/v1/responses", {"input": "Hi", "max_output_tokens": 50}),
-    ("/v1/messages", {"messages": CHAT["messages"], "max_tokens": 50}),
-]
 
 ENDS: list[tuple[dict[str, str], dict[str, str] | None, str, bool]] = [
     ({}, {"session_id": "s"}, "s", False),
@@ -103,82 +96,64 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-class Submits:
-    """What reaches the router."""
-
-    def __init__(self) -> None:
-        self.replies: list[Reply] = []
-
-    async def __call__(self, reply: Reply) -> None:
-        self.replies.append(reply)
-        reply.text("Hi")
-        reply.finish(completion_tokens=1)
-        await reply.flush()
-
-
 @pytest.mark.promise("S5-643", "S5-644")
 async def test_every_dialect_takes_hints_and_sessions(start: Start) -> None:
-    submits = Submits()
-    frontend = await start(submits)
-    for (path, body), size in [*((each, 0) for each in BODIES), (BODIES[0], SMALL_BYTES)]:
-        given = {"model": CHAT["model"], "nvext": NVEXT, **body}
+    frontend = await start(say_hello)
+    for path, size in [*((path, 0) for path in BODIES), ("/v1/chat/completions", SMALL_BYTES)]:
+        given = {"model": CHAT["model"], "nvext": NVEXT, **BODIES[path]}
         content = json.dumps(given) + " " * size  # what is larger is read in a process
         head = {"content-type": "application/json"}
         answer = await frontend.http.post(path, content=content, headers=head, timeout=30)
         assert answer.status_code == 200, answer.text
         assert "x-tandem-ignored-fields" not in answer.headers
-        submit = submits.replies.pop().submit
+        submit = frontend.router.last.submit
         assert (submit.session, submit.ends_session) == (session_number("s"), True)
-        assert (submit.priority, submit.expected_tokens) == (7, 20)
+        assert (submit.priority, submit.expected_tokens) == (7, 8)
 
 
 @pytest.mark.promise("S5-643")
 async def test_a_session_ends_when_its_own_client_says_so(start: Start) -> None:
-    submits = Submits()
-    frontend = await start(submits)
+    frontend = await start(say_hello)
     for headers, control, session, ends in ENDS:
         body = CHAT | {"nvext": {"session_control": control}}
         answer = await frontend.http.post("/v1/chat/completions", json=body, headers=headers)
         assert answer.status_code == 200, answer.text
-        submit = submits.replies.pop().submit
+        submit = frontend.router.last.submit
         told = submit.session, submit.ends_session
         assert told == (session_number(session), ends), (headers, control)
 
 
 @pytest.mark.promise("S5-643")
 async def test_a_session_of_the_body_is_the_first_that_it_names(start: Start) -> None:
-    submits = Submits()
-    frontend = await start(submits)
+    frontend = await start(say_hello)
     for given, session in (("s", "s"), ("", "k")):
         control = {"session_control": {"session_id": given}}
         fields = {"user": "u", "prompt_cache_key": "k", "nvext": control}
         await frontend.http.post("/v1/chat/completions", json=CHAT | fields)
-        assert submits.replies.pop().submit.session == session_number(session)
+        assert frontend.router.last.submit.session == session_number(session)
 
 
 @pytest.mark.promise("S5-644")
 async def test_a_hinted_priority_is_the_requests_where_that_gives_none(start: Start) -> None:
-    submits = Submits()
-    frontend = await start(submits)
+    frontend = await start(say_hello)
     for fields, priority in PRIORITIES:
         answer = await frontend.http.post("/v1/chat/completions", json=CHAT | fields)
         assert answer.status_code == 200, answer.text
-        assert submits.replies.pop().submit.priority == priority, fields
+        assert frontend.router.last.submit.priority == priority, fields
 
 
 @pytest.mark.promise("S5-644")
 async def test_no_more_is_expected_than_an_output_may_have(start: Start) -> None:
-    submits = Submits()
-    frontend = await start(submits)
+    frontend = await start(say_hello)
     for osl, expected in ((0, 0), (3, 3), (5, 5), (2**32 - 1, 5)):
         fields = {"max_tokens": 5, "nvext": {"agent_hints": {"osl": osl}}}
         await frontend.http.post("/v1/chat/completions", json=CHAT | fields)
-        assert submits.replies.pop().submit.expected_tokens == expected
+        assert frontend.router.last.submit.expected_tokens == expected
 
 
 @pytest.mark.promise("S5-644")
 async def test_hints_that_nothing_here_follows_are_dropped_and_named(start: Start) -> None:
-    frontend = await start(Submits())
+    frontend = await start(say_hello)
     for nvext, named in NAMED:
         answer = await frontend.http.post("/v1/chat/completions", json=CHAT | {"nvext": nvext})
         assert answer.status_code == 200, answer.text
@@ -191,13 +166,12 @@ async def test_hints_that_nothing_here_follows_are_dropped_and_named(start: Star
 async def test_nonsense_and_what_would_change_the_answer_is_refused_by_its_name(
     start: Start,
 ) -> None:
-    submits = Submits()
-    frontend = await start(submits)
+    frontend = await start(say_hello)
     for nvext, param in REFUSED:
         answer = await frontend.http.post("/v1/chat/completions", json=CHAT | {"nvext": nvext})
         assert answer.status_code == 400, answer.text
         assert answer.json()["error"]["param"] == param
-    assert not submits.replies
+    assert not frontend.router.replies
 
 
 HINTS: dict[str, Any] = {
@@ -226,30 +200,28 @@ def action(**changes: Any) -> dict[str, Any]:
 async def test_hints_for_caches_stay_here_unless_the_deployment_lets_them_pass(
     start: Start,
 ) -> None:
-    submits = Submits()
-    frontend = await start(submits)
-    for path, body in BODIES:
+    frontend = await start(say_hello)
+    for path, body in BODIES.items():
         for hints in (HINTS, "nonsense", None):
             given = {"model": CHAT["model"], "kv_hints": hints, **body}
             answer = await frontend.http.post(path, json=given)
             assert answer.status_code == 200, answer.text
             named = answer.headers.get("x-tandem-ignored-fields", "")
             assert named == ("" if hints is None else "kv_hints")
-            assert submits.replies.pop().task.kv_hints == ""
+            assert frontend.router.last.task.kv_hints == ""
     assert await frontend.metric("tandem_frontend_ignored_fields_total", field="kv_hints") == 8
 
 
 @pytest.mark.promise("S5-645")
 async def test_hints_that_pass_are_bounded_and_well_formed(start: Start) -> None:
-    submits = Submits()
-    frontend = await start(submits, allow_kv_hints=True)
-    for path, body in BODIES:
+    frontend = await start(say_hello, allow_kv_hints=True)
+    for path, body in BODIES.items():
         answer = await frontend.http.post(
             path, json={"model": CHAT["model"], "kv_hints": HINTS, **body}
         )
         assert answer.status_code == 200, answer.text
         assert "x-tandem-ignored-fields" not in answer.headers
-        assert json.loads(submits.replies.pop().task.kv_hints) == HINTS
+        assert json.loads(frontend.router.last.task.kv_hints) == HINTS
     deep: Any = {}
     for _ in range(20):
         deep = {"d": deep}
@@ -270,4 +242,5 @@ async def test_hints_that_pass_are_bounded_and_well_formed(start: Start) -> None
         assert answer.json()["error"]["param"] == "kv_hints"
     answer = await frontend.http.post("/v1/chat/completions", json=CHAT | {"kv_hints": None})
     assert answer.status_code == 200
-    assert [each.task.kv_hints for each in submits.replies] == [""]
+    assert frontend.router.last.task.kv_hints == ""
+    assert len(frontend.router.replies) == len(BODIES) + 1, "none of the others came to a router"

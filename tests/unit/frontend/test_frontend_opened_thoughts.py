@@ -14,7 +14,6 @@ import pytest
 import pytest_asyncio
 from fake_router import Reply
 from harness import CHAT, MODEL, Harness, error_of, events, serving
-from spoken import offer
 
 from tandem.engine import model_files
 from tandem.logits import Model, TokenHistory
@@ -154,7 +153,16 @@ class Thinker:
 async def thinking(model_path: Path) -> AsyncIterator[Thinker]:
     model = Obedient(model_path)
     async with serving(model_path, model, {}) as frontend:
-        await offer(frontend, "tagged", "json_schema", "choice", "regex", "ebnf", "thinking_budget")
+        await frontend.set_fleet(
+            logits_processors=(
+                "tagged",
+                "json_schema",
+                "choice",
+                "regex",
+                "ebnf",
+                "thinking_budget",
+            )
+        )
         yield Thinker(model, frontend)
 
 

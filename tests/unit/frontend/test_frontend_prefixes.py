@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import random
 from collections import defaultdict
 from pathlib import Path
@@ -12,11 +11,10 @@ from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import CHAT, Harness, Start, serving
+from harness import BODIES, CHAT, Harness, Start, key_line, say_hello, serving
 from router_bench import Bench
 from tokenizer_files import puts_around
 
-from tandem.keys.ring import digest_of
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, session_number
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
@@ -37,74 +35,47 @@ AGENTS = (
     "x-smg-routing-key",
 )
 """Headers by which agents, and what stands before them, name a session."""
-
-
-class Submits:
-    """What reaches the router."""
-
-    def __init__(self) -> None:
-        self.replies: list[Reply] = []
-
-    async def __call__(self, reply: Reply) -> None:
-        self.replies.append(reply)
-        reply.text("Hi")
-        reply.finish(completion_tokens=1)
-        await reply.flush()
+LONG = {"longest_context": 1_000_000}
+"""Of workers that take long prompts."""
 
 
 @pytest.mark.promise("S5-254")
 @pytest.mark.parametrize("size", [0, SMALL_BYTES], ids=["on the loop", "in a process"])
 async def test_a_router_is_told_the_blocks_of_each_prompt(start: Start, size: int) -> None:
-    submits = Submits()
-    frontend = await start(submits)
+    frontend = await start(say_hello)
     prompts = [[7] * 200, [7] * 100, [7] * (BLOCK_TOKENS - 1)]
     await frontend.complete(prompt=prompts, max_tokens=1, stop=["x" * 100] * 3, user="u" * size)
-    told = {len(each.task.prompt_token_ids): each.submit for each in submits.replies}
+    told = {len(each.task.prompt_token_ids): each.submit for each in replies(frontend)}
     for prompt in prompts:
         assert told[len(prompt)].prompt_blocks == packed(prompt)
     assert [len(told[n].prompt_blocks) for n in (200, 100, 63)] == [24, 8, 0]
 
 
-@pytest.mark.promise("S5-258")
-@pytest.mark.parametrize(
-    ("fields", "headers", "session"),
-    [
-        ({}, {}, ""),
-        ({"user": "a"}, {}, "a"),
-        ({"user": "a", "prompt_cache_key": "b"}, {}, "b"),
-        ({"user": "a", "prompt_cache_key": "b"}, {"x-session-id": "c"}, "c"),
-        *(({"user": "a"}, {name: "c"}, "c") for name in AGENTS),
-        ({}, {"x-session-id": "child", "x-parent-session-id": "parent"}, "parent"),
-        ({}, {"x-dynamo-session-id": "child", "x-dynamo-parent-session-id": "parent"}, "parent"),
-    ],
-)
-async def test_a_router_is_told_a_number_for_the_session_that_a_client_names(
-    start: Start, fields: dict[str, Any], headers: dict[str, str], session: str
-) -> None:
-    submits = Submits()
-    frontend = await start(submits)
-    await frontend.http.post("/v1/chat/completions", json=CHAT | fields, headers=headers)
-    (reply,) = submits.replies
-    assert reply.submit.session == (session_number(session) if session else 0)
+NAMED: list[tuple[dict[str, Any], dict[str, str], str]] = [
+    ({}, {}, ""),
+    ({"user": "a"}, {}, "a"),
+    ({"user": "a", "prompt_cache_key": "b"}, {}, "b"),
+    ({"user": "a", "prompt_cache_key": "b"}, {"x-session-id": "c"}, "c"),
+    *(({"user": "a"}, {name: "c"}, "c") for name in AGENTS),
+    ({}, {"x-session-id": "child", "x-parent-session-id": "parent"}, "parent"),
+    ({}, {"x-dynamo-session-id": "child", "x-dynamo-parent-session-id": "parent"}, "parent"),
+]
 
 
 @pytest.mark.promise("S5-258")
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/responses", {"input": "Hi", "prompt_cache_key": "s"}),
-        ("/v1/messages", {"messages": CHAT["messages"], "metadata": {"user_id": "s"}}),
-    ],
-)
-async def test_other_dialects_name_sessions_too(
-    start: Start, path: str, body: dict[str, Any]
-) -> None:
-    submits = Submits()
-    frontend = await start(submits)
-    common = {"model": CHAT["model"], "max_tokens" if "messages" in body else "top_p": 1}
-    answer = await asyncio.wait_for(frontend.http.post(path, json=common | body), 20)
-    assert answer.status_code == 200, answer.text
-    assert submits.replies[0].submit.session == session_number("s")
+async def test_a_router_is_told_a_number_for_the_session_that_a_client_names(start: Start) -> None:
+    frontend = await start(say_hello)
+    for fields, headers, session in NAMED:
+        await frontend.http.post("/v1/chat/completions", json=CHAT | fields, headers=headers)
+        told = frontend.router.last.submit.session
+        assert told == (session_number(session) if session else 0), (fields, headers)
+    for path, more in (
+        ("/v1/responses", {"prompt_cache_key": "s"}),
+        ("/v1/messages", {"metadata": {"user_id": "s"}}),
+    ):
+        body = {"model": CHAT["model"], **BODIES[path], **more}
+        assert (await frontend.http.post(path, json=body)).status_code == 200
+        assert frontend.router.last.submit.session == session_number("s")
 
 
 @pytest.mark.promise("S5-641")
@@ -112,19 +83,18 @@ async def test_25_sessions_of_each_agents_header_are_kept_on_their_worker(start:
     """What the frontend tells of two turns is told to a router's core with two prefill workers.
     Prompts are shorter than a block: nothing but the header tells them apart.
     """
-    submits = Submits()
-    frontend = await start(submits)
+    frontend = await start(say_hello)
     for header in FrontendConfig(model_path="any").session_headers:
         router = TwoWorkers()
         for turn in range(2):
-            submits.replies.clear()
+            frontend.router.replies.clear()
             async with asyncio.TaskGroup() as group:
                 for each in range(25):
                     head = {header: f"session-{each}"}
                     group.create_task(
                         frontend.http.post("/v1/chat/completions", json=CHAT, headers=head)
                     )
-            router.take([each.submit.session for each in submits.replies], at_once=turn == 0)
+            router.take([each.submit.session for each in replies(frontend)], at_once=turn == 0)
         assert len(router.where) == 25, header
         assert [len(each) for each in router.where.values()] == [1] * 25, header
         assert len(set[str]().union(*router.where.values())) == 2, "one worker shows nothing"
@@ -159,26 +129,17 @@ class TwoWorkers:
         self._bench.close(decode)
 
 
+def replies(frontend: Harness) -> list[Reply]:
+    """To what the router was asked."""
+    return list(frontend.router.replies.values())
+
+
 def conversation(turns: int, size: int) -> list[dict[str, str]]:
     roles = itertools.cycle(("user", "assistant"))
     return [
         {"role": role, "content": f"{number} " + "words and more of them " * (size // 20)}
         for number, role in zip(range(turns), roles, strict=False)
     ]
-
-
-async def with_room(start: Start, submits: Submits, **settings: Any) -> Harness:
-    """A frontend whose workers take long prompts."""
-    return await give_room(await start(submits, **settings))
-
-
-async def give_room(frontend: Harness) -> Harness:
-    """Have the workers take long prompts."""
-    frontend.router.change_fleet(frontend.fleet(ready_pairs=0))
-    await frontend.until("/ready", 503)
-    frontend.router.change_fleet(frontend.fleet(longest_context=1_000_000))
-    await frontend.until("/ready", 200)
-    return frontend
 
 
 @pytest.mark.promise("S5-646")
@@ -196,23 +157,24 @@ async def give_room(frontend: Harness) -> Harness:
 async def test_a_next_turn_has_the_tokens_that_it_has_alone(
     start: Start, size: int, settings: dict[str, Any]
 ) -> None:
-    submits, alone = Submits(), Submits()
-    frontend = await with_room(start, submits, **settings)
-    other = await with_room(start, alone, prefix_store_mb=0)
+    frontend = await start(say_hello, **settings)
+    other = await start(say_hello, prefix_store_mb=0)
+    for each in (frontend, other):
+        await each.set_fleet(**LONG)
     for turns in (3, 5, 5):
         messages = conversation(turns, size)
         for each in (frontend, other):
             assert (await each.chat(messages=messages, max_tokens=1)).status_code == 200
-    for one, two in zip(submits.replies, alone.replies, strict=True):
+    for one, two in zip(replies(frontend), replies(other), strict=True):
         assert one.task.prompt_token_ids == two.task.prompt_token_ids
         assert one.submit.prompt_blocks == two.submit.prompt_blocks
         assert one.submit.prompt_tokens == len(two.task.prompt_token_ids)
-    tokens = sum(len(each.task.prompt_token_ids) for each in submits.replies)
+    tokens = sum(len(each.task.prompt_token_ids) for each in replies(frontend))
     read = tokens - await frontend.metric("tandem_frontend_known_prompt_tokens_total")
     if settings.get("prefix_store_mb") == 0:
         assert read == tokens
     else:
-        longest = len(submits.replies[-1].task.prompt_token_ids)
+        longest = len(frontend.router.last.task.prompt_token_ids)
         assert longest <= read < 1.2 * longest
         assert await frontend.metric("tandem_frontend_prefix_store_bytes") > 4 * longest
 
@@ -226,9 +188,9 @@ async def test_prompts_of_completions_have_the_tokens_that_they_have_alone(
     folder = tmp_path / "tandem-tiny"
     folder.mkdir()
     puts_around(folder, "both")
-    tokenizer, submits = Tokenizer(folder), Submits()
-    async with serving(folder, submits, {}) as frontend:
-        await give_room(frontend)
+    tokenizer = Tokenizer(folder)
+    async with serving(folder, say_hello, {}) as frontend:
+        await frontend.set_fleet(**LONG)
         for turns in (3, 5, 5):
             prompts = [
                 "".join(
@@ -237,15 +199,15 @@ async def test_prompts_of_completions_have_the_tokens_that_they_have_alone(
                 )
                 for name in "ab"
             ]
-            submits.replies.clear()
+            frontend.router.replies.clear()
             answer = await frontend.complete(prompt=[*prompts, "Hello"], max_tokens=1, echo=echo)
             assert answer.status_code == 200, answer.text
-            told = {tuple(each.task.prompt_token_ids): each.submit for each in submits.replies}
+            told = {tuple(each.task.prompt_token_ids): each.submit for each in replies(frontend)}
             for number, prompt in enumerate([*prompts, "Hello"]):
                 ids = tokenizer.encode(prompt, add_special_tokens=True)
                 assert told[tuple(ids)].prompt_blocks == packed(ids)
                 shown = prompt if echo else ""
-                assert answer.json()["choices"][number]["text"] == shown + "Hi"
+                assert answer.json()["choices"][number]["text"] == shown + "Hello!"
         known = await frontend.metric("tandem_frontend_known_prompt_tokens_total")
         assert known > sum(map(len, told))
 
@@ -253,10 +215,9 @@ async def test_prompts_of_completions_have_the_tokens_that_they_have_alone(
 @pytest.mark.promise("S5-647", "S6-374")
 async def test_a_prompt_of_one_key_is_known_to_no_other(start: Start, tmp_path: Path) -> None:
     path = tmp_path / "keys.jsonl"
-    path.write_text(
-        "".join(json.dumps({"name": key, "sha256": digest_of(key.encode())}) + "\n" for key in "ab")
-    )
-    frontend = await with_room(start, Submits(), api_keys_file=str(path))
+    path.write_text(key_line("a") + key_line("b"))
+    frontend = await start(say_hello, api_keys_file=str(path))
+    await frontend.set_fleet(**LONG)
     known = []
     for key in ("a", "a", "b"):
         body = CHAT | {"messages": conversation(3, 3000), "max_tokens": 1}

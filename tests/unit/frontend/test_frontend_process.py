@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness import COMPLETION, PATIENCE, Start, request_bytes, say_hello
+from harness import Start, say_hello
 
 from tandem.errors import ConfigError
 from tandem_frontend import lifecycle
@@ -48,7 +48,6 @@ async def test_sigterm_ends_the_process_in_order(model_path: Path) -> None:
     [
         ([], "--model-path"),
         (["--model-path", "/nowhere"], "/nowhere"),
-        (["--model-path", "model/tandem-tiny", "--listen", "nonsense"], "listen must be"),
         (["--model-path", "model/tandem-tiny", "--max-n", "0"], "max_n must be above 0"),
     ],
 )
@@ -97,19 +96,3 @@ async def test_a_fault_of_ours_is_a_500_and_ends_only_its_request(
     assert "a fault" not in response.text
     assert any(record.exc_info for record in caplog.records)
     assert (await frontend.complete()).status_code == 200
-
-
-async def test_requests_sent_ahead_on_one_connection_are_answered_in_order(start: Start) -> None:
-    frontend = await start(say_hello)
-    reader, writer = await frontend.connect()
-    streamed = json.dumps({**COMPLETION, "stream": True}).encode()
-    collected = json.dumps(COMPLETION).encode()
-    writer.write(
-        request_bytes(streamed, path="/v1/completions")
-        + request_bytes(collected, path="/v1/completions", head=b"connection: close\r\n")
-    )
-    answer = await asyncio.wait_for(reader.read(), PATIENCE)
-    writer.close()
-    first, second = answer.split(b"HTTP/1.1 200 OK")[1:]
-    assert b"[DONE]" in first
-    assert b'"text":"Hello!"' in second

@@ -7,11 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import fake_router
 import pytest
 from fake_router import FakeRouter
-from harness import PATIENCE, Harness, Start, error_of, say_hello, say_nothing
+from harness import Harness, Start, error_of, say_hello, say_nothing, until
 from prometheus_client import CollectorRegistry
 from test_frontend_handover import RECONNECTS, STREAMS, Paused, fleet_of
 
@@ -19,9 +20,7 @@ from tandem.byte_budget import ByteBudget
 from tandem.errors import ConfigError
 from tandem.upstream import routers as routers_module
 from tandem.upstream.metrics import UpstreamMetrics
-from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.routers import Routers
-from tandem.v1 import router_pb2
 from tandem.wire import addresses
 from tandem_frontend.config import FrontendConfig
 
@@ -116,22 +115,6 @@ def test_routers_that_are_written_otherwise_are_refused(
 # --- which are found, and kept --------------------------------------------------------------------
 
 
-class Receiver:
-    """Counts the streams, as the demultiplexer would use them."""
-
-    def opened(self, stream: RouterStream) -> None:
-        pass
-
-    def receive(self, stream: RouterStream, message: router_pb2.RouterMessage) -> None:
-        pass
-
-    def unsent(self, firsts: Sequence[int]) -> None:
-        pass
-
-    def ended(self, stream: RouterStream, *, drained: bool) -> None:
-        pass
-
-
 class Names:
     """A resolver whose answers a test sets."""
 
@@ -169,12 +152,12 @@ class Found:
         return [bool(each.streams) for each in self.made]
 
     async def until(self, *linked: bool) -> None:
-        await _until(lambda: self.linked == list(linked))
+        await until(lambda: self.linked == list(linked))
 
     async def looked_up(self, times: int = 2) -> None:
         """So often again."""
         goal = self.names.asked + times
-        await _until(lambda: self.names.asked >= goal)
+        await until(lambda: self.names.asked >= goal)
 
 
 Find = Callable[..., Awaitable[Found]]
@@ -198,19 +181,11 @@ async def find(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
             ]
             found = Found(Names(), made, **settings)
             found.name(*made[:listed])
-            running = asyncio.create_task(found.routers.run(Receiver()))
+            running = asyncio.create_task(found.routers.run(Mock()))
             stack.push_async_callback(_end, running)
             return found
 
         yield go
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            if holds():
-                return
-            await asyncio.sleep(0.01)
 
 
 async def _end(task: asyncio.Task[None]) -> None:
@@ -252,8 +227,8 @@ async def test_each_entry_has_as_many_links_as_the_others_where_places_are_few(
         resolve=resolve,
         most=6,
     )
-    running = asyncio.create_task(routers.run(Receiver()))
-    await _until(lambda: len(dialled) == 6)
+    running = asyncio.create_task(routers.run(Mock()))
+    await until(lambda: len(dialled) == 6)
     releases = [each.rpartition(".")[0] for each in dialled]
     assert [releases.count(f"10.0.{release}") for release in range(3)] == [3, 2, 1]
     await _end(running)
@@ -275,16 +250,6 @@ async def test_a_router_that_is_gone_is_kept_until_its_stream_ends_and_not_diall
     assert found.linked == [True, False]
     found.name(*found.made)
     await found.until(True, True)
-
-
-@pytest.mark.promise("S5-282")
-async def test_a_router_that_is_still_there_is_dialled_again(find: Find) -> None:
-    found = await find(1, listed=1)
-    await found.until(True)
-    streams = found.made[0].streams
-    (first,) = streams
-    found.made[0].drop()
-    await _until(lambda: bool(streams) and first not in streams)
 
 
 @pytest.mark.promise("S5-282")
@@ -331,7 +296,7 @@ async def test_a_router_that_was_reached_keeps_its_place(find: Find) -> None:
     streams = found.made[0].streams
     (first,) = streams
     found.made[0].drop()
-    await _until(lambda: first not in streams)
+    await until(lambda: first not in streams)
     await found.until(True, False)
 
 
@@ -352,7 +317,7 @@ async def test_an_address_that_is_listed_twice_is_one_router(model_path: Path) -
     async with fake_router.running(say_hello, fleet_of(model_path)) as router:
         metrics = UpstreamMetrics(CollectorRegistry())
         routers = Routers([router.address] * 2, metrics, ByteBudget())
-        running = asyncio.create_task(routers.run(Receiver()))
+        running = asyncio.create_task(routers.run(Mock()))
         await router.until(lambda router: bool(router.streams))
         await asyncio.sleep(0.1)
         assert len(router.streams) == 1

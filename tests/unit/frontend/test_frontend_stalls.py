@@ -5,7 +5,6 @@ large answer is written in slices.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 from collections import Counter
@@ -17,10 +16,9 @@ from typing import Any
 import psutil
 import pytest
 from fake_router import Reply
-from harness import COMPLETION, PATIENCE, Harness, Start, error_of, events
+from harness import COMPLETION, Start, error_of, events, key_line, until
 
 from tandem.errors import ContextLengthError
-from tandem.keys.ring import digest_of
 from tandem.pool.process import ChildProcess, LostError
 from tandem.upstream.answer import Row
 from tandem.v1 import common_pb2, router_pb2
@@ -71,12 +69,6 @@ async def test_a_large_body_is_read_in_another_process(
     assert (await frontend.http.post(path, json=body)).status_code == 200
 
 
-async def until_offered(frontend: Harness) -> None:
-    async with asyncio.timeout(PATIENCE):
-        while (await frontend.complete(guided_json={})).status_code == 400:
-            continue
-
-
 @pytest.mark.promise("S6-185")
 @pytest.mark.parametrize(
     "fields",
@@ -102,7 +94,7 @@ async def test_what_is_made_of_a_large_body_is_what_a_small_one_gives(
 
     frontend = await start(script)
     frontend.router.change_fleet(frontend.fleet(logits_processors=("json_schema",)))
-    await until_offered(frontend)
+    await until(lambda: frontend.complete(guided_json={}), lambda told: told.status_code == 200)
     tasks.clear()
     answers = []
     for size in ("", LARGE):
@@ -163,9 +155,7 @@ async def test_a_reader_that_others_killed_is_started_anew(
     assert (await frontend.complete(user=LARGE)).status_code == 200
     assert started[0].pid is not None
     os.kill(started[0].pid, signal.SIGKILL)
-    async with asyncio.timeout(PATIENCE):
-        while not started[0].has_ended:  # noqa: ASYNC110 - of another process
-            await asyncio.sleep(0)
+    await until(lambda: started[0].has_ended)
     assert (await frontend.complete(user=LARGE)).status_code == 200
     assert len(started) == 2
 
@@ -238,8 +228,7 @@ async def test_80_bodies_of_one_key_are_all_read_and_another_keys_has_its_turn_b
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "keys.jsonl"
-    lines = ({"name": key, "sha256": digest_of(key.encode())} for key in "ab")
-    path.write_text("\n".join(map(json.dumps, lines)))
+    path.write_text(key_line("a") + key_line("b"))
     held, read, original = asyncio.Event(), list[str](), ChildProcess.ask
 
     async def ask(process: ChildProcess, payload: bytes, **named: Any) -> bytes | bytearray:
@@ -387,6 +376,23 @@ def _counting(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> Iter
         going = False
 
 
+@pytest.fixture
+def bodies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sizes of the parts of answers that are sent."""
+    sent: list[int] = []
+    original = Call.__init__
+
+    def watched(call: Call, scope: Any, receive: Any, send: Any, **named: Any) -> None:
+        async def record(message: Any) -> None:
+            sent.append(len(message.get("body", b"")))
+            await send(message)
+
+        original(call, scope, receive, record, **named)
+
+    monkeypatch.setattr(Call, "__init__", watched)
+    return sent
+
+
 @pytest.mark.promise("S6-185")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_much_that_comes_at_once_is_written_some_rows_a_turn(
@@ -416,7 +422,7 @@ async def test_much_that_comes_at_once_is_written_some_rows_a_turn(
 @pytest.mark.promise("S6-185")
 @pytest.mark.parametrize("stream", [False, True])
 async def test_prompts_that_are_shown_again_leave_in_pieces(
-    start: Start, stream: bool, monkeypatch: pytest.MonkeyPatch
+    start: Start, stream: bool, bodies: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def script(reply: Reply) -> None:
         for output in range(50):
@@ -424,21 +430,10 @@ async def test_prompts_that_are_shown_again_leave_in_pieces(
             reply.finish(output=output)
 
     monkeypatch.setattr(slices, "SLICE_BYTES", 1000)
-    sent: list[int] = []
-    original = Call.__init__
-
-    def watched(call: Call, scope: Any, receive: Any, send: Any, **named: Any) -> None:
-        async def record(message: Any) -> None:
-            sent.append(len(message.get("body", b"")))
-            await send(message)
-
-        original(call, scope, receive, record, **named)
-
-    monkeypatch.setattr(Call, "__init__", watched)
     frontend = await start(script)
-    sent.clear()
+    bodies.clear()
     answer = await frontend.complete(prompt="Hello " * 300, echo=True, n=50, stream=stream)
-    assert max(sent) < 25_000
+    assert max(bodies) < 25_000
     if stream:
         found = "".join(each["choices"][0].get("text") or "" for each in events(answer.text))
         assert found.count("Hello ") == 50 * 300
@@ -448,21 +443,8 @@ async def test_prompts_that_are_shown_again_leave_in_pieces(
 
 
 @pytest.mark.promise("S6-185")
-async def test_a_large_body_of_an_answer_leaves_in_pieces(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[int] = []
-    original = Call.__init__
-
-    def watched(call: Call, scope: Any, receive: Any, send: Any, **named: Any) -> None:
-        async def record(message: Any) -> None:
-            sent.append(len(message.get("body", b"")))
-            await send(message)
-
-        original(call, scope, receive, record, **named)
-
-    monkeypatch.setattr(Call, "__init__", watched)
+async def test_a_large_body_of_an_answer_leaves_in_pieces(start: Start, bodies: list[int]) -> None:
     frontend = await start(hello)
     response = await frontend.http.post("/tokenize", json={"prompt": "Hello " * 300_000})
     assert response.json()["count"] >= 300_000
-    assert max(sent) <= 256 * 1024 < len(response.content)
+    assert max(bodies) <= 256 * 1024 < len(response.content)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_case import one_case
 
-from tandem.errors import UnsupportedError
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.stop_strings import StopStrings, Token
 from tandem.text.thoughts import Marks
@@ -93,13 +92,6 @@ def test_a_form_begins_behind_the_thought_that_the_prompt_opened(
     expected = {"calls": [], "before": "</think>"} | behind
     assert (moved.processor.name, moved.processor.args) == ("tagged", expected)
     assert behind_thought(form, thought(CLOSED)) == form
-
-
-def test_a_grammar_behind_a_thought_is_refused_by_its_field() -> None:
-    form = Form("guided_grammar", LogitsProcessorEntry("ebnf", {"grammar": 'root ::= "a"'}))
-    with pytest.raises(UnsupportedError) as caught:
-        behind_thought(form, thought(OPENED))
-    assert caught.value.param == "guided_grammar"
 
 
 @pytest.mark.promise("S1-304")

@@ -16,8 +16,9 @@ from fake_router import Reply
 from harness import CHAT, Harness, error_of, events, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_case import one_case
+from spoken import Script
 
-from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -39,31 +40,6 @@ BERN = '{"place": "Bern"}'
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Bern"}}\n</tool_call>'
 TWO = CALL + '\n<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 THOUGHT = "<think>\nBern is a city.\n</think>"
-
-
-class Script:
-    """What the model says next, cut into rows, and what it was asked."""
-
-    def __init__(self) -> None:
-        self.rows: Sequence[str] = ()
-        self.end: dict[str, Any] = {}
-        self.tasks: list[common_pb2.Task] = []
-
-    def says(self, *rows: str, **end: Any) -> None:
-        self.rows, self.end = rows, end
-
-    async def __call__(self, reply: Reply) -> None:
-        self.tasks.append(reply.task)
-        for output in range(reply.submit.n):
-            for text in self.rows:
-                reply.text(text, output=output)
-                await reply.flush()
-            reply.finish(output=output, **{"completion_tokens": len(self.rows)} | self.end)
-        await reply.flush()
-
-    def prompt(self, model_path: Path) -> str:
-        """The text of the last request's prompt."""
-        return Tokenizer.load(model_path).decode(self.tasks[-1].prompt_token_ids)
 
 
 SCRIPT = Script()
@@ -215,14 +191,46 @@ async def test_a_final_message_is_continued(hermes: Harness, model_path: Path) -
 # --- what an answer is taken apart to ---
 
 
+ALONE = {"tools": [WEATHER, CLOCK], "parallel_tool_calls": False}
+Says = tuple[Sequence[str], dict[str, Any]]
+SAID: dict[str, tuple[Says, dict[str, Any], tuple[str | None, list[tuple[str, str]], str]]] = {
+    "a text and a call": (
+        (["Let me see.\n", *CALL], {}),
+        {},
+        ("Let me see.\n", [("weather", BERN)], "tool_calls"),
+    ),
+    "two calls where one is wanted": (
+        ([TWO], {}),
+        ALONE,
+        (None, [("weather", BERN)], "tool_calls"),
+    ),
+    "it was cut off in a call": (
+        (CALL[: CALL.index("Bern") + 2], {"length": True}),
+        {},
+        (None, [("weather", '{"place": "Be')], "length"),
+    ),
+    "what might have become a call": (
+        (["It is <", "tool_c"], {}),
+        {},
+        ("It is <tool_c", [], "stop"),
+    ),
+    "a hook ended it after a call": (
+        ([CALL], {"blocked": "guard"}),
+        {},
+        (None, [("weather", BERN)], "stop"),
+    ),
+}
+"""What the model says, what else is asked, and what the answer is made of."""
+
+
 @BOTH_WAYS
-@pytest.mark.promise("S6-311")
-async def test_a_call_is_told_from_text(hermes: Harness, stream: bool) -> None:
-    SCRIPT.says("Let me see.\n", *CALL)
-    (message,) = await ask(hermes, stream=stream, tools=[WEATHER])
-    assert message["content"] == "Let me see.\n"
-    assert called(message) == [("weather", BERN)]
-    assert message["finish_reason"] == "tool_calls"
+@pytest.mark.promise("S0-016", "S6-311")
+@one_case("name", SAID)
+async def test_a_call_is_told_from_text(hermes: Harness, name: str, stream: bool) -> None:
+    (rows, end), fields, expected = SAID[name]
+    SCRIPT.says(*rows, **end)
+    (message,) = await ask(hermes, stream=stream, **{"tools": [WEATHER]} | fields)
+    assert (message["content"] or None, called(message), message["finish_reason"]) == expected
 
 
 @BOTH_WAYS
@@ -250,15 +258,6 @@ async def test_an_id_that_a_model_gives_twice_is_used_once(model_path: Path) -> 
             first, second = [call["id"] for call in message["tool_calls"]]
             assert first == "functions.clock:0"
             assert second.startswith("call_")
-
-
-@BOTH_WAYS
-async def test_one_call_alone_is_shown_where_no_more_are_wanted(
-    hermes: Harness, stream: bool
-) -> None:
-    SCRIPT.says(TWO)
-    (message,) = await ask(hermes, stream=stream, tools=[WEATHER, CLOCK], parallel_tool_calls=False)
-    assert called(message) == [("weather", BERN)]
 
 
 @BOTH_WAYS
@@ -294,34 +293,6 @@ async def test_what_is_no_call_is_text_and_counted(hermes: Harness, stream: bool
     SCRIPT.says(CALL)
     await ask(hermes, stream=stream, tools=[WEATHER])
     assert await hermes.metric("tandem_frontend_tool_calls_total") == before + 1
-
-
-@BOTH_WAYS
-async def test_an_answer_that_was_cut_off_in_a_call_has_what_came(
-    hermes: Harness, stream: bool
-) -> None:
-    SCRIPT.says(*CALL[: CALL.index("Bern") + 2], length=True)
-    (message,) = await ask(hermes, stream=stream, tools=[WEATHER])
-    assert called(message) == [("weather", '{"place": "Be')]
-    assert message["finish_reason"] == "length"
-
-
-@BOTH_WAYS
-async def test_what_might_have_become_a_call_is_shown_at_the_end(
-    hermes: Harness, stream: bool
-) -> None:
-    SCRIPT.says("It is <", "tool_c")
-    (message,) = await ask(hermes, stream=stream, tools=[WEATHER])
-    assert message["content"] == "It is <tool_c"
-
-
-@BOTH_WAYS
-@pytest.mark.promise("S0-016")
-async def test_a_hooks_end_after_a_call_stays_the_hooks(hermes: Harness, stream: bool) -> None:
-    SCRIPT.says(CALL, withheld=True, stop_reason="guard")
-    (message,) = await ask(hermes, stream=stream, tools=[WEATHER])
-    assert called(message) == [("weather", BERN)]
-    assert message["finish_reason"] == "stop"
 
 
 @BOTH_WAYS

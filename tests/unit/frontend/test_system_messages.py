@@ -78,11 +78,6 @@ DEEPSEEK = """\
 {% set ns.system = ns.system + m['content'] %}{% endif %}{% endfor %}{{ ns.system }}\
 {% for m in messages %}{% if m['role'] == 'user' %}<｜User｜>{{ m['content'] }}\
 {% elif m['role'] == 'assistant' %}<｜Assistant｜>{{ m['content'] }}{% endif %}{% endfor %}"""
-GLM = """\
-[gMASK]<sop>{% for m in messages %}{% if m.role == 'user' %}<|user|>
-{{ m.content }}{% elif m.role == 'assistant' %}<|assistant|>
-{{ m.content }}{% elif m.role == 'system' %}<|system|>
-{{ m.content }}{% endif %}{% endfor %}"""
 OLD = """\
 {% for m in messages %}{% if m.role == 'user' %}### User: {{ m.content }}
 {% elif m.role == 'assistant' %}### Assistant: {{ m.content }}
@@ -103,7 +98,6 @@ FAMILIES = {
     "mistral": MISTRAL,
     "gpt-oss": GPT_OSS,
     "deepseek": DEEPSEEK,
-    "glm": GLM,
     "no-roles": OLD,
     "leading": LEADING,
 }
