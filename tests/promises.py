@@ -3019,6 +3019,13 @@ PROMISES: tuple[Promise, ...] = (
         "vLLM's engine would end behind the first chunk of it.",
         ours=True,
     ),
+    Promise(
+        "S5-780",
+        "Given a traced request of a session, then the request's span has the session's digits as "
+        "its conversation, as the router's log has them; never the client's words, nor what "
+        "follows from a user's name.",
+        ours=True,
+    ),
 )
 
 

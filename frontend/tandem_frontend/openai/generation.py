@@ -242,6 +242,8 @@ async def _collect(call: Call, state: RequestState, body: Collector, dialect: Di
 def _trace_submission(span: CallSpan, dialect: Dialect, submission: Asked) -> None:
     """Attributes are named as OpenTelemetry's conventions for generative AI name them."""
     sampling = submission.task.sampling
+    if conversation := submission.conversation_id:
+        span.add({"gen_ai.conversation.id": conversation})
     span.add(
         {
             "gen_ai.operation.name": dialect.operation,
