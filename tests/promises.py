@@ -3026,6 +3026,13 @@ PROMISES: tuple[Promise, ...] = (
         "follows from a user's name.",
         ours=True,
     ),
+    Promise(
+        "S5-781",
+        "Given `gen_ai_metrics`, then requests, first tokens, the time between tokens and tokens "
+        "have the names, buckets and labels of OpenTelemetry's conventions, with what Tandem's own "
+        "metrics measured; no client makes series, and without the setting there are none.",
+        ours=True,
+    ),
 )
 
 
