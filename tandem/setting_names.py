@@ -44,6 +44,7 @@ NAMES: Final = frozenset(
         "form_processes",
         "form_timeout_seconds",
         "gateway_metrics",
+        "gen_ai_metrics",
         "grpc_max_connection_age_seconds",
         "grpc_max_connection_idle_seconds",
         "grpc_max_connections",

@@ -3050,6 +3050,20 @@ PROMISES: tuple[Promise, ...] = (
         "vLLM's engine would end behind the first chunk of it.",
         ours=True,
     ),
+    Promise(
+        "S5-780",
+        "Given a traced request of a session, then the request's span has the session's digits as "
+        "its conversation, as the router's log has them; never the client's words, nor what "
+        "follows from a user's name.",
+        ours=True,
+    ),
+    Promise(
+        "S5-781",
+        "Given `gen_ai_metrics`, then requests, first tokens, the time between tokens and tokens "
+        "have the names, buckets and labels of OpenTelemetry's conventions, with what Tandem's own "
+        "metrics measured; no client makes series, and without the setting there are none.",
+        ours=True,
+    ),
 )
 
 

@@ -289,6 +289,9 @@ class FrontendConfig:
         " met or missed.",
         above=0,
     )
+    gen_ai_metrics: bool = setting(
+        False, "Also count requests under OpenTelemetry's names: see docs/monitoring.md."
+    )
     playground: bool = setting(
         False, "Serve /playground: a page that chats with this server from a browser."
     )

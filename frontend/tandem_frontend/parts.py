@@ -24,6 +24,7 @@ from tandem.wire import tls
 from tandem.wire.tls import PeerTls
 from tandem_frontend.app import App
 from tandem_frontend.config import FrontendConfig
+from tandem_frontend.gen_ai_metrics import GenAiMetrics
 from tandem_frontend.http.call_story import CallStory
 from tandem_frontend.http.draining import Draining
 from tandem_frontend.http.server import HttpServer
@@ -107,18 +108,20 @@ class Parts:
         self._watch(tracer)
 
     def _app(self, tracer: Tracer | None) -> App:
-        seconds = self.config.sse_keep_alive_seconds
+        gen_ai = GenAiMetrics(self.metrics.registry) if self.config.gen_ai_metrics else None
+        generation = Generation(
+            self.reading,
+            self.demultiplexer,
+            self.metrics,
+            prices=Prices(self.config.prices),
+            keep_alive_seconds=self.config.sse_keep_alive_seconds,
+            gen_ai=gen_ai,
+        )
         return App(
             self.config,
             self.tenants,
             self.endpoints,
-            Generation(
-                self.reading,
-                self.demultiplexer,
-                self.metrics,
-                prices=Prices(self.config.prices),
-                keep_alive_seconds=seconds,
-            ),
+            generation,
             self.moderations,
             self.metrics,
             budget=self.budget,

@@ -9,7 +9,7 @@ import json
 import re
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from trace_collector import ERROR, INTERNAL, SERVER, UNSET, Collector, Received,
 
 from tandem.cli.plan import COMPONENTS
 from tandem.cli.stack import Stack
+from tandem.prefix_blocks import session_number, session_text
 from tandem.tracing.otlp import FLUSH_SECONDS
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 
@@ -88,9 +89,16 @@ def new_trace() -> str:
 
 
 def ask(
-    served: Served, trace_id: str, *, sampled: bool = True, path: str = "completions", **body: Any
+    served: Served,
+    trace_id: str,
+    *,
+    sampled: bool = True,
+    path: str = "completions",
+    headers: Mapping[str, str] | None = None,
+    **body: Any,
 ) -> httpx.Response:
-    headers = {"traceparent": f"00-{trace_id}-{CLIENT_SPAN:016x}-{'01' if sampled else '00'}"}
+    parent = f"00-{trace_id}-{CLIENT_SPAN:016x}-{'01' if sampled else '00'}"
+    headers = {"traceparent": parent, **(headers or {})}
     url = f"{served.url}/v1/{path}"
     given = {name: value for name, value in (BODY | body).items() if value is not None}
     return httpx.post(url, json=given, headers=headers, timeout=60)
@@ -284,6 +292,36 @@ def test_a_hook_s_terminate_is_told_by_verdicts_and_finish(
     assert decode.attributes["tandem.withheld"] is True
     assert decode.attributes["gen_ai.response.finish_reasons"] == ["stop"]
     assert all(span.status == UNSET for span in spans)
+
+
+@pytest.mark.promise("S5-780")
+@pytest.mark.parametrize(
+    ("fields", "headers", "session"),
+    [
+        ({"user": "Ada"}, {"x-session-id": "Ada's"}, "Ada's"),
+        ({"user": "Ada", "prompt_cache_key": "Ada's"}, {}, "Ada's"),
+        ({"nvext": {"session_control": {"session_id": "Ada's"}}}, {}, "Ada's"),
+        ({"user": "Ada"}, {}, None),
+        ({"user": "Ada" + " " * SMALL_BYTES}, {}, None),
+    ],
+    ids=["header", "prompt_cache_key", "nvext", "user", "user, read in a process"],
+)
+def test_a_conversation_has_an_id_and_nobody_is_named(
+    served: Served,
+    collector: Collector,
+    fields: dict[str, Any],
+    headers: dict[str, str],
+    session: str | None,
+) -> None:
+    trace_id = new_trace()
+    assert ask(served, trace_id, headers=headers, **fields).status_code == 200
+    spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE))
+    told = named(spans, "POST /v1/completions").attributes.get("gen_ai.conversation.id")
+    assert told == (session_text(session_number(session)) if session else None)
+    number = session_number(fields["user"]) if "user" in fields else 0
+    for span in spans:
+        values = list(map(str, span.attributes.values()))
+        assert not [each for each in values if "Ada" in each or each == session_text(number)]
 
 
 @pytest.mark.parametrize("stream", [True, False])

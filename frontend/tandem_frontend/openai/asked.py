@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from tandem.keys.grant import Grant
+from tandem.prefix_blocks import session_text
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2
 from tandem_frontend.openai.answer_parsers import ModelFamily, written
@@ -95,10 +96,20 @@ class Asked(Submission, frozen=True, kw_only=True):
     """Tokens of the prompts that were not read again."""
     says_tier: bool = False
     """The client named a `service_tier`, so that a chat's answer names one."""
+    session_is_user: bool = False
+    """The session has no name but the client's `user`, which is somebody, and no conversation."""
 
     @property
     def shown_model(self) -> str:
         return self.alias or self.task.model
+
+    @property
+    def conversation_id(self) -> str:
+        """The session as people are told of it, never in the client's words; empty: there is none,
+        or a person's.
+        """
+        number = 0 if self.session_is_user else self.session_number
+        return session_text(number) if number else ""
 
     @property
     def tier(self) -> AnsweredTier:

@@ -14,6 +14,7 @@ from tandem.upstream.answer import Row
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.submission import Submission
+from tandem_frontend.gen_ai_metrics import PROVIDER, GenAiMetrics
 from tandem_frontend.http.messages import Call
 from tandem_frontend.http.spans import CallSpan
 from tandem_frontend.metrics import Metrics
@@ -27,8 +28,6 @@ from tandem_frontend.openai.reading.bodies import Reading
 from tandem_frontend.openai.reports import report
 from tandem_frontend.prices import Prices
 
-PROVIDER = "tandem"
-
 
 @dataclass(eq=False)
 class Generation:
@@ -41,10 +40,11 @@ class Generation:
     prices: Prices
     keep_alive_seconds: float
     """How long a stream may be silent; 0: as long as it will."""
+    gen_ai: GenAiMetrics | None
+    """None: requests are not counted under OpenTelemetry's names."""
 
     async def serve(self, dialect: Dialect, call: Call) -> TandemError | None:
         """Answer the client; returns the failure after a first byte, and raises one before it."""
-        arrived = call.times.arrived
         call.connection.check_opened_in_time()
         model, submission = await self.reading.submission(dialect, call)
         call.times.model, call.times.prompt_tokens = (
@@ -72,7 +72,7 @@ class Generation:
                 parsed = writer.parsed
                 self.metrics.count_calls(parsed.calls, broken=parsed.broken_calls)
             finally:
-                self._measure(call, state, arrived)
+                self._measure(call, dialect, submission, state)
                 self.metrics.models.count(submission.full_model, failed=state.error is not None)
             return state.error
 
@@ -142,7 +142,10 @@ class Generation:
             usage.cost, usage.cost_details = cost
         return usage
 
-    def _measure(self, call: Call, state: RequestState, arrived: float) -> None:
+    def _measure(
+        self, call: Call, dialect: Dialect, submission: Asked, state: RequestState
+    ) -> None:
+        arrived = call.times.arrived
         exemplar = None if call.span is None else exemplars.labels(call.trace_id)
         if state.first_at:
             self.metrics.ttft_seconds.observe(state.first_at - arrived, exemplar)
@@ -155,6 +158,14 @@ class Generation:
             self.metrics.slo.count(
                 ttft_seconds=(state.first_at or now) - arrived,
                 itl_seconds=state.mean_itl_seconds,
+            )
+        if self.gen_ai is not None:
+            self.gen_ai.count(
+                state,
+                operation=dialect.operation,
+                model=submission.shown_model,
+                began=arrived,
+                ended=now,
             )
         if call.span is not None:
             _trace_output(call.span, state, arrived)
@@ -265,6 +276,8 @@ class _Live:
 def _trace_submission(span: CallSpan, dialect: Dialect, submission: Asked) -> None:
     """Attributes are named as OpenTelemetry's conventions for generative AI name them."""
     sampling = submission.task.sampling
+    if conversation := submission.conversation_id:
+        span.add({"gen_ai.conversation.id": conversation})
     span.add(
         {
             "gen_ai.operation.name": dialect.operation,

@@ -202,6 +202,7 @@ class Preprocessor:
         steps: ReadSteps,
     ) -> Asked:
         options, hints = request.stream_options, request.nvext
+        conversation = (hints and hints.session) or request.prompt_cache_key or ""
         want_usage = bool(options and options.include_usage)
         return Asked(
             parsing=parsing,
@@ -220,7 +221,8 @@ class Preprocessor:
             withheld_reason=self._config.withheld_finish_reason,
             timeout_seconds=request.timeout or self._config.request_timeout_seconds,
             says_tier=request.service_tier is not None,
-            session=(hints and hints.session) or request.prompt_cache_key or request.user or "",
+            session=conversation or request.user or "",
+            session_is_user=not conversation,
         )
 
     def _task(

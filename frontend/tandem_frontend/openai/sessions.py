@@ -36,7 +36,7 @@ class Sessions:
                 asked.submit.ends_session = (ends and _PARENT not in name) or (
                     asked.submit.ends_session and session == asked.session
                 )
-                return msgspec.structs.replace(asked, session=session)
+                return msgspec.structs.replace(asked, session=session, session_is_user=False)
         if ends:
             asked.submit.ends_session = True
         return asked

@@ -10,12 +10,9 @@ import pytest
 from fake_router import Reply
 from harness import CHAT, Start, say_hello
 from prometheus_client import CollectorRegistry
-from upstream_parts import FakeClient, submission
+from upstream_parts import request_state, submission
 
-from tandem.byte_budget import ByteBudget
 from tandem.errors import WorkerLostError
-from tandem.histogram import Histogram
-from tandem.upstream.request_state import RequestState
 from tandem_frontend.metrics import Slo, SloCounts
 
 COUNTS = "tandem_frontend_slo_requests_total"
@@ -25,22 +22,6 @@ NEVER, ALWAYS = 1e-9, 1e3
 async def _withhold_all(reply: Reply) -> None:
     reply.end(stop_reason="a hook")
     await reply.flush()
-
-
-def _request_state(n: int = 1) -> RequestState:
-    return RequestState(
-        submission(n=n),
-        FakeClient(),
-        base=1,
-        common_task=b"",
-        deadline=0.0,
-        parent_span=0,
-        budget=ByteBudget(),
-        backlog_limit=1000,
-        inter_token=Histogram((1.0,)).add,
-        touched=[],
-        release=lambda state: None,
-    )
 
 
 @pytest.mark.parametrize(
@@ -135,21 +116,21 @@ def test_an_objective_that_is_just_met_is_met() -> None:
 
 
 def test_the_time_between_tokens_is_a_mean_over_tokens_not_over_messages() -> None:
-    state = _request_state()
+    state = request_state(submission())
     for offset, (count, now) in enumerate(((1, 10.0), (1, 10.1), (8, 10.9))):
         assert state.row(1, offset, count, "x", now, alone=False)
     assert state.mean_itl_seconds == pytest.approx(0.9 / 9)
 
 
 def test_of_several_choices_the_slowest_counts() -> None:
-    state = _request_state(n=2)
+    state = request_state(submission(n=2))
     for sequence, offset, now in ((1, 0, 10.0), (2, 0, 10.0), (1, 1, 10.1), (2, 1, 10.4)):
         assert state.row(sequence, offset, 1, "x", now, alone=False)
     assert state.mean_itl_seconds == pytest.approx(0.4)
 
 
 def test_one_token_has_no_time_between_tokens() -> None:
-    state = _request_state()
+    state = request_state(submission())
     assert state.mean_itl_seconds == 0
     assert state.row(1, 0, 1, "x", 10.0, alone=False)
     assert state.mean_itl_seconds == 0

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tandem.byte_budget import ByteBudget
+from tandem.histogram import Histogram
+from tandem.upstream.request_state import RequestState
 from tandem.upstream.submission import Prompt
 from tandem.v1 import common_pb2, router_pb2
 from tandem_frontend.openai.asked import Asked
@@ -26,6 +29,23 @@ def submission(**changes: Any) -> Asked:
         "timeout_seconds": 60.0,
     }
     return Asked(**fields | changes)
+
+
+def request_state(asked: Asked) -> RequestState:
+    """The state of a request that has just been submitted, as its sequence 1 and what follows."""
+    return RequestState(
+        asked,
+        FakeClient(),
+        base=1,
+        common_task=b"",
+        deadline=0.0,
+        parent_span=0,
+        budget=ByteBudget(),
+        backlog_limit=1000,
+        inter_token=Histogram((1.0,)).add,
+        touched=[],
+        release=lambda state: None,
+    )
 
 
 _TASK = set(common_pb2.Task.DESCRIPTOR.fields_by_name)
