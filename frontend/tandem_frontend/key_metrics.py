@@ -7,8 +7,7 @@ from functools import cached_property
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-OTHER = "_other"
-"""The series of the keys that have none of their own; no key can be called so."""
+from tandem.keys import OTHERS
 
 
 class KeyMetrics:
@@ -62,7 +61,7 @@ class KeyMetrics:
 
     @cached_property
     def _others(self) -> KeySeries:
-        return KeySeries(self, OTHER)
+        return KeySeries(self, OTHERS)
 
 
 class KeySeries:

@@ -7,4 +7,6 @@ request is the frontend's to say.
 
 MAX_NAME = 64
 """Characters of a key's name, by which other components know its requests."""
+OTHERS = "_other"
+"""The series of the keys that have none of their own; no key can be called so."""
 MAX_WEIGHT = 1_000

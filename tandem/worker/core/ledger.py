@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-OTHERS = "_other"
-"""The tenants that have no account of their own; no key can be called so."""
+from tandem.keys import OTHERS
+
 CANARIES = "_canary"
 """The routers' own sequences."""
 

@@ -25,12 +25,13 @@ from harness import (
 from prometheus_client import CollectorRegistry
 
 from tandem.errors import ConfigError, QueueFullError, RateLimitError
+from tandem.keys import OTHERS
 from tandem.keys.file import KeyFile
 from tandem.keys.ring import digest_of
 from tandem.prefix_blocks import packed
 from tandem_frontend import lifecycle, tenants
 from tandem_frontend.config import FrontendConfig
-from tandem_frontend.key_metrics import OTHER, KeyMetrics
+from tandem_frontend.key_metrics import KeyMetrics
 from tandem_frontend.tenants import Tenants
 
 
@@ -433,8 +434,8 @@ async def test_only_so_many_keys_have_series_of_their_own(path: Path) -> None:
     await settle(found)
     (family,) = [each for each in registry.collect() if each.name.endswith("key_tokens")]
     counts = {each.labels["key"]: each.value for each in family.samples if each.value}
-    assert counts == {"k0": 1, "k1": 1, OTHER: 3}
-    assert {each.labels["key"] for each in family.samples} == {"k0", "k1", OTHER}
+    assert counts == {"k0": 1, "k1": 1, OTHERS: 3}
+    assert {each.labels["key"] for each in family.samples} == {"k0", "k1", OTHERS}
 
 
 def test_a_plain_key_has_no_limits() -> None:

@@ -11,8 +11,9 @@ import pytest
 from tandem.byte_budget import ByteBudget
 from tandem.engine.base import Delta, Ending, EngineRequest
 from tandem.errors import EngineError
+from tandem.keys import OTHERS
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core.ledger import CANARIES, OTHERS, Ledger, Stay
+from tandem.worker.core.ledger import CANARIES, Ledger, Stay
 from tandem.worker.core.leg import Start
 from tandem.worker.core.machine import Core
 from tandem.worker.core.output import Output
