@@ -60,8 +60,8 @@ class Life:
 class Sums:
     """What was measured."""
 
-    lives: dict[tuple[str, int], Life] = field(default_factory=dict)
-    """By the worker's name and its process."""
+    lives: dict[tuple[str, float], Life] = field(default_factory=dict)
+    """By the worker's name and when its process began, as the process says it."""
     told: Counter[str] = field(default_factory=Counter)
     """Sums of the answers' `cost_details`, by key and figure, as in `large prefill_seconds`."""
     answered: int = 0
@@ -87,16 +87,19 @@ class Sums:
         return (took + idle) / sum(life.ended - life.began for life in lives)
 
 
-def series_of(text: str) -> Series:
-    """What a worker's exposition says of its time."""
+def series_of(text: str) -> tuple[Series, float]:
+    """What a worker's exposition says of its time, and when its process began."""
     found: Series = {}
+    began = 0.0
     for family in text_string_to_metric_families(text):
         name = family.name.removeprefix("tandem_worker_")
-        if name in (*SERIES, "idle_seconds"):
+        if name == "process_start_time_seconds":
+            began = family.samples[0].value
+        elif name in (*SERIES, "idle_seconds"):
             for sample in family.samples:
                 if sample.name.endswith("_total"):
                     found[name, sample.labels.get("key", "*")] = sample.value
-    return found
+    return found, began
 
 
 async def scrape(stack: Stack, sums: Sums) -> None:
@@ -108,11 +111,10 @@ async def scrape(stack: Stack, sums: Sums) -> None:
                     continue
                 with suppress(httpx.HTTPError):
                     answer = await client.get(f"http://{component.launch.metrics}/metrics")
-                    now, found = time.monotonic(), series_of(answer.text)
+                    now, (found, began) = time.monotonic(), series_of(answer.text)
                     if found:
-                        life = sums.lives.setdefault(
-                            (name, component.pid), Life(now, found, now, found)
-                        )
+                        life = Life(now, found, now, found)
+                        life = sums.lives.setdefault((name, began), life)
                         life.ended, life.last = now, found
             await asyncio.sleep(1)
 
