@@ -946,7 +946,7 @@ PROMISES: tuple[Promise, ...] = (
     Promise(
         "S5-755",
         "Given a command that runs for long, then it says which share is done and about how long "
-        "the rest takes where standard error is a terminal, and nothing elsewhere.",
+        "the rest takes, on standard error, and off a terminal only now and then.",
         ours=True,
     ),
     Promise(

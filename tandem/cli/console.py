@@ -1,10 +1,11 @@
 """What the command line shows: words and tables for people, the result for a program, and one live
-line while something is awaited. Colours, and the live line, only on a terminal.
+line while something is awaited. Colours, and rewriting, only on a terminal.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from typing import TextIO
 
@@ -14,6 +15,8 @@ from tandem import config
 
 _BOLD, _DIM, _RED, _GREEN, _RESET = "\x1b[1m", "\x1b[2m", "\x1b[31m", "\x1b[32m", "\x1b[0m"
 _CLEAR = "\r\x1b[2K"
+PLAIN_SECONDS = 10.0
+"""Without a terminal a live line is repeated this often."""
 
 
 class Console:
@@ -31,9 +34,10 @@ class Console:
         self._stream = stream or (sys.stderr if json else sys.stdout)
         self._live_stream = stream or sys.stderr
         on_terminal = self._stream.isatty() if terminal is None else terminal
-        self.shows_live = self._live_stream.isatty() if terminal is None else terminal
+        self._rewrites = self._live_stream.isatty() if terminal is None else terminal
         self._colour = on_terminal and not config.environment().get("NO_COLOR")
-        self._live = False
+        self._live = ""
+        self._live_at = 0.0
 
     def result(self, value: object) -> bool:
         """Write what the command found as a line of JSON, where a program asked for JSON. Returns
@@ -56,22 +60,27 @@ class Console:
         self._stream.flush()
 
     def live(self, what: str, seconds: float, *, share: float | None = None) -> None:
-        """One line of standard error that is rewritten while something is awaited; nothing where
-        standard error is no terminal. `share`: how much of it is done in these seconds, by which
-        the rest is estimated.
+        """One line of standard error that is rewritten while something is awaited. `share`: how
+        much of it is done in these seconds, by which the rest is estimated. Where standard error is
+        no terminal, a line comes when what is awaited changes, and every PLAIN_SECONDS.
         """
-        if not self.shows_live:
-            return
         left = seconds * (1 - share) / share if share else 0.0
         told = what if not share else f"{what}, {share:.0%}, about {left:.0f} s left"
-        self._live = True
-        self._write_live(f"{_CLEAR}  {self.dim(f'{seconds:4.0f} s')}  {told}")
+        if self._rewrites:
+            self._live = what
+            self._write_live(f"{_CLEAR}  {self.dim(f'{seconds:4.0f} s')}  {told}")
+            return
+        now = time.monotonic()
+        changed = what != self._live if share is None else not self._live
+        if changed or now - self._live_at >= PLAIN_SECONDS:
+            self._live, self._live_at = what, now
+            self._write_live(f"  {seconds:4.0f} s  {told}\n")
 
     def clear(self) -> None:
         """End the live line, leaving nothing of it on a terminal."""
-        if self._live:
+        if self._live and self._rewrites:
             self._write_live(_CLEAR)
-        self._live = False
+            self._live = ""
 
     def done(self, text: str, seconds: float | None = None) -> None:
         took = "" if seconds is None else self.dim(f"  {seconds:.1f} s")

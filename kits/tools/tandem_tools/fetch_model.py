@@ -109,7 +109,7 @@ def _progress(folder: ModelFolder, missing: int, console: Console) -> Iterator[N
             share = max(0.0, (folder.written() - before) / missing)
             console.live("fetching", time.monotonic() - began, share=min(1.0, share))
 
-    if not (console.shows_live and missing):
+    if not missing:
         yield
         return
     telling = threading.Thread(target=tell, daemon=True)
