@@ -31,7 +31,7 @@ from test_failures import kill, nothing_is_open, until
 from test_frontend_bad_input import BAD_CHATS, BAD_COMPLETIONS, BODIES, UNSUPPORTED
 from test_frontend_closing import REFUSED
 from test_frontend_desynchronisation import ATTACKS
-from test_worker_boundary import TOO_MUCH, TOO_MUCH_SAMPLING
+from test_worker_boundary import TOO_MUCH
 
 from tandem.cli.stack import Stack
 from tandem.v1 import common_pb2, router_pb2, router_pb2_grpc, worker_pb2, worker_pb2_grpc
@@ -59,6 +59,29 @@ classifiers:
   entries: [{path: "hostile_user_code:OddClassifier"}]
 """
 Drive = Callable[[Served], Awaitable[None]]
+NAN, INFINITE = float("nan"), float("inf")
+TOO_MUCH_SAMPLING: list[dict[str, Any]] = [
+    {"stop": ["s"] * 65},
+    {"stop": ["s" * 65_537]},
+    {"stop": [""]},
+    {"thought": {"begin": "b", "end": "e" * 257}},
+    {"thought": {"begin": "b", "end": "e", "silent": ["s"] * 17}},
+    {"stop_token_ids": [1] * 1025},
+    {"stop_token_ids": [2**32 - 1]},
+    {"stop_words": [{"token_id": []}]},
+    {"stop_words": [{"token_id": [1]}] * 1025},
+    {"stop_words": [{"token_id": [1] * 205}] * 5},
+    {"logprobs": 2**32 - 1},
+    {"logit_bias": {1: NAN}},
+    {"logit_bias": {2**32 - 1: 1.0}},
+    {"max_tokens": 0},
+    {"max_tokens": 2**32 - 1},
+    {"temperature": NAN},
+    {"top_p": -INFINITE},
+    {"top_k": 0},
+    {"frequency_penalty": INFINITE},
+]
+"""What no worker samples by."""
 
 
 @pytest.fixture(scope="module")
@@ -210,8 +233,9 @@ async def hostile_callers(served: Served) -> None:
 
 def _tasks() -> Iterator[common_pb2.Task]:
     for _, fields in TOO_MUCH:
-        yield _task(SAMPLING, **fields)
-    for _, sampling in TOO_MUCH_SAMPLING:
+        sampling = {name: value for name, value in fields.items() if name != "task"}
+        yield _task(SAMPLING | sampling, **fields.get("task", {}))
+    for sampling in TOO_MUCH_SAMPLING:
         yield _task(SAMPLING | sampling)
 
 
