@@ -340,8 +340,9 @@ class Core:
     def engine_gone(self, error: TandemError) -> None:
         """The engine died: it holds nothing any more, and says nothing of each request."""
         for leg in list(self._state.open.values()):
+            if leg.engine_holds:
+                self._settle(leg)
             leg.engine_holds, leg.parking = False, None
-            self._settle(leg)
             retryable = self._steps.retryable(leg)
             self._ends.end(leg, Closing(Outcome.FAILED, "", error, retryable, worker_died=True))
             self._ends.close_if_let_go(leg)

@@ -194,3 +194,14 @@ def test_what_failed_or_was_cancelled_took_its_time_too_and_gives_it_back() -> N
     bench.tell(bench.core.tick, after=9.0)
     assert bench.took() == (6, 10, 100)
     assert bench.core.taken(bench.now).idle == 9
+
+
+@pytest.mark.promise("S5-800")
+def test_what_the_engine_let_go_of_is_counted_once_where_the_engine_dies_later() -> None:
+    bench = Bench(DecodeRules())
+    bench.start(1, kv_peer="p:1", hold_output=True)
+    bench.step(1, 7, 8, after=0.0)
+    bench.step(1, 9, after=4.0, end=Ending.STOP)
+    took = bench.took()
+    bench.tell(lambda: bench.core.engine_gone(EngineError("dead")))
+    assert bench.took() == took
