@@ -62,7 +62,8 @@ class Console:
     def live(self, what: str, seconds: float, *, share: float | None = None) -> None:
         """One line of standard error that is rewritten while something is awaited. `share`: how
         much of it is done in these seconds, by which the rest is estimated. Where standard error is
-        no terminal, a line comes when what is awaited changes, and every PLAIN_SECONDS.
+        no terminal, a line comes every PLAIN_SECONDS, and, without a share, when what is awaited
+        changes.
         """
         left = seconds * (1 - share) / share if share else 0.0
         told = what if not share else f"{what}, {share:.0%}, about {left:.0f} s left"
@@ -71,8 +72,8 @@ class Console:
             self._write_live(f"{_CLEAR}  {self.dim(f'{seconds:4.0f} s')}  {told}")
             return
         now = time.monotonic()
-        changed = what != self._live if share is None else not self._live
-        if changed or now - self._live_at >= PLAIN_SECONDS:
+        long = seconds >= PLAIN_SECONDS and now - self._live_at >= PLAIN_SECONDS
+        if long or (share is None and what != self._live):
             self._live, self._live_at = what, now
             self._write_live(f"  {seconds:4.0f} s  {told}\n")
 

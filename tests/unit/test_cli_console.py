@@ -60,9 +60,9 @@ def test_what_has_a_share_says_it_and_about_how_long_the_rest_takes(
         console.live(f"{number}/30 requests", float(number), share=number / 30)
         console.clear()
     assert stream.getvalue().splitlines() == [
-        "     1 s  1/30 requests, 3%, about 29 s left",
-        "    11 s  11/30 requests, 37%, about 19 s left",
-        "    21 s  21/30 requests, 70%, about 9 s left",
+        "    10 s  10/30 requests, 33%, about 20 s left",
+        "    20 s  20/30 requests, 67%, about 10 s left",
+        "    30 s  30/30 requests, 100%, about 0 s left",
     ]
 
 
@@ -75,14 +75,14 @@ class Terminal(io.StringIO):
 @pytest.mark.parametrize("json", [False, True])
 def test_the_live_line_goes_to_standard_error(monkeypatch: pytest.MonkeyPatch, json: bool) -> None:
     for errors, shown in (
-        (Terminal(), "  waiting, 50%, about 1 s left\r"),
-        (io.StringIO(), "     1 s  waiting, 50%, about 1 s left\n"),
+        (Terminal(), "  waiting, 50%, about 10 s left\r"),
+        (io.StringIO(), "    10 s  waiting, 50%, about 10 s left\n"),
     ):
         output = io.StringIO()
         monkeypatch.setattr("sys.stdout", output)
         monkeypatch.setattr("sys.stderr", errors)
         console = Console(json=json)
-        console.live("waiting", 1.0, share=0.5)
+        console.live("waiting", 10.0, share=0.5)
         console.clear()
         assert shown in errors.getvalue()
         assert output.getvalue() == ""

@@ -294,7 +294,8 @@ def test_what_a_component_refuses_is_told_once_with_the_line_of_the_stacks_file(
     assert main(["config", "check", "s.yaml"]) == 2
     said = capfd.readouterr()
     assert said.out == ""
-    assert sorted(said.err.splitlines()) == [
+    # On a slow machine a line of progress comes too.
+    assert sorted(line for line in said.err.splitlines() if " checking " not in line) == [
         "tandem prefill_worker: s.yaml, line 5: 'no:No': there is no module 'no'; install it, or"
         " put its folder on PYTHONPATH",
         "tandem router: s.yaml, line 3: max_queue must be at least 1, not -3",
