@@ -3,9 +3,9 @@
 The short prompts come by the clock, whatever becomes of those before them, and are asked alone
 ("quiet", twice a round), beside prompts that nobody has sent before ("new"), and beside the next
 turns of the same agents ("turn"). What is measured is the time from the moment at which a short
-prompt is due to its first token, while agents wait for theirs. The sim engine takes no time for a
-prompt, so what is measured is Tandem's own. The agents' client is a process of its own, at the
-lowest priority.
+prompt is due to its first token, while agents wait for theirs. The sim engine takes no time to
+compute a prompt, but its hand-over does: each page is written and checked. The agents' client is a
+process of its own, at the lowest priority.
 
     python benchmarks/agents_beside.py                       # about three minutes
     python benchmarks/agents_beside.py --agents 8 --tokens 32000 --rounds 5
