@@ -162,8 +162,8 @@ def tell_ignored(call: Call, ignored: Sequence[str], metrics: Metrics) -> None:
 
 
 def dropped_name(told: str) -> str | None:
-    """The header, field or type that requests are read without, of what an answer's head tells, such
-    as `messages[].cache_control` or `tools[web_search]`; None: the tables drop no such thing.
+    """The header, field or type that requests are read without, of what an answer's head tells,
+    such as `messages[].cache_control` or `tools[web_search]`; None: the tables drop no such thing.
     """
     name = told.removesuffix("]").rpartition("[")[2].rpartition(".")[2]
     return name if name in _dropped() else None
