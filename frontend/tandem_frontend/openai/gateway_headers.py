@@ -27,7 +27,7 @@ _ALL: Final = frozenset((*FAIRNESS_ID, *FIRST_TOKEN, *_DROPPED))
 DROPPED: Final = frozenset(name.decode() for name in _DROPPED)
 """Names of hints that nothing follows here."""
 MOST_CHARACTERS: Final = 256
-"""Of a fairness id."""
+"""How long a fairness id may be."""
 _MS: Final = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 

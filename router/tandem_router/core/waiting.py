@@ -72,7 +72,7 @@ class Flows:
         self._count += 1
 
     def remove(self, sequence: Sequence, *, begins: bool = False) -> None:
-        """`begins`: that was its flow's turn."""
+        """`begins`: the sequence starts, and its flow has had its turn."""
         priority, fairness = sequence.rank[0], sequence.request.submit.fairness
         flows = self._of_priority[priority]
         line = flows[fairness]
