@@ -3064,6 +3064,38 @@ PROMISES: tuple[Promise, ...] = (
         "metrics measured; no client makes series, and without the setting there are none.",
         ours=True,
     ),
+    Promise(
+        "S5-782",
+        "Given requests of one key with fairness ids in a gateway's header, when they wait, then "
+        "flows take turns: beside a flow at ten times its share another's p99 to its turn moves by "
+        "less than a tenth beyond one slot's turn.",
+        ours=True,
+    ),
+    Promise(
+        "S5-783",
+        "Given a key whose requests each invent a fairness id, or are due at once, then the key "
+        "gets its own share and places in the queue, and no other key waits longer.",
+        ours=True,
+    ),
+    Promise(
+        "S5-784",
+        "Given a gateway's objective for first tokens, then of a flow and priority what is due "
+        "first is admitted first and what says nothing last; no key, flow or priority is passed.",
+        ours=True,
+    ),
+    Promise(
+        "S5-785",
+        "Given any gateway headers, then ids and numbers are bounded, and an error names the "
+        "header; a flow takes no more places than it leaves and leaves nothing behind, and to find "
+        "the next costs the same however many flows wait.",
+        ours=True,
+    ),
+    Promise(
+        "S5-786",
+        "Given a gateway's objective for output tokens, or the name of one, then it changes "
+        "nothing, and the answer's head and a metric name its header.",
+        ours=True,
+    ),
 )
 
 

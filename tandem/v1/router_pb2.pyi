@@ -103,6 +103,8 @@ class Submit(_message.Message):
     ENDS_SESSION_FIELD_NUMBER: _builtins.int
     KNOWN_PROMPT_FIELD_NUMBER: _builtins.int
     WANT_COST_FIELD_NUMBER: _builtins.int
+    FAIRNESS_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_MS_FIELD_NUMBER: _builtins.int
     EXPECTED_TOKENS_FIELD_NUMBER: _builtins.int
     first_sequence: _builtins.int
     """the request's n sequences are first_sequence .. first_sequence + n - 1"""
@@ -146,6 +148,10 @@ class Submit(_message.Message):
     """names what stands before the prompt of `task`: see tandem/wire/prompt_chunks.py; empty: nothing does"""
     want_cost: _builtins.bool
     """its task does: decode's output waits for prefill's"""
+    fairness: _builtins.int
+    """for whom of the tenant's it is: these take turns within the tenant's share; 0: not said"""
+    first_token_ms: _builtins.int
+    """its first token is due so soon after its arrival: of one tenant, priority and fairness what is due first is admitted first; 0: not said, and behind all that say it"""
     expected_tokens: _builtins.int
     """of each output, as the client expects it, at most max_tokens; 0: nothing is known of that"""
     def __init__(
@@ -174,11 +180,13 @@ class Submit(_message.Message):
         ends_session: _builtins.bool = ...,
         known_prompt: _builtins.bytes = ...,
         want_cost: _builtins.bool = ...,
+        fairness: _builtins.int = ...,
+        first_token_ms: _builtins.int = ...,
         expected_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "ends_session", b"ends_session", "expected_tokens", b"expected_tokens", "first_sequence", b"first_sequence", "known_prompt", b"known_prompt", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_blocks", b"prompt_blocks", "prompt_logprobs", b"prompt_logprobs", "prompt_tokens", b"prompt_tokens", "resume", b"resume", "session", b"session", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tokenizer_sha256", b"tokenizer_sha256", "trace_id", b"trace_id", "voucher", b"voucher", "want_cost", b"want_cost", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["context_only", b"context_only", "ends_session", b"ends_session", "expected_tokens", b"expected_tokens", "fairness", b"fairness", "first_sequence", b"first_sequence", "first_token_ms", b"first_token_ms", "known_prompt", b"known_prompt", "max_tokens", b"max_tokens", "model", b"model", "n", b"n", "parent_span", b"parent_span", "priority", b"priority", "prompt_blocks", b"prompt_blocks", "prompt_logprobs", b"prompt_logprobs", "prompt_tokens", b"prompt_tokens", "resume", b"resume", "session", b"session", "task", b"task", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "tokenizer_sha256", b"tokenizer_sha256", "trace_id", b"trace_id", "voucher", b"voucher", "want_cost", b"want_cost", "want_report", b"want_report", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -52,6 +52,9 @@ def refusal(state: State, request: Request, fault: TandemError | None) -> Tandem
     if submit.tenant:
         # No key takes more places than it leaves: there is always one for who comes next.
         places -= state.waiting.count_of(submit.tenant)
+    if submit.fairness:
+        # Nor does a flow, of its key's.
+        places -= state.waiting.count_of_flow(submit.tenant, submit.fairness)
     too_many = submit.n - places
     # What starts at once takes no place in the queue.
     if too_many > 0 and too_many > _free_slots(state, request):

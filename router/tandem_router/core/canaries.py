@@ -205,7 +205,7 @@ class Canaries:
             return False
         edition = fingerprint.edition
         request = Request(asked, edition, now, now + seconds, 1, allotment, canary=True)
-        sequence = Sequence(request, submit.first_sequence, 0, (0, 0), now)
+        sequence = Sequence(request, submit.first_sequence, 0, (0, 0.0, 0), now)
         request.sequences.append(sequence)
         self._open += 1
         self._hang_at[sequence] = now + HANGS_SECONDS

@@ -46,6 +46,7 @@ from tandem_router.core.values import (
     Profile,
     Standing,
 )
+from tandem_router.core.waiting import rank
 from tandem_router.core.worker import Worker
 from tandem_router.policies import PolicyFactory
 
@@ -239,8 +240,8 @@ class Core:
         shared = next(self._shared_tasks) if n > 1 else 0
         request = Request(event, edition, now, deadline, n, allotment, number=shared)
         for index, number in enumerate(numbers):
-            rank = (-submit.priority, next(self._arrivals))
-            sequence = Sequence(request, number, index, rank, now)
+            place = rank(submit, now, next(self._arrivals))
+            sequence = Sequence(request, number, index, place, now)
             sequence.moments = [QUEUED] if index < MOST_TOLD or event.first_span else None
             request.sequences.append(sequence)
         if error := admission.refusal(self.state, request, event.fault):

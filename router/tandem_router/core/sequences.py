@@ -133,8 +133,9 @@ class Sequence:
     request: Request
     number: int
     output_index: int
-    rank: tuple[int, int]
-    """The place among the sequences of its key, lowest first: by priority, then arrival. Unique."""
+    rank: tuple[int, float, int]
+    """The place among the sequences of its flow, lowest first: by priority, when its first token is
+    due, then arrival. Unique."""
     queued_at: float
     queue_cause: str = ""
     """Why it did not leave the queue at once when it came there last, for people."""

@@ -1,19 +1,26 @@
 """The sequences that wait for a pair, and whose turn it is: of an edition's the highest
-priority, of that the key that was given least, of a key's the first that came.
+priority, of that the key that was given least, of a key's flows the one that waits for its turn
+the longest, of a flow's the first whose first token is due.
 
 What a key was given is counted in seconds of slots, divided by its weight. Nobody knows how long a
 sequence will run: while it does it counts one second, and then what it took. A key that begins to
 wait is lifted to the account of whoever was served last, so that nothing is saved up while nothing
 is wanted; what it was given beyond that it keeps owing. This is start-time fair queueing (Goyal,
 Vin and Cheng, 1996) with costs that are known only afterwards.
+
+A flow is what the requests of a key with one fairness id are, or those with none. Flows of a key
+take turns: each start is one. So an id divides what its key is given, and brings the key nothing.
 """
 
 from __future__ import annotations
 
 import bisect
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from math import inf
 from operator import attrgetter
 
+from tandem.v1 import router_pb2
 from tandem_router.core.sequences import Request, Sequence
 from tandem_router.core.values import Edition
 
@@ -24,14 +31,68 @@ MAX_DEBTS = 1_000
 _RANK = attrgetter("rank")
 
 
+def rank(submit: router_pb2.Submit, now: float, arrival: int) -> tuple[int, float, int]:
+    """The place of a sequence that comes `now` among those of its flow, lowest first."""
+    due = now + submit.first_token_ms / 1000 if submit.first_token_ms else inf
+    return -submit.priority, due, arrival
+
+
+class Flows:
+    """What one key waits for, in the order of its turns. To add, to remove and to find the first
+    costs the same however many flows there are.
+    """
+
+    __slots__ = ("_count", "_of_priority")
+
+    def __init__(self) -> None:
+        self._of_priority: dict[int, OrderedDict[int, list[Sequence]]] = {}
+        """By a rank's first number what waits of each flow, in rising order of rank; the flow that
+        is next comes first. A flow of which nothing waits leaves nothing here.
+        """
+        self._count = 0
+
+    def __len__(self) -> int:
+        """How many sequences wait."""
+        return self._count
+
+    def __iter__(self) -> Iterator[Sequence]:
+        for priority in sorted(self._of_priority):
+            for line in self._of_priority[priority].values():
+                yield from line
+
+    def count_of(self, fairness: int) -> int:
+        """How many sequences of a flow wait."""
+        return sum(len(flows.get(fairness, ())) for flows in self._of_priority.values())
+
+    def add(self, sequence: Sequence) -> None:
+        """A flow of which nothing waited comes last."""
+        flows = self._of_priority.setdefault(sequence.rank[0], OrderedDict())
+        line = flows.setdefault(sequence.request.submit.fairness, [])
+        bisect.insort(line, sequence, key=_RANK)
+        self._count += 1
+
+    def remove(self, sequence: Sequence, *, begins: bool = False) -> None:
+        """`begins`: the sequence starts, and its flow has had its turn."""
+        priority, fairness = sequence.rank[0], sequence.request.submit.fairness
+        flows = self._of_priority[priority]
+        line = flows[fairness]
+        del line[bisect.bisect_left(line, sequence.rank, key=_RANK)]
+        self._count -= 1
+        if not line:
+            del flows[fairness]
+        elif begins:
+            flows.move_to_end(fairness)
+        if not flows:
+            del self._of_priority[priority]
+
+
 class Account:
     """What one key waits for, and was given, of one queue."""
 
-    __slots__ = ("given", "line", "running", "weight")
+    __slots__ = ("flows", "given", "running", "weight")
 
     def __init__(self) -> None:
-        self.line: list[Sequence] = []
-        """In rising order of rank."""
+        self.flows = Flows()
         self.running = 0
         """Sequences that hold slots."""
         self.given = 0.0
@@ -65,19 +126,18 @@ class Queue:
         if account is None:
             account = self.accounts[key] = Account()
         account.weight = sequence.request.submit.weight
-        if not account.line:
+        if not account.flows:
             self._debts.pop(key, None)
             least = min((each.given for each in self.waiting.values()), default=self._level)
             account.given = max(account.given, min(least, self._level))
             self.waiting[key] = account
-        bisect.insort(account.line, sequence, key=_RANK)
+        account.flows.add(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Sequence, *, begins: bool = False) -> None:
         key = sequence.request.prompt.tenant
         account = self.accounts[key]
-        line = account.line
-        del line[bisect.bisect_left(line, sequence.rank, key=_RANK)]
-        if not line:
+        account.flows.remove(sequence, begins=begins)
+        if not account.flows:
             del self.waiting[key]
             self._rest(key, account)
 
@@ -86,7 +146,7 @@ class Queue:
         account = self.accounts[sequence.request.prompt.tenant]
         self._level = account.given
         account.running += 1
-        self.remove(sequence)
+        self.remove(sequence, begins=True)
 
     def settle(self, sequence: Sequence, seconds: float) -> None:
         """Charge the key of a sequence for the seconds that the sequence held its slots."""
@@ -101,9 +161,9 @@ class Queue:
         """Who is next, but for sequences that are passed."""
         best, turn = None, (0, 0.0, 0)
         for account in self.waiting.values():
-            for each in account.line:
+            for each in account.flows:
                 if passed is None or not passed(each):
-                    priority, arrival = each.rank
+                    priority, _, arrival = each.rank
                     mine = priority, account.share, arrival
                     if best is None or mine < turn:
                         best, turn = each, mine
@@ -112,11 +172,11 @@ class Queue:
 
     def all(self) -> list[Sequence]:
         """What waits, each key's in order."""
-        return [each for account in self.waiting.values() for each in account.line]
+        return [each for account in self.waiting.values() for each in account.flows]
 
     def _rest(self, key: str, account: Account) -> None:
         """Forget a key that wants nothing and owes nothing, and of too many the oldest debt."""
-        if account.line or account.running:
+        if account.flows or account.running:
             return
         if account.given <= self._level:
             del self.accounts[key]
@@ -143,7 +203,7 @@ class Waiting:
     def __iter__(self) -> Iterator[Sequence]:
         for queue in (*self._of_decode.values(), *self._of_both.values()):
             for account in queue.waiting.values():
-                yield from account.line
+                yield from account.flows
 
     def of_both(self) -> list[Queue]:
         """Where something waits for a pair, or for prefill alone."""
@@ -166,15 +226,17 @@ class Waiting:
 
     def count_of(self, tenant: str) -> int:
         """How many sequences of a key wait."""
-        queues = (*self._of_decode.values(), *self._of_both.values())
-        accounts = (queue.waiting.get(tenant) for queue in queues)
-        return sum(len(each.line) for each in accounts if each is not None)
+        return sum(map(len, self._flows_of(tenant)))
+
+    def count_of_flow(self, tenant: str, fairness: int) -> int:
+        """How many sequences of a key's flow wait."""
+        return sum(flows.count_of(fairness) for flows in self._flows_of(tenant))
 
     def count_in(self, edition: Edition) -> int:
         """How many sequences of an edition wait."""
         queues = (self._of_decode.get(edition), self._of_both.get(edition))
         mine = [queue.waiting for queue in queues if queue is not None]
-        return sum(len(each.line) for waiting in mine for each in waiting.values())
+        return sum(len(each.flows) for waiting in mine for each in waiting.values())
 
     def add(self, sequence: Sequence) -> None:
         """A sequence that waits again takes the place that its arrival gave it."""
@@ -194,3 +256,8 @@ class Waiting:
     def settle(self, sequence: Sequence, seconds: float) -> None:
         """A sequence that was started has no open legs any more, `seconds` after."""
         self.queue(sequence.request).settle(sequence, seconds)
+
+    def _flows_of(self, tenant: str) -> Iterator[Flows]:
+        for queue in (*self._of_decode.values(), *self._of_both.values()):
+            if (account := queue.waiting.get(tenant)) is not None:
+                yield account.flows

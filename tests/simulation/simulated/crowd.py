@@ -26,7 +26,7 @@ FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What one key asks for."""
+    """What one key asks for, or one flow of it."""
 
     rate: float
     """Sequences a second."""
@@ -34,11 +34,17 @@ class Demand:
     """Seconds that each holds a slot, in the mean."""
     weight: int = 1
     priority: int = 0
+    key: str = ""
+    """Of several demands the same; empty: the demand is a key of its own."""
+    fairness: int = 0
+    invents: bool = False
+    """Each of its sequences is a flow of its own."""
+    first_token_ms: int = 0
 
 
 @dataclass(slots=True)
 class Served:
-    """What came of it for one key."""
+    """What came of one demand."""
 
     waits: list[float] = field(default_factory=list)
     """Of each sequence that began, in seconds."""
@@ -103,13 +109,13 @@ class Crowd:
         self._keys[number], self._came[number], self._hold[number] = key, at, hold
         submit = submits.submit(
             number,
-            n=1,
-            model="tiny",
             timeout_seconds=1e6,
             task=b"",
-            tenant=key,
+            tenant=demand.key or key,
             weight=demand.weight,
             priority=demand.priority,
+            fairness=number if demand.invents else demand.fairness,
+            first_token_ms=demand.first_token_ms,
         )
         self._later(at, submit)
 

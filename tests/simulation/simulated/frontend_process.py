@@ -276,6 +276,8 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
             n=request.n,
             tokenizer_sha256=tokenizer_hash(request.model, tokenizer),
             priority=request.priority,
+            fairness=request.fairness,
+            first_token_ms=request.first_token_ms,
             weight=request.weight,
             resume=request.resume,
             ends_session=request.number % 9 == 0,

@@ -201,6 +201,7 @@ def draw(seed: int) -> Plan:
         plan.lease_seconds = apart.choice(halves.LEASES)
         halves.draw(apart, plan.requests, plan.lease_seconds)
     dividing.draw(random.Random(f"shares of {seed}"), plan)
+    _divide_into_flows(random.Random(f"flows of {seed}"), plan.requests)
     plan.happenings.sort()
     return plan
 
@@ -259,6 +260,15 @@ def _share(source: random.Random, requests: list[Request]) -> None:
     for request in requests:
         busy = source.random() < 0.5
         request.tenant, request.weight = keys[0] if busy else source.choice(keys)
+
+
+def _divide_into_flows(source: random.Random, requests: list[Request]) -> None:
+    """In some worlds requests say for whom they are, and when their first token is due."""
+    if source.random() < 0.75:
+        return
+    for request in requests:
+        request.fairness = source.choice((0, 0, 1, 2, 3))
+        request.first_token_ms = source.choice((0, 0, 1, 500, 5000))
 
 
 def _crowd(

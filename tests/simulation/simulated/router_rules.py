@@ -277,9 +277,11 @@ class RouterRules:
         if request.half and (code := self._half_refusal(request)):
             return code
         starts = self._starts_at_once(request)
-        waiting = [each.request.submit.tenant for each in books.waiting()]
-        mine = waiting.count(submit.tenant) if submit.tenant else 0
-        left_over = submit.n - (self.bounds.max_queue - len(waiting) - mine)
+        waiting = [each.request.submit for each in books.waiting()]
+        key = [each.fairness for each in waiting if each.tenant == submit.tenant]
+        mine = len(key) if submit.tenant else 0
+        flow = key.count(submit.fairness) if submit.fairness else 0
+        left_over = submit.n - (self.bounds.max_queue - len(waiting) - mine - flow)
         if left_over > 0 and left_over > starts:
             return QueueFullError.code
         full = 4 * (self._kept_bytes() + size) > 3 * self._memory

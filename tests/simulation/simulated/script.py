@@ -156,6 +156,8 @@ class Request:
     """Workers, so far."""
     resume: bool = False
     """Where a decode worker is lost, another pair is to go on."""
+    fairness: int = 0
+    first_token_ms: int = 0
     word_at: int | None = None
     """The position at which its stop word ends, which begins one before, if there is one."""
     seconds: list[Half] = field(default_factory=list)

@@ -18,6 +18,7 @@ from tandem_frontend.metrics import OTHER, Metrics
 from tandem_frontend.openai.asked import Asked, Origin
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import Dialect, spoken
+from tandem_frontend.openai.gateway_headers import DROPPED, read_gateway_headers
 from tandem_frontend.openai.prefix_store import PrefixStore
 from tandem_frontend.openai.reading.models import Chosen, LoadedModel, Models
 from tandem_frontend.openai.reading.reader import decode
@@ -66,7 +67,8 @@ class Reading:
         call.times.steps = {step.name: round(step.seconds, 6) for step in asked.steps}
         if call.span is not None:
             _trace(call.span, asked, size=len(body), began=began)
-        tell_ignored(call, asked.passed_over, self.metrics)
+        dropped = read_gateway_headers(call, asked.submit)
+        tell_ignored(call, (*asked.passed_over, *dropped), self.metrics)
         return model, self.sessions.of(call, asked)
 
     async def _read(self, dialect: Dialect, call: Call, body: bytes) -> tuple[LoadedModel, Asked]:
@@ -160,8 +162,8 @@ def tell_ignored(call: Call, ignored: Sequence[str], metrics: Metrics) -> None:
 
 
 def dropped_name(told: str) -> str | None:
-    """The field or type that bodies are read without, of what an answer's head tells, such as
-    `messages[].cache_control` or `tools[web_search]`; None: the tables drop no such thing.
+    """The header, field or type that requests are read without, of what an answer's head tells,
+    such as `messages[].cache_control` or `tools[web_search]`; None: the tables drop no such thing.
     """
     name = told.removesuffix("]").rpartition("[")[2].rpartition(".")[2]
     return name if name in _dropped() else None
@@ -174,7 +176,7 @@ def _dropped() -> frozenset[str]:
     kinds = [kind for body in bodies for kind in body.kind.walk()]
     fields = (item for kind in kinds for item in kind.foreign.items())
     dropped = (name for name, field in fields if field.dropped or field.offers)
-    return frozenset((kv_hints.PARAM, *dropped)).union(*(kind.left_out for kind in kinds))
+    return DROPPED.union((kv_hints.PARAM, *dropped), *(kind.left_out for kind in kinds))
 
 
 def _key(call: Call) -> str:
