@@ -3064,6 +3064,27 @@ PROMISES: tuple[Promise, ...] = (
         "metrics measured; no client makes series, and without the setting there are none.",
         ours=True,
     ),
+    Promise(
+        "S5-787",
+        "Given `kv_events` at a prefill or aggregated worker, then a subscriber that reads vLLM's "
+        "events of KV caches holds the blocks that the worker's cache holds, with their tokens, "
+        "adapters and salts, in messages of a bounded size; decode publishes nothing.",
+        ours=True,
+    ),
+    Promise(
+        "S5-788",
+        "Given a subscriber to KV events that is slow, away or late, then no worker waits for it; "
+        "it sees by the numbers what it missed, and is sent again what is kept of that, whatever "
+        "others ask for.",
+        ours=True,
+    ),
+    Promise(
+        "S5-789",
+        "Given `kv_events` that cannot be (a wrong field, an address that is taken, an engine that "
+        "tells nothing of its cache, no pyzmq), then the worker does not start, and says which in "
+        "a sentence.",
+        ours=True,
+    ),
 )
 
 
