@@ -3085,6 +3085,21 @@ PROMISES: tuple[Promise, ...] = (
         "a sentence.",
         ours=True,
     ),
+    Promise(
+        "S5-792",
+        "Given a request of one output with a report that waits in a router's queue, then its "
+        "frontend is told why at once and each second, and what it is behind as prefill begins: "
+        "causes and counts, no name of others; of many that wait a bounded number is told, and "
+        "who asks for no report is told nothing.",
+        ours=True,
+    ),
+    Promise(
+        "S5-793",
+        "Given a stream with a report that has nothing to show, then comments say what it waits "
+        "for, on one line each and none behind an event, which clients pass over; without a "
+        "report there are none.",
+        ours=True,
+    ),
 )
 
 

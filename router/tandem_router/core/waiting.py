@@ -136,6 +136,8 @@ class Waiting:
         self._of_decode: dict[Edition, Queue] = {}
         """Likewise, of those that go on from parked KV."""
         self._count = 0
+        self.told: dict[Sequence, None] = {}
+        """Sequences whose clients are told what they wait for: see waits.py."""
 
     def __len__(self) -> int:
         return self._count
@@ -184,13 +186,17 @@ class Waiting:
     def remove(self, sequence: Sequence) -> None:
         """The sequence is not to run any more."""
         self.queue(sequence.request).remove(sequence)
-        self._count -= 1
+        self._leave(sequence)
 
     def begin(self, sequence: Sequence) -> None:
         """Start a sequence and charge its key."""
         self.queue(sequence.request).begin(sequence)
-        self._count -= 1
+        self._leave(sequence)
 
     def settle(self, sequence: Sequence, seconds: float) -> None:
         """A sequence that was started has no open legs any more, `seconds` after."""
         self.queue(sequence.request).settle(sequence, seconds)
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._count -= 1
+        self.told.pop(sequence, None)
