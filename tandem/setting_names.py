@@ -57,6 +57,7 @@ NAMES: Final = frozenset(
         "keep_alive_seconds",
         "key_limit_shares",
         "key_series",
+        "kv_events",
         "leader",
         "listen",
         "log_format",

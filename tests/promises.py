@@ -3096,6 +3096,42 @@ PROMISES: tuple[Promise, ...] = (
         "nothing, and the answer's head and a metric name its header.",
         ours=True,
     ),
+    Promise(
+        "S5-787",
+        "Given `kv_events` at a prefill or aggregated worker, then a subscriber that reads vLLM's "
+        "events of KV caches holds the blocks that the worker's cache holds, with their tokens, "
+        "adapters and salts, in messages of a bounded size; decode publishes nothing.",
+        ours=True,
+    ),
+    Promise(
+        "S5-788",
+        "Given a subscriber to KV events that is slow, away or late, then no worker waits for it; "
+        "it sees by the numbers what it missed, and is sent again what is kept of that, whatever "
+        "others ask for.",
+        ours=True,
+    ),
+    Promise(
+        "S5-789",
+        "Given `kv_events` that cannot be (a wrong field, an address that is taken, an engine that "
+        "tells nothing of its cache, no pyzmq), then the worker does not start, and says which in "
+        "a sentence.",
+        ours=True,
+    ),
+    Promise(
+        "S5-792",
+        "Given a request of one output with a report that waits in a router's queue, then its "
+        "frontend is told why at once and each second, and what it is behind as prefill begins: "
+        "causes and counts, no name of others; of many that wait a bounded number is told, and "
+        "who asks for no report is told nothing.",
+        ours=True,
+    ),
+    Promise(
+        "S5-793",
+        "Given a stream with a report that has nothing to show, then comments say what it waits "
+        "for, on one line each and none behind an event, which clients pass over; without a "
+        "report there are none.",
+        ours=True,
+    ),
 )
 
 

@@ -127,6 +127,9 @@ class Answers:
         self._waiting.append(router_pb2.GenerateResponse(output_index=index, queue_wait=wait))
         self._changed.set()
 
+    def add_waiting(self, action: actions.TellWait) -> None:
+        """A plain call is told how long it has waited, and not what it waits for."""
+
     def add_payload(self, worker: int, payload: bytes) -> str:
         try:
             rows = frames.parse(payload)

@@ -69,6 +69,8 @@ class Sink(Protocol):
 
     def add_queue_wait(self, action: actions.QueueWait) -> None: ...
 
+    def add_waiting(self, action: actions.TellWait) -> None: ...
+
     def add_payload(self, worker: int, payload: bytes) -> str:
         """Take output of a worker: a serialised TokenColumns. Returns what is wrong with it, where
         that was looked at; empty: nothing.
@@ -144,6 +146,10 @@ class FrontendLink:
 
     def add_queue_wait(self, action: actions.QueueWait) -> None:
         self._draft.queue_wait.append(translate.queue_wait(action))
+        self._say_more()
+
+    def add_waiting(self, action: actions.TellWait) -> None:
+        self._draft.waiting.append(router_pb2.Waiting(sequence=action.sequence, what=action.what))
         self._say_more()
 
     def add_payload(self, worker: int, payload: bytes) -> str:

@@ -104,6 +104,7 @@ class Relay:
             actions.EndSequence: self._end_sequence,
             actions.GiveVoucher: self._give_voucher,
             actions.QueueWait: lambda wait: self._frontends[wait.frontend].add_queue_wait(wait),
+            actions.TellWait: lambda wait: self._frontends[wait.frontend].add_waiting(wait),
             actions.RequestEnded: self._request_ended,
             actions.SequenceTraced: self._trace,
             actions.GiveUpWorker: self._give_up_worker,

@@ -2,7 +2,8 @@
 
 SGLang and vLLM publish over ZeroMQ alike which pages enter and leave the cache, by hashes of their
 own, and with the tokens of those that enter. A page may be shorter than a block, or longer: a block
-enters with the page that its last token is on, and leaves with it.
+enters with the page that its last token is on, and leaves with it. A worker publishes its blocks in
+the same messages (tandem/worker/kv_events.py).
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from tandem.engine.prefix_log import PrefixLog
-from tandem.prefix_blocks import BLOCK_TOKENS, following
+from tandem.engine.prefix_log import CachedTokens, Owner, PrefixLog
+from tandem.prefix_blocks import BLOCK_TOKENS, following, root
 
 log = logging.getLogger(__name__)
 _DEVICE = (None, "GPU")
@@ -32,11 +33,14 @@ class Stored(msgspec.Struct, tag="BlockStored"):
     token_ids: list[int | tuple[int, int]]
     """Token ids of all the pages, each with the one behind it where SGLang drafts tokens."""
     block_size: int
+    lora_id: int | None = None
+    """vLLM's old name for `lora_name`; vLLM's readers refuse an event without the field."""
     medium: str | None = None
+    lora_name: str | None = None
     cache_salt: str | None = None
     """What SGLang keeps the prompt's pages apart by."""
     extra_keys: list[list[Any] | None] | None = None
-    """What vLLM keeps each page apart by; a prompt's first page has the salt."""
+    """What vLLM keeps each page apart by: the adapter, and of a prompt's first page the salt."""
 
 
 class Removed(msgspec.Struct, tag="BlockRemoved"):
@@ -54,14 +58,18 @@ class EventBatch(msgspec.Struct, array_like=True):
     """What is published at once."""
 
     at: float
-    events: list[Stored | Removed | Cleared]
+    events: Sequence[Stored | Removed | Cleared]
+    data_parallel_rank: int | None = None
 
 
 class _Place(NamedTuple):
     """Where in its prompt a page ends."""
 
+    owner: Owner
     number: bytes
     """The number of the last whole block before this page."""
+    last: int | None = None
+    """The same as an integer; None: there is no such block."""
     rest: tuple[int, ...] = ()
     """Tokens behind that block, up to the page's end."""
     blocks: tuple[int, ...] = ()
@@ -74,18 +82,17 @@ class _Place(NamedTuple):
             number = following(number, rest[:BLOCK_TOKENS])
             rest = rest[BLOCK_TOKENS:]
             blocks.append(int.from_bytes(number, "little"))
-        return _Place(number, rest, tuple(blocks))
+        last = blocks[-1] if blocks else self.last
+        return _Place(self.owner, number, last, rest, tuple(blocks))
 
 
 class CacheEvents:
     """Reads what is published, and keeps a log of it."""
 
-    def __init__(self, root_of: Callable[[Stored], bytes]) -> None:
-        """`root_of`: what stands before the blocks of a prompt (tandem.prefix_blocks.root) whose
-        first pages have entered.
-        """
+    def __init__(self, owner_of: Callable[[Stored], Owner]) -> None:
+        """`owner_of`: the owner of the prompt whose first pages an event stores."""
         self.log = PrefixLog()
-        self._root_of = root_of
+        self._owner_of = owner_of
         self._pages: dict[Page, _Place] = {}
         self._batches = msgspec.msgpack.Decoder(EventBatch)
         self._next: int | None = None
@@ -112,12 +119,19 @@ class CacheEvents:
         parent = event.parent_block_hash
         if event.medium not in _DEVICE or (parent is not None and parent not in self._pages):
             return
-        place = _Place(self._root_of(event)) if parent is None else self._pages[parent]
+        place = self._beginning(event) if parent is None else self._pages[parent]
         tokens = [each if isinstance(each, int) else each[0] for each in event.token_ids]
         for number, page in enumerate(event.block_hashes):
-            begin = number * event.block_size
-            place = self._pages[page] = place.then(tokens[begin : begin + event.block_size])
-            self.log.enter(place.blocks)
+            begin, before = number * event.block_size, place
+            own = tokens[begin : begin + event.block_size]
+            place = self._pages[page] = before.then(own)
+            if place.blocks:
+                cached = CachedTokens((*before.rest, *own), before.last, place.owner)
+                self.log.enter(place.blocks, cached)
+
+    def _beginning(self, event: Stored) -> _Place:
+        owner = self._owner_of(event)
+        return _Place(owner, root(*owner))
 
     def _removed(self, event: Removed) -> None:
         if event.medium not in _DEVICE:
@@ -134,9 +148,9 @@ class CacheEvents:
 class CacheSubscription:
     """A socket of this process's own, on which the engine's process publishes."""
 
-    def __init__(self, root_of: Callable[[Stored], bytes]) -> None:
+    def __init__(self, owner_of: Callable[[Stored], Owner]) -> None:
         """As CacheEvents."""
-        self.events = CacheEvents(root_of)
+        self.events = CacheEvents(owner_of)
         self._folder = tempfile.TemporaryDirectory(prefix="tandem-")
         self.endpoint = f"ipc://{Path(self._folder.name) / 'cache'}"
 

@@ -8,11 +8,51 @@ has a reader of its own, and a router that was told too little of late is told a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from typing import NamedTuple, Protocol
 
-from tandem.prefix_blocks import MOST_CHANGES, pack
+from tandem.prefix_blocks import BLOCK_TOKENS, MOST_CHANGES, pack
 from tandem.v1 import worker_pb2
+
+
+class Owner(NamedTuple):
+    """Whose prompts share blocks: those with the same cache salt and LoRA adapter."""
+
+    cache_salt: str = ""
+    lora_adapter: str = ""
+
+
+class CachedTokens(NamedTuple):
+    """The tokens of blocks that enter a cache one behind the other."""
+
+    token_ids: Sequence[int]
+    """BLOCK_TOKENS for each block, from the first block on; more may follow."""
+    after: int | None
+    """The block before the first one; None: the prompt begins with the first one."""
+    owner: Owner
+
+
+class EnteredBlock(NamedTuple):
+    """A block that has entered a cache, for a watcher."""
+
+    number: int
+    after: int | None
+    """The block before this one; None: the prompt begins with this one."""
+    token_ids: Sequence[int]
+    owner: Owner
+
+
+class CacheWatcher(Protocol):
+    """Is told of each block that enters or leaves a cache, at once and in order."""
+
+    def entered(self, block: EnteredBlock) -> None: ...
+
+    def left(self, number: int) -> None: ...
+
+    def cleared(self) -> None:
+        """Every block has left."""
+        ...
 
 
 class PrefixLog:
@@ -28,22 +68,30 @@ class PrefixLog:
         """Blocks that entered or left, the last one last."""
         self.changes = 0
         """How many blocks have entered or left."""
+        self.watcher: CacheWatcher | None = None
 
-    def enter(self, blocks: Iterable[int]) -> None:
-        """Note blocks as cached; some may be cached already."""
-        for each in blocks:
+    def enter(self, blocks: Sequence[int], cached: CachedTokens | None = None) -> None:
+        """Note blocks as cached; some may be cached already. `cached`: their tokens, for the
+        watcher; without tokens no watcher is told.
+        """
+        for place, each in enumerate(blocks):
             if each not in self.held:
                 self.held[each] = None
                 if each not in self.coming:
                     self._changed(each)
+                if self.watcher is not None and cached is not None:
+                    begin = place * BLOCK_TOKENS
+                    after = blocks[place - 1] if place else cached.after
+                    tokens = cached.token_ids[begin : begin + BLOCK_TOKENS]
+                    self.watcher.entered(EnteredBlock(each, after, tokens, cached.owner))
 
     def leave(self, blocks: Iterable[int]) -> None:
         """Note blocks as dropped; some may never have been cached."""
         for each in blocks:
             if each in self.held:
-                del self.held[each]
-                if each not in self.coming:
-                    self._changed(each)
+                self._drop(each)
+                if self.watcher is not None:
+                    self.watcher.left(each)
 
     def expect(self, blocks: Iterable[int]) -> None:
         """A prompt brings these; give them back with `settle`."""
@@ -74,11 +122,19 @@ class PrefixLog:
 
     def clear(self) -> None:
         """Nothing is there any more."""
-        self.leave(list(self.held))
+        for each in list(self.held):
+            self._drop(each)
+        if self.watcher is not None:
+            self.watcher.cleared()
 
     def reader(self) -> PrefixReader:
         """A reader that has been told nothing yet."""
         return PrefixReader(self)
+
+    def _drop(self, block: int) -> None:
+        del self.held[block]
+        if block not in self.coming:
+            self._changed(block)
 
     def _changed(self, block: int) -> None:
         self.latest.append(block)

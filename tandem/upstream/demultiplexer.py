@@ -202,6 +202,10 @@ class Demultiplexer:
             for wait in message.queue_wait[:]:
                 if state := self._output.of(wait.sequence):
                     state.guarded(state.queue_wait, wait)
+        if message.waiting:
+            for waiting in message.waiting[:]:
+                if state := self._output.of(waiting.sequence):
+                    state.guarded(state.waits_for, waiting.what)
         self._output.receive(stream, message)
         if message.ends:
             for end in message.ends[:]:

@@ -115,6 +115,8 @@ class RequestState:
     first_at: float = field(default=0.0, init=False)
     pump: Callable[[], bool] | None = field(default=None, init=False)
     show: Callable[[Row, float], bool] | None = field(default=None, init=False)
+    tell_wait: Callable[[str], object] | None = field(default=None, init=False)
+    """Told what the request waits for, on one line for people."""
     let_go: Callable[[int], object] | None = field(default=None, init=False)
     """Told the bytes of a prompt that is no longer kept, because it has output."""
     _choices: list[_Choice] = field(init=False)
@@ -324,6 +326,11 @@ class RequestState:
         if fits and len(self.queue_waits) < 2 * MOST_RUNS * self.submission.choices:
             wait.cause = wait.cause[:MOST_NAME_CHARACTERS]
             self.queue_waits.append(wait)
+
+    def waits_for(self, what: str) -> None:
+        """Take what the request waits for."""
+        if self.tell_wait is not None:
+            self.tell_wait(" ".join(what[:MOST_NAME_CHARACTERS].split()))
 
     def finish(self, finish: common_pb2.Finish) -> None:
         number = finish.sequence - self.base

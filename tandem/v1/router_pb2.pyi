@@ -208,6 +208,7 @@ class RouterMessage(_message.Message):
     BEAT_MS_FIELD_NUMBER: _builtins.int
     PROMPT_CHUNKS_FIELD_NUMBER: _builtins.int
     QUEUE_WAIT_FIELD_NUMBER: _builtins.int
+    WAITING_FIELD_NUMBER: _builtins.int
     payload: _builtins.bytes
     """a serialised TokenColumns: what workers wrote for this frontend, joined"""
     draining: _builtins.bool
@@ -250,6 +251,10 @@ class RouterMessage(_message.Message):
     def queue_wait(self) -> _containers.RepeatedCompositeFieldContainer[Global___QueueWait]:
         """of sequences that leave the queue, where Submit.want_report; apply before the payload"""
 
+    @_builtins.property
+    def waiting(self) -> _containers.RepeatedCompositeFieldContainer[Global___Waiting]:
+        """of sequences that have shown nothing, where Submit.want_report and Submit.n is 1; apply before the payload"""
+
     def __init__(
         self,
         *,
@@ -265,10 +270,11 @@ class RouterMessage(_message.Message):
         beat_ms: _builtins.int = ...,
         prompt_chunks: _builtins.int = ...,
         queue_wait: _abc.Iterable[Global___QueueWait] | None = ...,
+        waiting: _abc.Iterable[Global___Waiting] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fleet", b"fleet"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "draining", b"draining", "ends", b"ends", "fleet", b"fleet", "lost", b"lost", "part_bytes", b"part_bytes", "part_worker", b"part_worker", "payload", b"payload", "prompt_chunks", b"prompt_chunks", "queue_wait", b"queue_wait", "run_sequence", b"run_sequence", "run_worker", b"run_worker"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_ms", b"beat_ms", "draining", b"draining", "ends", b"ends", "fleet", b"fleet", "lost", b"lost", "part_bytes", b"part_bytes", "part_worker", b"part_worker", "payload", b"payload", "prompt_chunks", b"prompt_chunks", "queue_wait", b"queue_wait", "run_sequence", b"run_sequence", "run_worker", b"run_worker", "waiting", b"waiting"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -301,6 +307,31 @@ class QueueWait(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___QueueWait: _TypeAlias = QueueWait  # noqa: Y015
+
+@_typing.final
+class Waiting(_message.Message):
+    """What a sequence waits for: said as it begins to wait in the router's queue, each second there, and as its legs start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    WHAT_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    what: _builtins.str
+    """for people; of other requests it says how many there are, and nothing else"""
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        what: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sequence", b"sequence", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Waiting: _TypeAlias = Waiting  # noqa: Y015
 
 @_typing.final
 class SequenceEnd(_message.Message):

@@ -32,6 +32,7 @@ from tandem.wire.grpc import (
     check_address,
 )
 from tandem.wire.prompt_chunks import CHUNKS_HELP, DEFAULT_MB, ChunkRoom
+from tandem.worker import kv_events
 from tandem_loop_grpc import connections
 
 WorkerKind = Phase | Literal["worker"]
@@ -149,6 +150,13 @@ class WorkerConfig:
         " An early report comes beside the regular ones, as soon as 2,048 prompt tokens or a"
         " sixteenth of the worker's slots were started or ended. 0: no early reports.",
         at_least=0,
+    )
+    kv_events: dict[str, Any] = setting(
+        {},
+        "Prefill and aggregated: publish over ZeroMQ, in vLLM's format, which blocks of prompts the"
+        " KV cache holds, as a settings file writes it: endpoint, replay_endpoint, topic,"
+        " buffer_steps and hwm. Empty: nothing is published. Whoever connects reads every prompt."
+        " See docs/kv-events.md.",
     )
     max_held_bytes: int = setting(
         DEFAULT_BYTES,
@@ -307,6 +315,7 @@ class WorkerConfig:
         hook_settings.parse(self.hook, self.hooks)
         classifier_settings.parse(self.classifiers)
         audit_settings.parse(self.audit)
+        kv_events.parse(self.kv_events)
         logits_settings.parse(self.logits_processors)
         tracing.check(self.otlp_endpoint)
         tls.check(self)

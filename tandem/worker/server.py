@@ -200,6 +200,7 @@ class Worker:
         self._budget = shared.budget if shared else ByteBudget(config.held_bytes())
         self._chunk_room = shared.chunk_room if shared else config.chunk_room()
         self._engine = self._make_engine()
+        self._kv_events = startup.kv_events_of(phase, config)
         self._drained_too = shared.drained.wait if shared else drained
         self._endpoint = (
             shared.endpoint if shared else Endpoint(phase, config, self._tls, self._budget)
@@ -258,9 +259,13 @@ class Worker:
             await self._parts.classifiers.start(
                 lambda request_id, judgement: self._shell.on_judgement(request_id, judgement)
             )
+        if self._kv_events is not None:
+            self._kv_events.open()
         engine = await startup.start_engine(self._engine, name=self._config.engine, stop=stop)
         if engine is None:
             return False
+        if self._kv_events is not None:
+            self._kv_events.follow(engine.prefixes)
         self.sharing = engine.sharing
         classifiers = self._parts.classifiers
         judges_logprobs = classifiers is not None and classifiers.reads_logprobs
@@ -309,6 +314,8 @@ class Worker:
             self.flush()
             await self._endpoint.stop()
         await self._engine.close()
+        if self._kv_events is not None:
+            await self._kv_events.close()
         if self._hooks is not None:
             await self._hooks.runs.close()
         if self._parts.classifiers is not None:

@@ -24,6 +24,7 @@ from tandem.text.tokenizer import Tokenizer
 from tandem.usercode.deadline import WATCH
 from tandem.wire.grpc import connection_limits
 from tandem.wire.tls import PeerTls
+from tandem.worker import kv_events
 from tandem.worker.config import WorkerConfig
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,17 @@ def engine_settings(
             config.lora_adapters, config.model_path, max_rank=config.max_lora_rank
         ),
     )
+
+
+def kv_events_of(phase: Phase, config: WorkerConfig) -> kv_events.KvEvents | None:
+    """What publishes the events of the phase's KV cache; None: nothing does, as in decode, which
+    computes no prompts. Raises StartError.
+    """
+    settings = kv_events.parse(config.kv_events)
+    if settings is None or phase == "decode":
+        return None
+    topic = f"kv@{config.worker_name(phase)}@{config.model_name()}"
+    return kv_events.KvEvents(settings, topic=topic)
 
 
 def keep_transfer_local(host: str) -> None:

@@ -7,7 +7,8 @@ run.py starts it as it starts scripted.py. It says their addresses on standard o
   if it became part of a page, MARKDOWN has all of its parts, CANCELLED tells how many answers were
   given up, WAIT says nothing until another is told RELEASE. All else is as scripted.py has it. It
   asks for a key, and gives no reports.
-- `stack`: the processes of a real stack with the sim engine, a hook in each phase, and reports.
+- `stack`: the processes of a real stack with the sim engine, a hook in each phase, reports, and one
+  slot in decode.
 """
 
 from __future__ import annotations
@@ -97,7 +98,10 @@ class Model:
 
 async def main() -> None:
     hook = "rationed:Rationed"
-    settings = {"frontend": {"playground": True, "allow_reports": True}}
+    settings = {
+        "frontend": {"playground": True, "allow_reports": True},
+        "decode_worker": {"max_sequences": 1},
+    }
     with sim_stack(hook, prefill_hook=hook, settings=settings) as stack:
         async with serving(
             scripted.MODEL_PATH, Model().say, {**scripted.SETTINGS, "playground": True}

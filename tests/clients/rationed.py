@@ -1,4 +1,6 @@
-"""A hook whose verdicts are known: it shows one chunk, withholds one, and so on; the ninth ends."""
+"""A hook whose verdicts are known: of a stream it shows one chunk, withholds one, and so on; the
+ninth ends. An answer that is collected is shown whole.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,8 @@ class Rationed:
     def __call__(self, chunk: Chunk) -> Verdict:
         self._chunks[chunk.request_id] += 1
         number = self._chunks[chunk.request_id]
+        if not chunk.streaming:
+            return emit(chunk.text_diff)
         if number == LAST:
             return terminate("rationed")
         return emit(chunk.text_diff) if number % 2 else suppress()

@@ -150,6 +150,7 @@ SAID: dict[type[Any], Callable[[Names, Any], list[Said]]] = {
     actions.QueueWait: lambda names, its: said(
         "queued", its.sequence, f"{its.seconds:g} s", its.cause
     ),
+    actions.TellWait: lambda names, its: said("waits", its.sequence, its.what),
     actions.RequestEnded: lambda names, its: said("over", its.story.trace_id, its.story.outcome),
     actions.SequenceTraced: lambda names, its: said("traced", its.output_index, its.outcome),
     actions.WorkerDied: lambda names, its: said(

@@ -375,6 +375,15 @@ async def test_how_long_a_sequence_waited_is_said_at_once_and_once() -> None:
     assert link._take() is None
 
 
+async def test_what_a_sequence_waits_for_is_said_at_once_and_once() -> None:
+    link = FrontendLink(1_000, ByteBudget())
+    link.add_waiting(actions.TellWait(1, 7, "why"))
+    message = await anext(messages(link))
+    said = router_pb2.Waiting(sequence=7, what="why")
+    assert message == router_pb2.RouterMessage(waiting=[said])
+    assert link._take() is None
+
+
 async def test_what_is_said_beside_payloads_leaves_with_them_and_once() -> None:
     link = FrontendLink(1_000, ByteBudget())
     for _ in range(2):
@@ -508,6 +517,7 @@ async def test_generate_gives_a_second_report_a_response_of_its_own() -> None:
         finish=[common_pb2.Finish(sequence=1, rows=1)],
     )
     answers.add_run(1, 7)
+    answers.add_waiting(actions.TellWait(1, 1, "why"))  # not told
     answers.add_queue_wait(actions.QueueWait(1, 1, 2.5, "why"))
     assert not answers.add_payload(7, columns.SerializeToString())
     waited, *got = [each async for each in answers.responses()]

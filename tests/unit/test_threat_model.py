@@ -39,4 +39,4 @@ def test_each_port_names_the_promises_that_hold_it(cells: list[str]) -> None:
 
 
 def test_there_are_ports() -> None:
-    assert len(rows(PORTS, "Port")) == 10
+    assert len(rows(PORTS, "Port")) == 11

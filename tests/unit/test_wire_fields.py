@@ -419,6 +419,7 @@ MESSAGE = router_pb2.RouterMessage(
     run_sequence=[1],
     run_worker=[1],
     queue_wait=[router_pb2.QueueWait(sequence=1, seconds=1.0, cause="c")],
+    waiting=[router_pb2.Waiting(sequence=1, what="w")],
 )
 
 

@@ -84,11 +84,12 @@ class Generation:
         state.pump = call.connection.on_writable = live.pump
         if state.submission.choices == 1:  # else a step's events leave together
             state.show = live.show
+            state.tell_wait = live.tell_wait if state.submission.task.want_report else None
         seconds = self.keep_alive_seconds
         with KeepAlive(seconds, silent_since=live.silent_since, send=live.keep_alive):
             await _over(call, state, dialect)
         # They hold each other: else both are left to the garbage collector.
-        state.pump = state.show = None
+        state.pump = state.show = state.tell_wait = None
         if state.error is not None and not call.started:
             raise state.error
         last = live.take()
@@ -236,6 +237,11 @@ class _Live:
         """Send a comment; not behind what the client has yet to read, nor behind the end."""
         if self._connection.writable and not self._state.is_over:
             self._send(COMMENT)
+
+    def tell_wait(self, what: str) -> None:
+        """Send a comment that says what the request waits for; not behind an event."""
+        if self._opening is not None and self._connection.writable and not self._state.is_over:
+            self._send(f": waiting: {what}\n\n".encode())
 
     def take(self) -> bytes:
         """The events of what has come; a choice's rows before its end."""

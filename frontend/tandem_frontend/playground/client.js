@@ -3,6 +3,7 @@
 import { events } from "./events.js";
 
 const LONGEST_OTHER_ERROR = 300;
+const WAITING = "waiting: ";
 
 export class Failure extends Error {
   // `error`: what the server said: {message, code, type, param}. A failure that no server told of
@@ -24,7 +25,8 @@ export async function models(key) {
 }
 
 // The trace id of an answer, and its chunks as they come; an error event among them is thrown.
-export async function chat(body, key, signal) {
+// `waits` is told what the answer waits for, as the server says it before the first chunk.
+export async function chat(body, key, signal, waits) {
   const response = await request("v1/chat/completions", key, {
     method: "POST",
     headers: { "content-type": "application/json" },
@@ -32,7 +34,7 @@ export async function chat(body, key, signal) {
     signal,
   });
   const traceId = traceIdOf(response);
-  return { traceId, chunks: chunks(response.body, traceId) };
+  return { traceId, chunks: chunks(response.body, traceId, waits) };
 }
 
 async function request(path, key, { headers = {}, ...options }) {
@@ -63,10 +65,11 @@ async function refusal(response) {
   }
 }
 
-async function* chunks(body, traceId) {
+async function* chunks(body, traceId, waits) {
   let whole = false;
+  const comment = (text) => text.startsWith(WAITING) && waits(text.slice(WAITING.length));
   try {
-    for await (const data of events(body)) {
+    for await (const data of events(body, comment)) {
       whole = data === "[DONE]"; // nothing follows it
       if (whole) continue;
       const chunk = JSON.parse(data);

@@ -1,6 +1,7 @@
-// Server-sent events: the `data` of each, out of the bytes of a response's body.
+// Server-sent events: the `data` of each, out of the bytes of a response's body. `comment` is told
+// each comment between them.
 
-export async function* events(body) {
+export async function* events(body, comment = () => {}) {
   const reader = body.getReader();
   const decoder = new TextDecoder(); // a character may be split over two pieces
   let line = "";
@@ -14,6 +15,8 @@ export async function* events(body) {
       for (const each of lines) {
         if (each.startsWith("data:")) {
           data.push(each.slice(each[5] === " " ? 6 : 5));
+        } else if (each.startsWith(":")) {
+          comment(each.slice(each[1] === " " ? 2 : 1));
         } else if (!each && data.length) {
           yield data.join("\n");
           data = [];

@@ -28,7 +28,7 @@ async function exchange(added) {
   setRunning(stop);
   show(turn.node);
   try {
-    const { traceId, chunks } = await ask([...mine, ...added], stop.signal);
+    const { traceId, chunks } = await ask([...mine, ...added], stop.signal, (what) => turn.waits(what));
     ended.traceId = traceId;
     for await (const chunk of chunks) {
       answer.take(chunk);
@@ -47,15 +47,15 @@ async function exchange(added) {
   return false;
 }
 
-async function ask(all, signal) {
+async function ask(all, signal, waits) {
   const system = settings.system();
   const body = await settings.request(system ? [{ role: "system", content: system }, ...all] : all);
   try {
-    return await chat(body, settings.key(), signal);
+    return await chat(body, settings.key(), signal, waits);
   } catch (error) {
     if (error.code !== "unsupported_parameter" || error.param !== "tandem.report") throw error;
     settings.refuseReports();
-    return ask(all, signal);
+    return ask(all, signal, waits);
   }
 }
 

@@ -19,7 +19,8 @@ export class AnswerTurn {
   #thoughts = new GrowingText("text");
   #reasoning = folded("reasoning", "Reasoning", this.#thoughts.node);
   #seconds = element("span", { ariaHidden: "true" }); // nobody wants each of them read aloud
-  #waiting = element("p", { className: "hint waiting" }, "Waiting for the first token", this.#seconds);
+  #reason = element("span");
+  #waiting = element("p", { className: "hint waiting" }, "Waiting for the first token", this.#seconds, this.#reason);
   #clock = setInterval(() => {
     this.#seconds.textContent = `, ${Math.round((performance.now() - this.#began) / 1e3)} s`;
   }, 1e3);
@@ -28,6 +29,11 @@ export class AnswerTurn {
     this.#reasoning.hidden = true;
     const parts = [this.#waiting, this.#reasoning, this.#content.node];
     this.node = element("article", { className: "turn assistant", ariaBusy: "true" }, ...parts);
+  }
+
+  // What the server says that the answer waits for.
+  waits(what) {
+    this.#reason.textContent = `: ${what}`;
   }
 
   // Show what has come, when the browser paints next.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from tandem import kv_hints, prefix_blocks
+from tandem import kv_hints
 from tandem.engine.base import EngineRequest, Role
 from tandem.engine.cache_events import Stored
+from tandem.engine.prefix_log import Owner
 from tandem.logits import embedding_bias
 from tandem.logits.spec import write_entries
 from tandem.v1 import common_pb2
@@ -62,10 +63,10 @@ def salted(given: str | None) -> tuple[str, str]:
     return lora_adapter, cache_salt
 
 
-def root_of(event: Stored) -> bytes:
-    """What stands before the blocks of a prompt whose first pages have entered SGLang's cache."""
+def owner_of(event: Stored) -> Owner:
+    """The owner of the prompt whose first pages have entered SGLang's cache."""
     lora_adapter, cache_salt = salted(event.cache_salt)
-    return prefix_blocks.root(cache_salt, lora_adapter)
+    return Owner(cache_salt, lora_adapter)
 
 
 def fields(

@@ -276,4 +276,4 @@ class Setup:
             return None
         if extra.get("disable_radix_cache") or "kv_events_config" in extra:
             return None
-        return CacheSubscription(requests.root_of)
+        return CacheSubscription(requests.owner_of)

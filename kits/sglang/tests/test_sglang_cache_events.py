@@ -11,6 +11,7 @@ import pytest
 from one_case import one_case
 
 from tandem.engine.cache_events import CacheEvents
+from tandem.engine.prefix_log import EnteredBlock, Owner
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, unpacked
 from tandem_sglang import requests
 
@@ -22,7 +23,7 @@ class Scheduler:
     """Publishes as SGLang's does: msgpack, maps with a `type` in an array."""
 
     def __init__(self, size: int) -> None:
-        self.events, self.size, self._number = CacheEvents(requests.root_of), size, 0
+        self.events, self.size, self._number = CacheEvents(requests.owner_of), size, 0
 
     def publish(self, *events: dict[str, Any], skipped: int = 0) -> None:
         self._number += skipped
@@ -120,3 +121,53 @@ def test_after_a_gap_or_a_flush_nothing_is_known_to_be_there(how: str) -> None:
     assert scheduler.held() == []
     scheduler.publish(scheduler.stored(PROMPT))
     assert scheduler.held() == whole(PROMPT, 64)
+
+
+class Watcher:
+    """Keeps what it is told of a cache."""
+
+    def __init__(self) -> None:
+        self.told: list[EnteredBlock | int | str] = []
+
+    def entered(self, block: EnteredBlock) -> None:
+        self.told.append(block)
+
+    def left(self, number: int) -> None:
+        self.told.append(number)
+
+    def cleared(self) -> None:
+        self.told.append("cleared")
+
+
+@pytest.mark.promise("S5-787")
+@one_case("size", SIZES)
+@one_case("salt", ["", "acme"])
+def test_a_watcher_is_told_each_block_with_its_tokens_and_the_block_before(
+    size: int, salt: str
+) -> None:
+    scheduler, watcher = Scheduler(size), Watcher()
+    scheduler.events.log.watcher = watcher
+    half = len(PROMPT) // size // 2
+    scheduler.publish(scheduler.stored(PROMPT[: half * size], salt=salt))
+    scheduler.publish(scheduler.stored(PROMPT, salt=salt))  # the first half is there already
+    blocks = whole(PROMPT, size, salt)
+    told = [each for each in watcher.told if isinstance(each, EnteredBlock)]
+    parts = [PROMPT[n * BLOCK_TOKENS :][:BLOCK_TOKENS] for n in range(len(blocks))]
+    assert [each.number for each in told] == blocks
+    assert [list(each.token_ids) for each in told] == parts
+    assert [each.after for each in told] == [None, *blocks[:-1]]
+    assert {each.owner for each in told} == {Owner(salt)}
+    scheduler.publish(scheduler.stored(PROMPT, salt="other") | {"parent_block_hash": None})
+    scheduler.publish({"type": "AllBlocksCleared"})
+    assert watcher.told[-1] == "cleared"
+    scheduler.publish(skipped=1)
+    assert watcher.told[-1] == "cleared"
+    assert all(not isinstance(each, int) for each in watcher.told)
+
+
+@pytest.mark.promise("S5-787")
+def test_a_watcher_is_told_which_blocks_leave() -> None:
+    scheduler, watcher = Scheduler(64), Watcher()
+    scheduler.events.log.watcher = watcher
+    scheduler.publish(scheduler.stored(PROMPT), scheduler.removed(PROMPT, first=2))
+    assert watcher.told[-2:] == whole(PROMPT, 64)[2:]

@@ -123,7 +123,7 @@ def test_what_is_about_adapters_is_refused_where_there_are_none() -> None:
 
 def told(**request_fields: Any) -> set[int]:
     """Blocks that are known to be cached once SGLang published the pages of such a request."""
-    events = CacheEvents(requests.root_of)
+    events = CacheEvents(requests.owner_of)
     salt = fields_of(request(**request_fields))["cache_salt"]
     stored = {
         "type": "BlockStored",

@@ -78,7 +78,7 @@ class SimModel:
             sequence.first_token, sequence.first_logprobs = token, logprobs
             sequence.state = advance(sequence.state, token)
             sequence.position += 1
-            self.cache.use(sequence.blocks)
+            self.cache.use(sequence.request, sequence.blocks)
             if before is not None:
                 self.pool.restore(pages, before)
         finally:

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from itertools import takewhile
 
 from tandem.engine.base import EngineRequest
-from tandem.engine.prefix_log import PrefixLog
+from tandem.engine.prefix_log import CachedTokens, Owner, PrefixLog
 from tandem.prefix_blocks import BLOCK_TOKENS, Blocks, packed, unpacked
 
 
@@ -34,11 +34,12 @@ class PrefixCache:
         found = sum(1 for _ in takewhile(self._blocks.__contains__, blocks))
         return min(found * BLOCK_TOKENS, prompt_tokens - 1)
 
-    def use(self, blocks: Blocks) -> None:
+    def use(self, request: EngineRequest, blocks: Blocks) -> None:
         """Cache the blocks of a computed prompt."""
         for each in reversed(blocks):
             self._blocks[each] = None
             self._blocks.move_to_end(each)
-        self.log.enter(blocks)
+        owner = Owner(request.cache_salt, request.lora_adapter)
+        self.log.enter(blocks, CachedTokens(request.token_ids, None, owner))
         gone = [self._blocks.popitem(last=False)[0] for _ in range(len(self._blocks) - self._most)]
         self.log.leave(gone)

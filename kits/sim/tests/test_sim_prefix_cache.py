@@ -6,11 +6,13 @@ import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from quickest import quickest
 
 from tandem.engine.base import Delta, EngineRequest, Role
+from tandem.engine.prefix_log import Owner
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, unpacked
 from tandem.v1 import common_pb2
 from tandem_sim.prefix_cache import PrefixCache
@@ -84,16 +86,22 @@ async def test_its_log_has_what_entered_and_what_left(start: Any) -> None:
     assert list(log.held) == [*mine[:8], *unpacked(packed(other))]
 
 
+@pytest.mark.promise("S5-787")
 def test_salts_keep_prompts_apart() -> None:
     cache = PrefixCache(10_000)
-    cache.use(cache.blocks(request(LONG, "a")))
+    mine = request(LONG, "a")
+    cache.log.watcher = watcher = Mock()
+    cache.use(mine, cache.blocks(mine))
+    told = [call.args[0] for call in watcher.entered.call_args_list]
+    assert [(*each.token_ids,) for each in told] == [LONG[n : n + 64] for n in range(0, 640, 64)]
+    assert {each.owner for each in told} == {Owner("a")}
     found = [cache.cached_tokens(cache.blocks(request(LONG, each)), len(LONG)) for each in "ab"]
     assert found == [640, 0]
 
 
 def test_the_last_token_is_always_computed() -> None:
     cache, prompt = PrefixCache(10_000), request(LONG[:128])
-    cache.use(cache.blocks(prompt))
+    cache.use(prompt, cache.blocks(prompt))
     assert cache.cached_tokens(cache.blocks(prompt), 128) == 127
 
 

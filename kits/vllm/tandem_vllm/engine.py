@@ -60,7 +60,7 @@ class VllmEngine:
         settings.registry.portable()
         self._eos = model_files.eos_token_ids(settings.model_path)
         self._notes = NoteReader()
-        self._cache = None if role is Role.DECODE else CacheSubscription(requests.root_of)
+        self._cache = None if role is Role.DECODE else CacheSubscription(requests.owner_of)
         seconds = self._options.handover_timeout_seconds
         self._server = self._client = None
         if role is Role.PREFILL:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from tandem import prefix_blocks
 from tandem.engine.base import EngineRequest, Role
 from tandem.engine.cache_events import Stored
+from tandem.engine.prefix_log import Owner
 from tandem.logits import embedding_bias
 from tandem.logits.spec import LogitsProcessorEntry, write_entries
 
@@ -35,10 +35,10 @@ def number(name: str) -> int | None:
     return int(digits) if digits.isdecimal() else None
 
 
-def root_of(event: Stored) -> bytes:
-    """What stands before the blocks of a prompt whose first pages have entered vLLM's cache."""
+def owner_of(event: Stored) -> Owner:
+    """The owner of the prompt whose first pages have entered vLLM's cache."""
     keys = (event.extra_keys or [None])[0] or ()
-    return prefix_blocks.root(next((each for each in keys if isinstance(each, str)), ""))
+    return Owner(next((each for each in keys if isinstance(each, str)), ""))
 
 
 def sampling(

@@ -162,7 +162,7 @@ def _numbers(*prompt: Any) -> set[int]:
 
 
 def test_pages_of_vllm_are_blocks_of_tandem() -> None:
-    events, tokens = CacheEvents(requests.root_of), list(range(100, 228))
+    events, tokens = CacheEvents(requests.owner_of), list(range(100, 228))
     events.take(0, _batch(_stored([b"a", b"b", b"c"], None, tokens[:96])))
     assert set(events.log.held) == _numbers(tokens[:96])
     events.take(1, _batch(_stored([b"d"], b"c", tokens[96:])))
@@ -175,7 +175,7 @@ def test_pages_of_vllm_are_blocks_of_tandem() -> None:
 
 
 def test_a_salt_keeps_blocks_apart_and_a_gap_forgets() -> None:
-    events, tokens = CacheEvents(requests.root_of), list(range(64))
+    events, tokens = CacheEvents(requests.owner_of), list(range(64))
     stored = _stored([b"a", b"b"], None, tokens, extra_keys=[["key"], None])
     events.take(0, _batch(stored))
     assert set(events.log.held) == _numbers(tokens, "key") != _numbers(tokens)

@@ -86,6 +86,15 @@ class QueueWait(Action, frozen=True):
     """Why it did not start at once, for people; empty: it did."""
 
 
+class TellWait(Action, frozen=True):
+    """Tell the frontend, which wants a report, what a sequence waits for."""
+
+    frontend: int
+    sequence: int
+    what: str
+    """For people."""
+
+
 class RequestEnded(Action, frozen=True):
     """All sequences of a request have ended, or it was refused: for whoever asks for its story, for
     logs, and for workers that keep its task.

@@ -20,6 +20,7 @@ from tandem_router.core.sequences import Leg, Request, Sequence, Stage
 from tandem_router.core.state import State
 from tandem_router.core.story import Ahead
 from tandem_router.core.values import MOST_MS, MOST_TOKENS, Phase
+from tandem_router.core.waits import prefill_wait
 from tandem_router.core.worker import Worker
 
 _ROOM_DRAWS = 16
@@ -40,6 +41,9 @@ class Legs:
         """Start both legs, from the queue: decode asks prefill for the KV as soon as it can."""
         self._begin(sequence, self._fresh_room())
         prefill, decode, chosen, sequence.ahead, sequence.pace = picked
+        ahead = self._ahead(prefill.worker)
+        if (waiting := prefill_wait(sequence, ahead)) is not None:
+            self._state.actions.append(waiting)
         self._state.counts.ways[chosen.way, chosen.reason] += 1
         sequence.note(
             self._state.now,
@@ -47,7 +51,7 @@ class Legs:
             prefill=prefill.choice,
             decode=decode.choice,
             way=chosen.told,
-            ahead=self._ahead(prefill.worker),
+            ahead=ahead,
         )
         # What was to be said before its first output was said before it was resumed.
         fresh = sequence.made is None or not sequence.made.used

@@ -47,6 +47,7 @@ from tandem_router.core.values import (
     Standing,
 )
 from tandem_router.core.waiting import rank
+from tandem_router.core.waits import Waits
 from tandem_router.core.worker import Worker
 from tandem_router.policies import PolicyFactory
 
@@ -85,6 +86,7 @@ class Core:
         self._outliers = Outliers(self.state)
         self._canaries = Canaries(self.state, legs, self._lifecycle, canary_task)
         self._starts = Starts(self.state, legs, self._lifecycle)
+        self._waits = Waits(self.state)
         self._arrivals = itertools.count()
         self._shared_tasks = itertools.count(1)
         self._served: tuple[router_pb2.ServedModel, ...] = ()
@@ -428,6 +430,7 @@ class Core:
     def _tick(self, _: events.Tick) -> None:
         self._canaries.expire()
         self._starts.end_overdue()
+        self._waits.tell()
 
     def _expire(self) -> None:
         if self.state.now >= self._forgets_at:
@@ -456,6 +459,7 @@ class Core:
         self._starts.start()
         if queued:
             stories.note_queue_causes(self.state, queued)
+            self._waits.note_queued(queued)
 
     def _take_proved(self, proved: list[Worker]) -> None:
         for worker in proved:

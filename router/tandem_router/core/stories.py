@@ -83,7 +83,7 @@ def note_queue_causes(state: State, queued: Iterable[Sequence]) -> None:
     waiting = [each for each in queued if each.stage is Stage.QUEUED]
     for request, same in groupby(waiting, key=attrgetter("request")):
         sequences = list(same)
-        cause = _queue_cause(sequences[0], state.fleet)
+        cause = queue_cause(sequences[0], state.fleet)
         holders, workers = _holders(request, state), _unfit(request, state)
         for each in sequences:
             each.note_queue_cause(cause, holders, workers)
@@ -115,7 +115,7 @@ def _unfit(request: Request, state: State) -> Rejected:
     return workers
 
 
-def _queue_cause(sequence: Sequence, fleet: Fleet) -> str:
+def queue_cause(sequence: Sequence, fleet: Fleet) -> str:
     """Why a sequence waits, for people."""
     request = sequence.request
     if request.context_only:

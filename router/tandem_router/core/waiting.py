@@ -196,6 +196,8 @@ class Waiting:
         self._of_decode: dict[Edition, Queue] = {}
         """Likewise, of those that go on from parked KV."""
         self._count = 0
+        self.told: dict[Sequence, None] = {}
+        """Sequences whose clients are told what they wait for: see waits.py."""
 
     def __len__(self) -> int:
         return self._count
@@ -246,12 +248,12 @@ class Waiting:
     def remove(self, sequence: Sequence) -> None:
         """The sequence is not to run any more."""
         self.queue(sequence.request).remove(sequence)
-        self._count -= 1
+        self._leave(sequence)
 
     def begin(self, sequence: Sequence) -> None:
         """Start a sequence and charge its key."""
         self.queue(sequence.request).begin(sequence)
-        self._count -= 1
+        self._leave(sequence)
 
     def settle(self, sequence: Sequence, seconds: float) -> None:
         """A sequence that was started has no open legs any more, `seconds` after."""
@@ -261,3 +263,7 @@ class Waiting:
         for queue in (*self._of_decode.values(), *self._of_both.values()):
             if (account := queue.waiting.get(tenant)) is not None:
                 yield account.flows
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._count -= 1
+        self.told.pop(sequence, None)

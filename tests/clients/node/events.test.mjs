@@ -37,3 +37,15 @@ test("a reader that goes ends the stream, and one that fails says so", async () 
   const failing = new ReadableStream({ start: (controller) => controller.error(new TypeError("gone")) });
   await assert.rejects(events(failing).next(), /gone/);
 });
+
+test("comments are told apart from events, each once, wherever they are cut", async () => {
+  const bytes = new TextEncoder().encode(`: waiting: no slot\n\n:bare\r\n\ndata: x\n\n: keep-alive\n\n`);
+  for (let cut = 0; cut <= bytes.length; cut++) {
+    const told = [];
+    const found = [];
+    const body = ReadableStream.from([bytes.slice(0, cut), bytes.slice(cut)]);
+    for await (const data of events(body, (text) => told.push(text))) found.push(data);
+    assert.deepEqual(told, ["waiting: no slot", "bare", "keep-alive"], `cut at ${cut}`);
+    assert.deepEqual(found, ["x"]);
+  }
+});

@@ -104,6 +104,28 @@ test("an answer says that it waits for its first token, and for how long", async
   assert.doesNotMatch(await turn.innerText(), /Waiting/);
 });
 
+test("an answer that waits says what for, until it comes", async () => {
+  await open(stack);
+  const others = new AbortController();
+  const body = { model: MODEL, messages: [{ role: "user", content: "Go on" }], max_tokens: 3000, ignore_eos: true };
+  const queue = Array.from({ length: 40 }, () =>
+    fetch(`${stack}/v1/chat/completions`, {
+      method: "POST",
+      headers: { "content-type": "application/json" },
+      body: JSON.stringify(body),
+      signal: others.signal,
+    }),
+  ); // decode has one slot
+  await queue[0];
+  await ask("Hello");
+  const turn = page.locator(".turn.assistant");
+  const waits = /^Waiting for the first token, \d+ s: no slot is free on decode, which has 1; \d+ more wait$/;
+  await turn.getByText(waits).waitFor();
+  others.abort();
+  await Promise.allSettled(queue);
+  assert.doesNotMatch(await (await ended()).innerText(), /Waiting/);
+});
+
 test("an answer that is refused waits no longer", async () => {
   await open();
   await page.getByLabel("Temperature").fill("7");

@@ -67,6 +67,10 @@ class Reply:
             router_pb2.QueueWait(sequence=self.first + output, seconds=seconds, cause=cause)
         )
 
+    def waiting(self, what: str) -> None:
+        self._stream.waiting.append(router_pb2.Waiting(sequence=self.first, what=what))
+        self._stream.outbox.notify()
+
     def finish(
         self,
         *,
@@ -138,6 +142,7 @@ class Stream:
         self.ends: list[router_pb2.SequenceEnd] = []
         self.runs: list[int] = []
         self.queue_waits: list[router_pb2.QueueWait] = []
+        self.waiting: list[router_pb2.Waiting] = []
         self.fleet: router_pb2.Fleet | None = fleet
         self.beat_ms = beat_ms
         self.draining = draining
@@ -152,7 +157,11 @@ class Stream:
         self.rows[sequence] += 1
 
     async def flushed(self) -> None:
-        while self.draft.sequences or self.draft.rest.ListFields() or self.ends:
+        def waits() -> bool:
+            said = self.draft.sequences or self.draft.rest.ListFields()
+            return bool(said or self.ends or self.waiting)
+
+        while waits():
             self._taken.clear()
             self.outbox.notify()
             await asyncio.wait_for(self._taken.wait(), WAIT_SECONDS)
@@ -163,8 +172,9 @@ class Stream:
             ends=self.ends,
             draining=self.draining,
             queue_wait=self.queue_waits,
+            waiting=self.waiting,
         )
-        self.queue_waits = []
+        self.queue_waits, self.waiting = [], []
         if self.runs:
             message.run_sequence.extend(self.runs)
             message.run_worker.extend([1] * len(self.runs))
