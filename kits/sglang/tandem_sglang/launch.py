@@ -182,7 +182,7 @@ class SglangThread(EngineThread[Launched]):
         from sglang.srt.server_args import ServerArgs
         from sglang.version import __version__
 
-        from tandem_sglang import cpu
+        from tandem_sglang import cpu, fitting
 
         known = frozenset(ServerArgs.__struct_fields__)
         given = releases.named_for(self._arguments, known)
@@ -194,10 +194,7 @@ class SglangThread(EngineThread[Launched]):
             cpu.verify()
         self._words = LastWords()
         additions = replace(self._additions, errors=self._words.outbox)
-        if self._arguments.get("dp_size", 1) > 1:
-            from tandem_sglang import controller
-
-            controller.put_in_place(upstream, additions)
+        fitting.put_in(additions, in_worker=True)
         atexit.register(self._kill_children)  # else an exit without `stop` would wait for them
         self._begin_launch()
         with ExitStack() as until_children:

@@ -26,10 +26,9 @@ from tandem_sglang import (
     warm_up,
 )
 from tandem_sglang import options as engine_options
-from tandem_sglang.additions import Additions, shared_numbers
+from tandem_sglang.additions import Additions, TokenAddresses, shared_numbers
 from tandem_sglang.launch import Launched, SglangThread
 from tandem_sglang.ports import Ports, inner_port
-from tandem_sglang.token_sockets import TokenAddresses
 from tandem_sglang.traffic import Traffic
 from tandem_sglang.validation import EngineBounds
 

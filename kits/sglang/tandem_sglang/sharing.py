@@ -19,9 +19,9 @@ from typing import Any
 
 from tandem.tasks import Tasks
 from tandem_sglang import requests
+from tandem_sglang.additions import TokenAddresses
 from tandem_sglang.launch import Launched
 from tandem_sglang.request_stream import ABANDON_SECONDS, ABORT_AGAIN_SECONDS
-from tandem_sglang.token_sockets import TokenAddresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,10 +28,10 @@ from tandem.logits.spec import (
 )
 from tandem.v1 import common_pb2
 from tandem_sglang import SglangEngine, SglangFollower, arguments, options, parallel
+from tandem_sglang.additions import TokenAddresses
 from tandem_sglang.ports import Ports, inner_port
 from tandem_sglang.processors import Processors
 from tandem_sglang.setup import Setup
-from tandem_sglang.token_sockets import TokenAddresses
 from tandem_sglang.traffic import DataRanks
 
 SPECULATIVE = {"server_args": json.dumps({"speculative_algorithm": "EAGLE"})}
