@@ -655,6 +655,7 @@ TRIED_ELSEWHERE = {
     "GenerateResponse": "read by callers alone",
     "TaskRequests": "parts of a Task",
     "TaskPrompt": "parts of a Task",
+    "UsedParams": "parts of a Task",
     "ProcessorNames": "parts of a Task",
     "ProcessorName": "parts of a Task",
     "WorkerCommand": "tests/unit/worker/test_worker_commands.py",

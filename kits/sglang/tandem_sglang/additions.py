@@ -52,6 +52,8 @@ class Additions:
     """Most that the scheduler may keep of compiled grammars."""
     further: Sequence[TokenAddresses] = ()
     """Where the worker's processes from the second have requests, and await what comes of them."""
+    left_out: frozenset[str] = frozenset()
+    """The names of units that are not put in."""
     errors: socket.socket | None = None
     """`LastWords.outbox`; None: what it prints goes where its parent's does."""
     states: Any = field(default_factory=lambda: shared_numbers(1))

@@ -9,9 +9,9 @@ from typing import Any
 _PAGES = "_tandem_pages"
 
 
-def pages_of(req: Any) -> int:
-    """How many pages prefill was asked to write for a request."""
-    pages: int = getattr(req, _PAGES)
+def pages_of(req: Any) -> int | None:
+    """How many pages prefill was asked to write for a request; None: nobody counted."""
+    pages: int | None = getattr(req, _PAGES, None)
     return pages
 
 

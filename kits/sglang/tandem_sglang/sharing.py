@@ -12,11 +12,12 @@ import copy
 import pickle
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.engine.base import EngineUnit
 from tandem.tasks import Tasks
 from tandem_sglang import requests
 from tandem_sglang.additions import TokenAddresses
@@ -37,6 +38,7 @@ class Ticket:
     arguments: Mapping[str, Any]
     capacity: int
     max_req_input_len: int
+    units: Sequence[EngineUnit]
 
 
 class SharedEngine:
@@ -75,6 +77,7 @@ class SharedEngine:
             arguments=launched.arguments,
             capacity=launched.capacity,
             max_req_input_len=launched.manager.max_req_input_len,
+            units=launched.units,
         )
         return pickle.dumps(ticket)
 

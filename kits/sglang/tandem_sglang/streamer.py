@@ -145,7 +145,9 @@ class MeasuringStreamer(SchedulerOutputStreamer):
 
     def _received(self, req: Any) -> HandOver:
         page_bytes = self.scheduler.disagg_decode_prealloc_queue.kv_manager.kv_item_lens_sum
-        size = decode_cache.pages_of(req) * page_bytes
+        if (pages := decode_cache.pages_of(req)) is None:
+            return []
+        size = pages * page_bytes
         times = req.time_stats
         return [
             (

@@ -31,7 +31,8 @@ DEFAULT = Additions(
 def own(place: str, **given: Any) -> Any:
     """The subclass of the class at `place` that an engine with these additions has."""
     additions = replace(DEFAULT, **given)
-    return fitting.subclass(place, fitting.units_of(additions), additions)
+    every = [unit for unit in units.UNITS if unit.asked(additions)]
+    return fitting.subclass(place, every, additions)
 
 
 def own_scheduler(**given: Any) -> Any:

@@ -35,6 +35,7 @@ def launched() -> Any:
         ),
         arguments={"page_size": 1},
         capacity=1000,
+        units=(),
         messages=SimpleNamespace(AbortReq=lambda rid: rid),
     )
 

@@ -57,9 +57,8 @@ async def run(
         context_length=64,
         prompt_length=60,
         vocabulary=1000,
-        unseeded="",
+        cannot_sample={},
         scores_prompts=True,
-        drafts=False,
     )
     await warm_up.run(
         launched,
