@@ -1022,6 +1022,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-808",
+        "Given an SGLang in which a logits processor that fails would end nothing, or more than "
+        "its own request, then a worker does not start.",
+        ours=True,
+    ),
+    Promise(
         "S5-790",
         "Given `tandem up --monitoring`, then a Prometheus with Tandem's rules scrapes every "
         "component of the stack, keeps bounded data, and runs for as long as the stack.",

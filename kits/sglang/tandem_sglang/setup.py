@@ -211,6 +211,7 @@ class Setup:
             launched,
             bounds,
             grammars=self._applies_grammars(),
+            processors=self.processors.enabled,
             lora_adapters=[each.name for each in self._settings.lora_adapters],
             ranks=self.parallel.data,
             seconds=self._options.warm_up_seconds,
