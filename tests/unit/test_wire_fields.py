@@ -135,6 +135,7 @@ def description(phase: int) -> worker_pb2.WorkerDescription:
         load=LOAD,
         logits_processors=["json_schema"],
         lora_adapters=["sql"],
+        cannot_sample=["seed"],
     )
 
 
