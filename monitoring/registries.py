@@ -14,7 +14,7 @@ from prometheus_client import Metric
 from tandem import metrics
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
-from tandem.engine.base import EngineFigures, RankLoad
+from tandem.engine.base import EngineFigures, EngineUnit, RankLoad, UnitState
 from tandem.hooks.classifiers.counters import ClassifierCounters
 from tandem.hooks.runner.processes.pool import HookPool
 from tandem.hooks.settings import HookEntry, HookSettings
@@ -118,6 +118,7 @@ def _worker() -> Iterator[Metric]:
             open_handovers=0,
             retractions=0,
             ranks=(RankLoad(**dict.fromkeys(RankLoad.__dataclass_fields__, 1)),),
+            units=(EngineUnit(name="any", promise="any", state=UnitState.KEPT),),
         ),
         taken=lambda: Taken(0.0, {"any": (0.0, 0.0, 0.0)}),
     ).collect()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Install an SGLang into build/engine-next, an environment of its own, and see whether Tandem serves on
-# it: the demo, and three files of contract tests. Ends with a table of what held and what broke.
+# it: the demo, also with every unit, and three files of contract tests. Ends with a table of what held and what broke.
 #
 #   scripts/engine_next.sh [RELEASE]   without one: the newest that the index has
 set -euo pipefail
@@ -21,7 +21,9 @@ main() {
     step "installs" scripts/set_up.sh full "$VENV" "$LOCK" || finish 1
     local broken=0 name
     step "imports every module" import_all || broken=1
-    step "demo" "$VENV/bin/tandem" demo --engine sglang || broken=1
+    step "demo, as it is" "$VENV/bin/tandem" demo --engine sglang || broken=1
+    step "demo, with every unit" "$VENV/bin/tandem" demo --engine sglang \
+        --engine-options strict_units=true || broken=1
     for name in "${TESTS[@]}"; do
         step "$name" "$VENV/bin/python" -m pytest -q -m "sglang and not long" "tests/contract/$name.py" || broken=1
     done

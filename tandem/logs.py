@@ -34,6 +34,7 @@ FIELDS = (
     "hook",
     "classifier",
     "processor",
+    "unit",
     "outcome",
     "code",
     "reason",

@@ -6,9 +6,10 @@ Both phases ask before their engines do: a leg whose partner refused would wait 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 from typing import Annotated, Any, NamedTuple, get_args
 
+from google.protobuf.message import Message
 from msgspec import Meta
 
 from tandem.errors import InvalidRequestError
@@ -115,3 +116,18 @@ def check_stop_words(words: Iterable[Collection[int]], vocabulary: int) -> None:
 
 def _outside(name: str, words: str, where: str) -> InvalidRequestError:
     return InvalidRequestError(f"{name} must be {words}", param=where + name)
+
+
+_NEUTRAL = ("repetition_penalty", 1.0)
+"""The one parameter that may say something and yet do nothing."""
+
+
+def used(sampling: Message, names: Container[str]) -> list[str]:
+    """Which parameters of these names a request uses, sorted. `sampling`: a SamplingParams, or a
+    message with some fields of the same names.
+    """
+    return sorted(
+        field.name
+        for field, value in sampling.ListFields()
+        if field.name in names and (field.name, value) != _NEUTRAL
+    )

@@ -992,6 +992,42 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-803",
+        "Given an SGLang that lacks a name, or a parameter, that a unit needs, then the unit is "
+        "not put in, the name is said, and every other unit is put in.",
+        ours=True,
+    ),
+    Promise(
+        "S5-804",
+        "Given requests that an engine would not answer exactly for want of a unit, then they go "
+        "to workers that can, or are refused by name, and all others are answered.",
+        ours=True,
+    ),
+    Promise(
+        "S5-805",
+        "Given units that an engine lacks, then the worker's log has one warning for each, and its "
+        "metrics, its page of units and `tandem doctor` say which.",
+        ours=True,
+    ),
+    Promise(
+        "S5-806",
+        "Given units that an engine lacks, and a setting for all or settings that need one, then "
+        "the worker does not start, and says the name that is missing.",
+        ours=True,
+    ),
+    Promise(
+        "S5-807",
+        "Given an SGLang into which no unit fits, then the demo, hooks and forced sequences hold, "
+        "and greedy tokens are those of one process.",
+        ours=True,
+    ),
+    Promise(
+        "S5-808",
+        "Given an SGLang in which a logits processor that fails would end nothing, or more than "
+        "its own request, then a worker does not start.",
+        ours=True,
+    ),
+    Promise(
         "S5-790",
         "Given `tandem up --monitoring`, then a Prometheus with Tandem's rules scrapes every "
         "component of the stack, keeps bounded data, and runs for as long as the stack.",

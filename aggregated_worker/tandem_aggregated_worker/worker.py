@@ -90,7 +90,10 @@ class AggregatedWorker:
         """Whether it serves: not, where `stop` came first. Raises StartError."""
         registry = self._make_registry()
         await self._endpoint.serve_admin(
-            registry, live=lambda: not self._engine_died, started=lambda: self._prepared
+            registry,
+            live=lambda: not self._engine_died,
+            started=lambda: self._prepared,
+            units=self._workers["decode"].units,
         )
         for worker in self._workers.values():
             if not await worker.prepare(stop):

@@ -106,6 +106,12 @@ _STATES = Row(
         "avg by (phase, rank) (tandem_engine_accept_length)",
         width=6,
     ),
+    lines(
+        "Units that an engine's release lacks",
+        'count by (phase, unit) (tandem_engine_unit{state="lacking"})',
+        width=6,
+        note="Workers do without them: docs/engines/sglang.md says what that means.",
+    ),
 )
 _ENGINE = Row(
     "Engine",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from google.protobuf.message import DecodeError
 
+from tandem import sampling
 from tandem.errors import InvalidRequestError, UnsupportedError
 from tandem.v1 import common_pb2
 from tandem_router.core.values import NOTHING, Needs
@@ -17,6 +18,7 @@ OF_FIELDS = frozenset(
 )
 """Processors behind `response_format`, `guided_...`, tools, `min_tokens` and
 `thinking_token_budget`: all clients may use them."""
+_MAY_BE_REFUSED = frozenset(common_pb2.UsedParams.DESCRIPTOR.fields_by_name)
 MOST_ADAPTER_CHARACTERS = 64
 """The longest name of a LoRA adapter that a worker has."""
 
@@ -60,7 +62,10 @@ class Permissions:
                 param="lora_adapter",
             )
         names = asked.logits.processors
-        if not (names or asked.lora_adapter):
+        used = sampling.used(asked.sampling, _MAY_BE_REFUSED)
+        if not (names or used or asked.lora_adapter):
             return NOTHING
         known = frozenset([each.name for each in names])
-        return Needs(logits_processors=known, lora_adapter=asked.lora_adapter)
+        return Needs(
+            logits_processors=known, lora_adapter=asked.lora_adapter, sampling=frozenset(used)
+        )

@@ -62,6 +62,7 @@ def profile(description: worker_pb2.WorkerDescription) -> Profile:
         vocabulary=limits.vocabulary,
         logits_processors=frozenset(description.logits_processors),
         lora_adapters=frozenset(description.lora_adapters),
+        cannot_sample=frozenset(description.cannot_sample),
         draining=description.load.draining,
         moved_kv=description.load.moved_kv or not description.load.HasField("moved_kv"),
     )

@@ -196,6 +196,28 @@ class Sharing(Protocol):
         ...
 
 
+class UnitState(enum.Enum):
+    KEPT = "kept"
+    """The promise holds by the unit."""
+    UNNEEDED = "unneeded"
+    """The promise holds without the unit."""
+    LACKING = "lacking"
+    """The promise does not hold."""
+
+
+class EngineUnit(Struct, frozen=True, kw_only=True):
+    """Something that Tandem adds to an engine of others, where the engine's release allows it."""
+
+    name: str
+    promise: str
+    """What holds with the unit."""
+    state: UnitState
+    lacks: str = ""
+    """LACKING: what the release has not."""
+    without: str = ""
+    """LACKING: what holds instead."""
+
+
 @dataclass(slots=True, frozen=True, kw_only=True)
 class EngineDescription:
     """What a started engine says of itself."""
@@ -209,6 +231,10 @@ class EngineDescription:
     eos_token_ids: frozenset[int] = field(default_factory=frozenset)
     prefixes: PrefixLog | None = None
     """PREFILL: changes of the prefix cache; None: the engine does not say."""
+    cannot_sample: frozenset[str] = frozenset()
+    """Sampling parameters that the engine refuses."""
+    cannot_apply: frozenset[str] = frozenset()
+    """Logits processors of EngineSettings.registry that the engine refuses."""
     cannot_resume: frozenset[str] = field(default_factory=frozenset)
     """Sampling parameters with which the engine cannot go on behind `made` as if behind its own."""
     sharing: Sharing | None = None
@@ -285,6 +311,8 @@ class EngineFigures:
     engine cannot say."""
     ranks: Sequence[RankLoad] = ()
     """Empty: the engine does not say."""
+    units: Sequence[EngineUnit] = ()
+    """What Tandem adds to the engine; empty: nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -498,6 +498,7 @@ class TaskRequests(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    SAMPLING_FIELD_NUMBER: _builtins.int
     LOGITS_FIELD_NUMBER: _builtins.int
     WANT_REPORT_FIELD_NUMBER: _builtins.int
     WANT_EXTERNAL_SCORES_FIELD_NUMBER: _builtins.int
@@ -508,23 +509,61 @@ class TaskRequests(_message.Message):
     lora_adapter: _builtins.str
     kv_hints: _builtins.str
     @_builtins.property
+    def sampling(self) -> Global___UsedParams: ...
+    @_builtins.property
     def logits(self) -> Global___ProcessorNames: ...
     def __init__(
         self,
         *,
+        sampling: Global___UsedParams | None = ...,
         logits: Global___ProcessorNames | None = ...,
         want_report: _builtins.bool = ...,
         want_external_scores: _builtins.bool = ...,
         lora_adapter: _builtins.str = ...,
         kv_hints: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["logits", b"logits", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_hints", b"kv_hints", "logits", b"logits", "lora_adapter", b"lora_adapter", "want_external_scores", b"want_external_scores", "want_report", b"want_report"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kv_hints", b"kv_hints", "logits", b"logits", "lora_adapter", b"lora_adapter", "sampling", b"sampling", "want_external_scores", b"want_external_scores", "want_report", b"want_report"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TaskRequests: _TypeAlias = TaskRequests  # noqa: Y015
+
+@_typing.final
+class UsedParams(_message.Message):
+    """The SamplingParams that an engine may refuse (WorkerDescription.cannot_sample), with their names and numbers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MIN_P_FIELD_NUMBER: _builtins.int
+    FREQUENCY_PENALTY_FIELD_NUMBER: _builtins.int
+    PRESENCE_PENALTY_FIELD_NUMBER: _builtins.int
+    REPETITION_PENALTY_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    min_p: _builtins.float
+    frequency_penalty: _builtins.float
+    presence_penalty: _builtins.float
+    repetition_penalty: _builtins.float
+    seed: _builtins.int
+    def __init__(
+        self,
+        *,
+        min_p: _builtins.float = ...,
+        frequency_penalty: _builtins.float = ...,
+        presence_penalty: _builtins.float = ...,
+        repetition_penalty: _builtins.float = ...,
+        seed: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "frequency_penalty", b"frequency_penalty", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
+
+Global___UsedParams: _TypeAlias = UsedParams  # noqa: Y015
 
 @_typing.final
 class ProcessorNames(_message.Message):

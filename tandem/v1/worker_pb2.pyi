@@ -58,6 +58,7 @@ class WorkerDescription(_message.Message):
     HAS_CLASSIFIERS_FIELD_NUMBER: _builtins.int
     LORA_ADAPTERS_FIELD_NUMBER: _builtins.int
     JUDGES_LOGPROBS_FIELD_NUMBER: _builtins.int
+    CANNOT_SAMPLE_FIELD_NUMBER: _builtins.int
     MAY_JUDGE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """unique in a deployment, e.g. the pod's name"""
@@ -94,6 +95,10 @@ class WorkerDescription(_message.Message):
     def lora_adapters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """names of the model's LoRA adapters that it has"""
 
+    @_builtins.property
+    def cannot_sample(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """SamplingParams that its engine refuses, by their names"""
+
     def __init__(
         self,
         *,
@@ -112,11 +117,12 @@ class WorkerDescription(_message.Message):
         has_classifiers: _builtins.bool = ...,
         lora_adapters: _abc.Iterable[_builtins.str] | None = ...,
         judges_logprobs: _builtins.bool = ...,
+        cannot_sample: _abc.Iterable[_builtins.str] | None = ...,
         may_judge: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "limits", b"limits", "load", b"load"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "has_classifiers", b"has_classifiers", "has_hook", b"has_hook", "instance", b"instance", "judges_logprobs", b"judges_logprobs", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "lora_adapters", b"lora_adapters", "may_judge", b"may_judge", "name", b"name", "parks", b"parks", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cannot_sample", b"cannot_sample", "fingerprint", b"fingerprint", "has_classifiers", b"has_classifiers", "has_hook", b"has_hook", "instance", b"instance", "judges_logprobs", b"judges_logprobs", "keeps_tasks", b"keeps_tasks", "kv_endpoint", b"kv_endpoint", "limits", b"limits", "load", b"load", "logits_processors", b"logits_processors", "lora_adapters", b"lora_adapters", "may_judge", b"may_judge", "name", b"name", "parks", b"parks", "phase", b"phase", "propagate_terminate", b"propagate_terminate"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -5,15 +5,18 @@ whether it takes work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
+from msgspec.json import encode
 from prometheus_client import CollectorRegistry
 
-from tandem.admin import Admin
+from tandem.admin import Admin, Document
 from tandem.byte_budget import ByteBudget
+from tandem.engine.base import EngineUnit
 from tandem.wire.grpc import Server, connection_limits
 from tandem.wire.prompt_chunks import ChunkRoom
 from tandem.wire.tls import PeerTls
@@ -66,11 +69,18 @@ class Endpoint:
         *,
         live: Callable[[], bool],
         started: Callable[[], bool],
+        units: Callable[[], Sequence[EngineUnit]],
     ) -> None:
-        """Before the engine is started: a load is watched too. Raises ConfigError where the address
-        cannot be had.
+        """Before the engine is started: a load is watched too. `units`: those of the engine, for
+        the page /debug/units. Raises ConfigError where the address cannot be had.
         """
-        admin = Admin(registry, ready=lambda: self.readiness.ready, live=live, started=started)
+        admin = Admin(
+            registry,
+            ready=lambda: self.readiness.ready,
+            live=live,
+            started=started,
+            documents={"/debug/units": lambda _: Document(HTTPStatus.OK, encode(units()))},
+        )
         self.metrics_port = await self._admin.enter_async_context(
             admin.serving(self._config.metrics_address(self._kind))
         )

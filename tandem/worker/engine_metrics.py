@@ -46,6 +46,15 @@ def engine_metrics(phase: Phase, figures: EngineFigures) -> Iterator[Metric]:
         if load.accept_length is not None:
             accepted.add_metric(labels, load.accept_length)
     yield from (requests, filled, accepted)
+    units = GaugeMetricFamily(
+        "tandem_engine_unit",
+        "Always 1; names a unit that Tandem adds to the engine, and its state: kept, unneeded"
+        " (the engine's release does without) or lacking (the release lacks what the unit needs).",
+        labels=("phase", "unit", "state"),
+    )
+    for unit in figures.units:
+        units.add_metric((phase, unit.name, unit.state.value), 1)
+    yield units
     if figures.retractions is not None:
         yield metrics.counter(
             "tandem_engine_retractions",

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Collection
 from itertools import chain
 
+from tandem import sampling
 from tandem.errors import InvalidRequestError
 from tandem.token_limits import check_token_ids
 from tandem.v1 import common_pb2, worker_pb2
@@ -30,19 +31,11 @@ def made(task: common_pb2.Task, limits: worker_pb2.Limits) -> array[int]:
     return found
 
 
-_NEUTRAL = ("repetition_penalty", 1.0)
-"""The one parameter that may say something and yet do nothing."""
-
-
-def obstacle(sampling: common_pb2.SamplingParams, cannot: Collection[str]) -> str:
+def obstacle(params: common_pb2.SamplingParams, cannot: Collection[str]) -> str:
     """Why an engine cannot go on with a request as if it had begun it; empty: it can. `cannot`: as
     the engine describes it.
     """
-    found = sorted(
-        field.name
-        for field, value in sampling.ListFields()
-        if field.name in cannot and (field.name, value) != _NEUTRAL
-    )
+    found = sampling.used(params, cannot)
     return f"its engine cannot go on with {found[0]}" if found else ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol
 
@@ -16,7 +16,14 @@ from tandem.admin import from_loop
 from tandem.byte_budget import ByteBudget
 from tandem.certificates import ExpiryCollector
 from tandem.engine import factory
-from tandem.engine.base import Engine, EngineDescription, EngineSettings, Role, Sharing
+from tandem.engine.base import (
+    Engine,
+    EngineDescription,
+    EngineSettings,
+    EngineUnit,
+    Role,
+    Sharing,
+)
 from tandem.errors import ConfigError, EngineError
 from tandem.hooks.contract import Phase
 from tandem.logits.registry import Registry
@@ -239,8 +246,15 @@ class Worker:
     async def serve_admin(self, registry: CollectorRegistry) -> None:
         """Answer probes and scrapes, from before the engine loads. Raises ConfigError."""
         await self._endpoint.serve_admin(
-            registry, live=lambda: not self.engine_died, started=lambda: self.prepared
+            registry,
+            live=lambda: not self.engine_died,
+            started=lambda: self.prepared,
+            units=self.units,
         )
+
+    def units(self) -> Sequence[EngineUnit]:
+        """What Tandem adds to the engine, once prepared."""
+        return self._engine.figures().units if self.prepared else ()
 
     async def open(self) -> None:
         """Be reached by routers, once prepared. Raises StartError."""

@@ -24,7 +24,7 @@ from tandem_router.core.values import Fingerprint, Phase
 
 TEXTS = {"trace_id", "tenant", "reason", "obstacle", "name", "instance", "tokenizer_sha256"}
 BYTES = {"task", "steps", "overlay", "unknown_fields"}
-SETS = {"logits_processors", "lora_adapters", "expected_models"}
+SETS = {"logits_processors", "lora_adapters", "expected_models", "cannot_sample", "sampling"}
 FLAGS = {
     *("retryable", "worker_died", "terminate", "over", "context_only", "resume"),
     *("want_report", "want_cost"),

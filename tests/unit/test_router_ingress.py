@@ -126,6 +126,26 @@ def test_what_is_not_allowed_does_not_pass(asked: bytes, allowed: dict[str, Any]
     assert _code(_submit(task=asked), Permissions(**allowed)) == ""
 
 
+@pytest.mark.promise("S5-804")
+@pytest.mark.parametrize(
+    ("params", "used"),
+    [
+        ({"repetition_penalty": 1.0, "top_p": 0.5, "temperature": 1.0}, set()),
+        ({"seed": 0}, {"seed"}),
+        ({"min_p": 0.1, "repetition_penalty": 0.9}, {"min_p", "repetition_penalty"}),
+        (
+            {"frequency_penalty": -1.0, "presence_penalty": 1.0},
+            {"frequency_penalty", "presence_penalty"},
+        ),
+    ],
+)
+def test_the_core_is_told_which_parameters_an_engine_may_refuse(
+    params: dict[str, Any], used: set[str]
+) -> None:
+    task = _task(sampling=common_pb2.SamplingParams(**params))
+    assert Permissions().check(task).sampling == used
+
+
 def test_forms_of_answers_need_no_leave() -> None:
     assert Permissions().check(_task(*OF_FIELDS)).logits_processors == OF_FIELDS
 

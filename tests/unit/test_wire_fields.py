@@ -135,6 +135,7 @@ def description(phase: int) -> worker_pb2.WorkerDescription:
         load=LOAD,
         logits_processors=["json_schema"],
         lora_adapters=["sql"],
+        cannot_sample=["seed"],
     )
 
 
@@ -656,6 +657,7 @@ TRIED_ELSEWHERE = {
     "GenerateResponse": "read by callers alone",
     "TaskRequests": "parts of a Task",
     "TaskPrompt": "parts of a Task",
+    "UsedParams": "parts of a Task",
     "ProcessorNames": "parts of a Task",
     "ProcessorName": "parts of a Task",
     "WorkerCommand": "tests/unit/worker/test_worker_commands.py",

@@ -9,12 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.engine.kv_tag import KvCheck
-from tandem_sglang.token_sockets import TokenAddresses
 
 
 def shared_numbers(count: int) -> Any:
     """`count` numbers, each 0, in memory that a worker's process and its engine's share."""
     return multiprocessing.get_context("spawn").RawArray("q", count)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenAddresses:
+    """Where a process of the worker has requests, as ZeroMQ writes addresses."""
+
+    requests: str
+    outputs: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,8 +52,15 @@ class Additions:
     """Most that the scheduler may keep of compiled grammars."""
     further: Sequence[TokenAddresses] = ()
     """Where the worker's processes from the second have requests, and await what comes of them."""
+    left_out: frozenset[str] = frozenset()
+    """The names of units that are not put in."""
     errors: socket.socket | None = None
     """`LastWords.outbox`; None: what it prints goes where its parent's does."""
     states: Any = field(default_factory=lambda: shared_numbers(1))
     """How many sequences have logits processors now, by data-parallel rank: `shared_numbers`. All
     ranks that share a sequence write the same."""
+
+    @property
+    def device(self) -> str:
+        """Where the engine runs, by torch's name."""
+        return "cpu" if self.on_cpu else "cuda"

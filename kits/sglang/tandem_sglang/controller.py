@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import zmq
+from sglang.srt.entrypoints import engine
 from sglang.srt.managers.data_parallel_controller import (
     DataParallelController,
     run_data_parallel_controller_process,
@@ -18,15 +19,15 @@ from sglang.srt.managers.data_parallel_controller import (
 from sglang.srt.managers.io_struct import sock_recv
 
 from tandem_sglang import last_words
-from tandem_sglang.additions import Additions
-from tandem_sglang.token_sockets import TokenAddresses, connect
+from tandem_sglang.additions import Additions, TokenAddresses
+from tandem_sglang.token_sockets import connect
 
 _FEED_MILLISECONDS = 1000
 """SGLang's own watchdog of this loop wants to hear of it, where an operator has switched it on."""
 
 
-def put_in_place(engine: Any, additions: Additions) -> None:
-    """Have SGLang's module `engine` start this process in place of its own. Call it before an
+def put_in_place(additions: Additions) -> None:
+    """Have SGLang start this process in place of its own. Runs in the worker's process, before an
     engine starts.
     """
     engine.run_data_parallel_controller_process = functools.partial(

@@ -9,9 +9,9 @@ from typing import Any
 _PAGES = "_tandem_pages"
 
 
-def pages_of(req: Any) -> int:
-    """How many pages prefill was asked to write for a request."""
-    pages: int = getattr(req, _PAGES)
+def pages_of(req: Any) -> int | None:
+    """How many pages prefill was asked to write for a request; None: nobody counted."""
+    pages: int | None = getattr(req, _PAGES, None)
     return pages
 
 
@@ -35,3 +35,15 @@ def observe(preallocating: Any, transferring: Any) -> None:
 
     preallocating._transfer_page_indices = counted
     transferring._commit_transfer_to_req = committed
+
+
+class CountsPages:
+    """For SGLang's Scheduler."""
+
+    disagg_decode_prealloc_queue: Any
+    disagg_decode_transfer_queue: Any
+
+    def init_disaggregation(self) -> None:
+        super().init_disaggregation()  # type: ignore[misc]
+        if self.disagg_decode_prealloc_queue is not None:
+            observe(self.disagg_decode_prealloc_queue, self.disagg_decode_transfer_queue)

@@ -9,6 +9,7 @@ batch by batch, so a batch without such a processor is run as ever.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 from sglang.srt.environ import envs
@@ -41,3 +42,15 @@ def reads_history(batch: Any) -> bool:
         isinstance(params, dict) and params.get(HISTORY_KEY)
         for params in (request.sampling_params.custom_params for request in batch.reqs)
     )
+
+
+class DelaysSampling:
+    """For SGLang's Scheduler."""
+
+    @cached_property
+    def _delayed(self) -> DelayedSampling:
+        return DelayedSampling()
+
+    def run_batch(self, batch: Any, *args: Any, **kwargs: Any) -> Any:
+        self._delayed.decide(batch)
+        return super().run_batch(batch, *args, **kwargs)  # type: ignore[misc]

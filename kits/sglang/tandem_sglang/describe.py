@@ -14,7 +14,7 @@ from tandem.engine.kv_tag import KvCheck
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import StartError
 from tandem.v1 import common_pb2, worker_pb2
-from tandem_sglang import argument_rules
+from tandem_sglang import argument_rules, fitting
 from tandem_sglang.launch import Launched
 from tandem_sglang.validation import EngineBounds
 
@@ -80,11 +80,21 @@ def bounds(launched: Launched, *, role: Role, seeded: bool) -> EngineBounds:
         context_length=context,
         prompt_length=prompt,
         vocabulary=int(manager.model_config.vocab_size),
-        unseeded=_unseeded(launched.arguments, seeded),
+        cannot_sample=_cannot_sample(launched, seeded),
         scores_prompts=not any(launched.arguments[name] for name in _SKIPPING),
-        drafts=bool(launched.arguments["speculative_algorithm"]),
         nameless=argument_rules.nameless(launched.arguments),
     )
+
+
+def _cannot_sample(launched: Launched, seeded: bool) -> Mapping[str, str]:
+    cannot: dict[str, str] = {}
+    for unit, found in fitting.lacking(launched.units):
+        cannot |= dict.fromkeys(unit.sampling, f"SGLang {launched.version} lacks {found.lacks}")
+    if why := _unseeded(launched.arguments, seeded):
+        cannot["seed"] = why
+    if launched.arguments["speculative_algorithm"]:
+        cannot["min_p"] = "SGLang verifies what speculative decoding drafts without it"
+    return cannot
 
 
 def _unseeded(arguments: Mapping[str, Any], seeded: bool) -> str:
@@ -108,6 +118,7 @@ def description(
     ranks: Mapping[Role, int],
     stages: int,
     kv_check: KvCheck = KvCheck.TAG,
+    cannot_apply: frozenset[str] = frozenset(),
 ) -> EngineDescription:
     """What a started engine says of itself; of its sequences, a process's share. `ranks`: among how
     many a sequence's KV is to be divided, in either phase. `stages`: parts of prefill's model that
@@ -132,6 +143,8 @@ def description(
         kv_endpoint=kv_endpoint,
         prefixes=prefixes,
         eos_token_ids=_eos_token_ids(launched, settings.model_path),
+        cannot_sample=frozenset(limits.cannot_sample),
+        cannot_apply=cannot_apply,
         cannot_resume=_WITH_DRAFTS if launched.arguments["speculative_algorithm"] else frozenset(),
     )
 

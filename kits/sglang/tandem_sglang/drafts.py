@@ -16,14 +16,16 @@ from typing import Any
 import torch
 from sglang.srt.speculative import spec_utils
 
-from tandem_sglang import grammars
+from tandem_sglang import grammars, ranks
+from tandem_sglang.additions import Additions
 from tandem_sglang.tensors import on_device
 
 
-def end_alike(agree: Callable[[Any], None] | None, device: str) -> None:
+def end_alike(additions: Additions) -> None:
     """End the requests of grammars that have failed with the tokens of that step, as
-    `grammars.end_alike` does. `device`: where the engine runs. Call it before the scheduler starts.
+    `grammars.end_alike` does. Call it before the scheduler starts.
     """
+    agree, device = ranks.agree_of(additions), additions.device
     fill = spec_utils.generate_token_bitmask
 
     @functools.wraps(fill)

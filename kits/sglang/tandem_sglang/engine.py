@@ -72,6 +72,7 @@ class SglangEngine(OverTraffic):
             self._traffic.tasks.start(self._setup.cache.follow())
         try:
             launched = self._launched = await self._thread.start()
+            self._setup.do_without(launched)
             bounds = describe.bounds(launched, role=self._role, seeded=self._setup.seeded)
             description = self._setup.describe(launched, bounds, endpoint)
             self._traffic.begin(launched, bounds, endpoint=endpoint)
@@ -110,6 +111,7 @@ class SglangEngine(OverTraffic):
             logits_states=0 if self._states is None else sum(self._states),
             retractions=self._traffic.retractions,
             ranks=self._traffic.ranks(),
+            units=() if self._launched is None else self._launched.units,
         )
 
     async def close(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
 from tandem.errors import TandemError
+from tandem_sglang.additions import Additions
 from tandem_sglang.chunks import ERROR_TYPES
 
 _SERVER_ERROR = 500
@@ -35,11 +36,25 @@ _latest: list[Noted] = []
 """Failures noted for the step that is sampled now, until the step's result takes them."""
 
 
+_at_once = False
+
+
+def tell_at_once(_: Additions) -> None:
+    """Where nothing keeps with a step what was noted for it (isolation.py): tell it as it is noted,
+    which waits for the GPU.
+    """
+    global _at_once
+    _at_once = True
+
+
 def note(codes: Any, tell: Tell) -> None:
     """Have `tell` called with `codes`, a tensor, before the tokens that are sampled now are taken
     in.
     """
-    _latest.append(Noted(codes, tell))
+    if _at_once:
+        tell(codes, ())
+    else:
+        _latest.append(Noted(codes, tell))
 
 
 def end(request: Any, error: TandemError) -> None:

@@ -18,6 +18,7 @@ from sglang.srt.constrained.xgrammar_backend import (
 )
 from sglang.srt.runtime_context import get_serving
 
+from tandem_sglang.additions import Additions
 from tandem_sglang.grammar_queue import KeptAlike
 from tandem_sglang.grammars import Watched
 from tandem_sglang.guidance import BoundedBackend
@@ -67,8 +68,9 @@ class OwnXgrammarBackend(KeptAlike, XGrammarGrammarBackend):
         return made
 
 
-def register(max_bytes: int) -> None:
-    """Call it before the scheduler starts. `max_bytes`: most that is kept of compiled grammars."""
+def register(additions: Additions) -> None:
+    """Call it before the scheduler starts."""
+    max_bytes = additions.grammar_cache_bytes
     register_grammar_backend("llguidance", functools.partial(_guidance, max_bytes))
     register_grammar_backend("xgrammar", functools.partial(_xgrammar, max_bytes))
 

@@ -61,6 +61,16 @@ class OwnGrammarManager(GrammarManager):
         return found
 
 
+class ManagesGrammars:
+    """For SGLang's Scheduler."""
+
+    grammar_manager: Any
+
+    def init_grammar_manager(self) -> None:
+        super().init_grammar_manager()  # type: ignore[misc]
+        self.grammar_manager.__class__ = OwnGrammarManager
+
+
 def _count(manager: Any) -> None:
     manager.scheduler.metrics_reporter.stats.num_grammar_queue_reqs = len(manager.grammar_queue)
 

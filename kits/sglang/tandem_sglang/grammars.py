@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from tandem.errors import ContradictionError, ProcessorError
-from tandem_sglang import failures
+from tandem_sglang import failures, ranks
+from tandem_sglang.additions import Additions
 from tandem_sglang.tensors import on_device
 
 log = logging.getLogger(__name__)
@@ -37,13 +38,12 @@ _device = "cpu"
 _agree: Callable[[Any], None] | None = None
 
 
-def end_alike(agree: Callable[[Any], None] | None, device: str) -> None:
-    """End the requests of grammars that have failed, where the tokens of a step are taken in.
-    `agree`: makes each of some codes, int32, the largest of all ranks, in place; None where there
-    is one rank. `device`: where the engine runs. Call it before the scheduler starts.
+def end_alike(additions: Additions) -> None:
+    """End the requests of grammars that have failed, where the tokens of a step are taken in. Call
+    it before the scheduler starts.
     """
     global _agree, _device
-    _agree, _device = agree, device
+    _agree, _device = ranks.agree_of(additions), additions.device
 
 
 class Watched:

@@ -37,8 +37,6 @@ Checksum = Callable[[Pages], int]
 
 def watch(scheduler: Any, additions: Additions) -> None:
     """Call it when the scheduler has its queues and its memory."""
-    if additions.kv_check is KvCheck.OFF:
-        return
     mode = scheduler.disaggregation_mode
     if mode is DisaggregationMode.PREFILL:
         manager = scheduler.disagg_prefill_bootstrap_queue.kv_manager
@@ -48,6 +46,16 @@ def watch(scheduler: Any, additions: Additions) -> None:
         queue = scheduler.disagg_decode_prealloc_queue
         tags = _tags(scheduler, additions, queue.kv_manager)
         queue._send_kv_metadata = functools.partial(_send, tags, queue._send_kv_metadata)
+
+
+class ChecksTags:
+    """For SGLang's Scheduler."""
+
+    additions: Additions
+
+    def init_disaggregation(self) -> None:
+        super().init_disaggregation()  # type: ignore[misc]
+        watch(self, self.additions)
 
 
 class HandOverTags:

@@ -1,17 +1,9 @@
-"""Runs in SGLang's scheduler processes: SGLang's classes of hand-overs, with what Tandem adds to
-them (layouts.py, peers.py), in the packages from which SGLang takes them for each engine.
-"""
+"""Runs in a decode engine's scheduler processes: when a hand-over by NIXL has come."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
-
-from sglang.srt.disaggregation import mooncake, nixl
-
-from tandem_sglang.layouts import AsksBeside, KnowsRoutes
-from tandem_sglang.mooncake import NAME as MOONCAKE
-from tandem_sglang.peers import MooncakeGates, NixlGates
 
 _WRITTEN = "_tandem_written"
 
@@ -36,29 +28,3 @@ class AwaitsAllRanks:
         written = getattr(status, _WRITTEN, 0) + 1
         setattr(status, _WRITTEN, written)
         status.received_aux = written >= status.num_pp_ranks_expected
-
-
-class OwnNixlManager(NixlGates, AwaitsAllRanks, AsksBeside, nixl.NixlKVManager):
-    """Tandem's NixlKVManager."""
-
-
-class OwnNixlReceiver(KnowsRoutes, nixl.NixlKVReceiver):
-    """Tandem's NixlKVReceiver."""
-
-
-class OwnMooncakeManager(MooncakeGates, AsksBeside, mooncake.MooncakeKVManager):
-    """Tandem's MooncakeKVManager."""
-
-
-class OwnMooncakeReceiver(KnowsRoutes, mooncake.MooncakeKVReceiver):
-    """Tandem's MooncakeKVReceiver."""
-
-
-def put_in_place(transfer_backend: str) -> None:
-    """Call it before the scheduler starts. `transfer_backend`: by SGLang's name."""
-    if transfer_backend == MOONCAKE:
-        mooncake.MooncakeKVManager = OwnMooncakeManager
-        mooncake.MooncakeKVReceiver = OwnMooncakeReceiver
-    else:
-        nixl.NixlKVManager = OwnNixlManager
-        nixl.NixlKVReceiver = OwnNixlReceiver

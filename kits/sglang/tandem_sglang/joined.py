@@ -52,6 +52,7 @@ class SglangJoined(OverTraffic):
                 f"SGLang cannot be joined ({type(error).__name__}: {error})"
             ) from error
         self._launched = launched
+        self._setup.do_without(launched)
         bounds = describe.bounds(launched, role=self._role, seeded=self._setup.seeded)
         self._traffic.begin(launched, bounds, begins=begins)
         return self._setup.describe(launched, bounds)
@@ -98,5 +99,6 @@ def _join(pickled: bytes) -> tuple[str, Launched]:
         schedulers=(),
         arguments=ticket.arguments,
         capacity=ticket.capacity,
+        units=ticket.units,
     )
     return ticket.begins, launched

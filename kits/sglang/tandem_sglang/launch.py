@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tandem import config, settled
+from tandem.engine.base import EngineUnit
 from tandem.engine.thread import KILL_AGAIN_SECONDS, EngineThread
-from tandem_sglang import kept, mooncake, releases
+from tandem_sglang import fitting, kept, mooncake, releases
 from tandem_sglang.additions import Additions
 from tandem_sglang.last_words import UNKNOWN, LastWords, Told
 
@@ -54,6 +55,12 @@ class Launched:
     """ServerArgs as SGLang resolved them."""
     capacity: int
     """Tokens the KV cache of a data-parallel rank holds."""
+    units: Sequence[EngineUnit] = ()
+    """What Tandem has put into SGLang, and what it could not."""
+
+    def lacks(self, unit: str) -> bool:
+        """Whether that unit could not be put in."""
+        return any(unit == each.name for _, each in fitting.lacking(self.units))
 
     @classmethod
     def of(cls, manager: Any, **others: Any) -> Launched:
@@ -116,16 +123,19 @@ class SglangThread(EngineThread[Launched]):
         *,
         kept: Mapping[str, Any],
         unequal: bool,
+        strict: bool,
         seconds: float,
     ) -> None:
         """`kept`: arguments that SGLang must not change. `unequal`: the other phase divides KV
-        among another number of ranks. `seconds`: a start may take so long.
+        among another number of ranks. `strict`: no unit may be lacking. `seconds`: a start may take
+        so long.
         """
         super().__init__(seconds)
         self._arguments = arguments
         self._additions = additions
         self._kept = kept
         self._unequal = unequal
+        self._strict = strict
         self._words: LastWords | None = None
         self._processes: Sequence[Any] = ()
         """Processes that SGLang has started, as multiprocessing's objects."""
@@ -192,12 +202,13 @@ class SglangThread(EngineThread[Launched]):
         load_plugins()
         if self._additions.on_cpu:
             cpu.verify()
+        units = fitting.look(self._additions)
+        fitting.check(units, self._additions, strict=self._strict, release=__version__)
         self._words = LastWords()
-        additions = replace(self._additions, errors=self._words.outbox)
-        if self._arguments.get("dp_size", 1) > 1:
-            from tandem_sglang import controller
-
-            controller.put_in_place(upstream, additions)
+        additions = replace(
+            self._additions, errors=self._words.outbox, left_out=fitting.left_out(units)
+        )
+        fitting.put_in(additions, in_worker=True)
         atexit.register(self._kill_children)  # else an exit without `stop` would wait for them
         self._begin_launch()
         with ExitStack() as until_children:
@@ -216,6 +227,7 @@ class SglangThread(EngineThread[Launched]):
             ],
             arguments=releases.resolved(engine.server_args),
             capacity=started.scheduler_infos[0]["max_total_num_tokens"],
+            units=units,
         )
 
     def _engine_class(self, base: Any, additions: Additions, until_children: ExitStack) -> Any:

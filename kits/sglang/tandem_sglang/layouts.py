@@ -128,6 +128,17 @@ def come_at_once(queue: Any) -> None:
     queue._ensure_prefill_info = ensure_prefill_info
 
 
+class ComesAtOnce:
+    """For SGLang's Scheduler."""
+
+    disagg_decode_prealloc_queue: Any
+
+    def init_disaggregation(self) -> None:
+        super().init_disaggregation()  # type: ignore[misc]
+        if self.disagg_decode_prealloc_queue is not None:
+            come_at_once(self.disagg_decode_prealloc_queue)
+
+
 def _ranks_of(layout: Any) -> itertools.product[tuple[int, ...]]:
     """Whom this rank of decode hears from, in every data-parallel rank: a room says in which."""
     return itertools.product(

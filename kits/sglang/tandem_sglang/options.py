@@ -91,6 +91,9 @@ class Options:
     seeded_sampling: bool = True
     """Make a request's seed decide its tokens, whatever shares its batches; false: SGLang's choice
     samples, on cuda FlashInfer's, and a request with a seed is refused."""
+    strict_units: bool = False
+    """Start with every unit alone: a name that the installed SGLang lacks, and a unit needs, ends
+    the start; false: a worker does without the unit, with a warning."""
     server_args: str = ""
     """JSON object of further SGLang ServerArgs, e.g. {"quantization": "fp8"}. One that has no
     effect in a worker, or that Tandem sets, is refused by name."""

@@ -20,12 +20,13 @@ from sglang.srt.sampling import penaltylib
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 
 from tandem_sglang import rows
+from tandem_sglang.additions import Additions
 from tandem_sglang.tensors import on_device
 
 _COUNTED = "_tandem_counted"
 
 
-def count_outputs() -> None:
+def count_outputs(_: Additions) -> None:
     """Let the penalties of this process be these. Call it before the scheduler starts.
 
     Not for speculative decoding, whose verification takes SGLang's penalties apart.

@@ -20,6 +20,7 @@ from tandem.sampling import MAX_INT32
 from tandem.v1 import common_pb2
 from tandem_sglang import arguments
 from tandem_sglang.options import Options
+from tandem_sglang.units import Withheld
 
 _NONE = "this worker has none"
 _DRAFTED = "this worker decodes speculatively, and what verifies drafts skips them"
@@ -68,10 +69,12 @@ class Processors:
                 " the others would not see one fail: set pipeline_parallel to 1, or drop them"
             )
         self._obstacle = _obstacle(registry, speculative=speculative, stages=stages)
-        self._no_forms = arguments.without_grammars(options)
-        if self._no_forms and (forms := sorted(filter(self._is_form, always))):
+        self.no_forms = arguments.without_grammars(options)
+        """Why no answer can be given a form; empty: some can."""
+        self._no_histories = ""
+        if self.no_forms and (forms := sorted(filter(self._is_form, always))):
             raise StartError(
-                f"{self._no_forms}, and every request is to have a form ({', '.join(forms)}): drop"
+                f"{self.no_forms}, and every request is to have a form ({', '.join(forms)}): drop"
                 " speculative_algorithm from server_args, or the forms"
             )
         if ranks > 1:
@@ -90,6 +93,36 @@ class Processors:
     def enabled(self) -> bool:
         """Whether SGLang has to accept processors at all (S3-086)."""
         return not self._obstacle
+
+    def withhold(self, what: Withheld, why: str) -> None:
+        """Refuse what a started engine turned out to lack a unit for. Raises StartError where every
+        request is to have a processor of that kind.
+        """
+        if what in (Withheld.FORMS, Withheld.ALL):
+            self.no_forms = self.no_forms or why
+        if what is Withheld.HISTORIES:
+            self._no_histories = why
+        if what is Withheld.ALL:
+            self._obstacle = self._obstacle or why
+        always = {entry.name for entry in self._registry.always()}
+        if never := sorted(always & self.refused()):
+            raise StartError(
+                f"{why}, and every request is to have {', '.join(never)}: drop the logits"
+                " processors, or install a release of SGLang that this Tandem names"
+            )
+
+    def refused(self) -> frozenset[str]:
+        """The processors of the registry that requests cannot have here."""
+        return frozenset(
+            name
+            for name, cls in self._registry.classes().items()
+            if (self.no_forms if self._is_form(name) else self._why_not(cls))
+        )
+
+    def _why_not(self, processor: object) -> str:
+        """Why a processor that is no form, or its class, does not run here; empty: it does."""
+        reads = Need.HISTORY in needs_of(processor)
+        return self._obstacle or (self._no_histories if reads else "")
 
     def steering(
         self,
@@ -118,7 +151,7 @@ class Processors:
                 field = self._tagged_field if processor.kind == "tagged" else processor.kind
                 engines[field] = processor.for_engine
                 continue
-            self._check_applied(f"{PARAM}[{place}]", entry.name)
+            self._check_applied(f"{PARAM}[{place}]", entry.name, processor)
             if isinstance(processor, Choice):  # the scheduler would tokenise it on its loop
                 entry = replace(entry, args=processor.in_tokens(), ready=None)
             own.append(entry)
@@ -129,15 +162,15 @@ class Processors:
         """SGLang applies it itself, as a grammar."""
         return issubclass(self._registry.classes()[name], GrammarProcessor)
 
-    def _check_applied(self, param: str, name: str = "") -> None:
-        """For whatever is none of SGLang's grammars."""
-        if self._obstacle:
+    def _check_applied(self, param: str, name: str = "", processor: object = None) -> None:
+        """For whatever is none of SGLang's grammars. `processor`: of that name."""
+        if why := self._why_not(processor) if name else self._obstacle:
             asked = f" ({name})" if name else ""
-            raise UnsupportedError(f"no logits processors{asked}: {self._obstacle}", param=param)
+            raise UnsupportedError(f"no logits processors{asked}: {why}", param=param)
 
     def _check_forms(self, param: str) -> None:
-        if self._no_forms:
-            raise UnsupportedError(f"no answers of a form: {self._no_forms}", param=param)
+        if self.no_forms:
+            raise UnsupportedError(f"no answers of a form: {self.no_forms}", param=param)
 
 
 def _obstacle(registry: Registry, *, speculative: bool, stages: int) -> str:

@@ -11,15 +11,27 @@ Both go the way of the model's own sums, in the order of the device's work: no h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from sglang.srt.layers.dp_attention import is_dp_attention_enabled
-from sglang.srt.runtime_context import get_parallel
 from torch import distributed
+
+from tandem_sglang.additions import Additions
+
+Agree = Callable[[Any], None]
+"""Makes each of some codes, int32, the largest of all ranks, in place."""
+
+
+def agree_of(additions: Additions) -> Agree | None:
+    """How the ranks of an engine agree. None: there is one."""
+    return agree if additions.ranks > 1 else None
 
 
 def agree(codes: Any) -> None:
-    """Make each of `codes` the largest of all ranks, in place."""
+    """See Agree."""
+    from sglang.srt.layers.dp_attention import is_dp_attention_enabled
+    from sglang.srt.runtime_context import get_parallel
+
     parallel = get_parallel()
     # Those that SGLang's sampler goes by: data-parallel ranks have batches of their own.
     group = parallel.attn_tp_group if is_dp_attention_enabled() else parallel.tp_group

@@ -12,6 +12,7 @@ from sglang.srt.layers import sampler
 from torch import distributed
 
 from tandem_sglang import drawing
+from tandem_sglang.additions import Additions
 from tandem_sglang.seeds import multinomial_with_seed
 
 BACKENDS = ("pytorch", "flashinfer")
@@ -61,8 +62,9 @@ class OwnSampler(sampler.Sampler):
             super()._sync_token_ids_across_tp(token_ids, info)
 
 
-def register(*, on_cpu: bool, shares: bool) -> None:
+def register(additions: Additions) -> None:
     """Call it before the scheduler starts."""
-    multinomial = multinomial_with_seed if on_cpu else sampler.multinomial_with_seed
+    shares = additions.ranks > 1
+    multinomial = multinomial_with_seed if additions.on_cpu else sampler.multinomial_with_seed
     for name in BACKENDS:
         sampler.register_sampler_backend(name, lambda: OwnSampler(multinomial, shares=shares))

@@ -13,12 +13,13 @@ import torch
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import TOP_K_ALL
 
+from tandem_sglang.additions import Additions
 from tandem_sglang.tensors import on_device
 
 _WORD = 0xFFFFFFFF
 
 
-def seed_every_row() -> None:
+def seed_every_row(_: Additions) -> None:
     """Give each row of the batches of this process a seed. Call it before the scheduler starts."""
     made = SamplingBatchInfo.from_schedule_batch
 

@@ -10,6 +10,7 @@ from tandem import config, sockets
 from tandem.engine import model_files
 from tandem.engine.base import EngineDescription, EngineSettings, Role
 from tandem.engine.cache_events import CacheSubscription
+from tandem.engine.kv_tag import KvCheck
 from tandem.engine.prefix_log import PrefixLog
 from tandem.errors import ConfigError
 from tandem.free_ports import FreePorts
@@ -18,6 +19,7 @@ from tandem_sglang import (
     argument_rules,
     arguments,
     describe,
+    fitting,
     kept,
     mooncake,
     parallel,
@@ -26,11 +28,11 @@ from tandem_sglang import (
     warm_up,
 )
 from tandem_sglang import options as engine_options
-from tandem_sglang.additions import Additions, shared_numbers
+from tandem_sglang.additions import Additions, TokenAddresses, shared_numbers
 from tandem_sglang.launch import Launched, SglangThread
 from tandem_sglang.ports import Ports, inner_port
-from tandem_sglang.token_sockets import TokenAddresses
 from tandem_sglang.traffic import Traffic
+from tandem_sglang.units import TAGS
 from tandem_sglang.validation import EngineBounds
 
 
@@ -181,8 +183,16 @@ class Setup:
             prefixes=self.prefix_log(),
             ranks=self.kv_ranks,
             stages=self.prefill_stages,
-            kv_check=self._options.kv_check,
+            kv_check=KvCheck.OFF if launched.lacks(TAGS) else self._options.kv_check,
+            cannot_apply=self.processors.refused(),
         )
+
+    def do_without(self, launched: Launched) -> None:
+        """Take in which units a started engine lacks. Raises StartError where every request is to
+        have a logits processor that the engine cannot apply then.
+        """
+        for unit, found in fitting.lacking(launched.units):
+            self.processors.withhold(unit.withheld, f"its SGLang lacks {found.lacks}")
 
     def export(self) -> None:
         """Set the variables that SGLang reads in the environment of this process."""
@@ -201,6 +211,7 @@ class Setup:
             launched,
             bounds,
             grammars=self._applies_grammars(),
+            processors=self.processors.enabled,
             lora_adapters=[each.name for each in self._settings.lora_adapters],
             ranks=self.parallel.data,
             seconds=self._options.warm_up_seconds,
@@ -208,7 +219,7 @@ class Setup:
 
     def _applies_grammars(self) -> bool:
         """Whether the engine applies grammars that clients ask for."""
-        if arguments.without_grammars(self._options):
+        if self.processors.no_forms:
             return False
         return arguments.grammar_backend(self._options) != "none"
 
@@ -257,6 +268,7 @@ class Setup:
             additions,
             kept=kept.of(made, self._options),
             unequal=unequal,
+            strict=self._options.strict_units,
             seconds=self._options.load_seconds,
         )
         return thread, additions.states

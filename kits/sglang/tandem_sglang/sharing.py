@@ -12,16 +12,17 @@ import copy
 import pickle
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.engine.base import EngineUnit
 from tandem.tasks import Tasks
 from tandem_sglang import requests
+from tandem_sglang.additions import TokenAddresses
 from tandem_sglang.launch import Launched
 from tandem_sglang.request_stream import ABANDON_SECONDS, ABORT_AGAIN_SECONDS
-from tandem_sglang.token_sockets import TokenAddresses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,7 @@ class Ticket:
     arguments: Mapping[str, Any]
     capacity: int
     max_req_input_len: int
+    units: Sequence[EngineUnit]
 
 
 class SharedEngine:
@@ -75,6 +77,7 @@ class SharedEngine:
             arguments=launched.arguments,
             capacity=launched.capacity,
             max_req_input_len=launched.manager.max_req_input_len,
+            units=launched.units,
         )
         return pickle.dumps(ticket)
 

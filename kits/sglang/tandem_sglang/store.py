@@ -11,9 +11,10 @@ from typing import Any
 from torch.distributed import TCPStore
 
 from tandem.sockets import is_loopback
+from tandem_sglang.additions import Additions
 
 
-def keep_local() -> None:
+def keep_local(_: Additions) -> None:
     """Have the stores that this process serves listen on loopback alone, where all ranks find it
     there.
     """

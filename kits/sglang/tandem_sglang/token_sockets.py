@@ -8,19 +8,12 @@ The first process is SGLang's own, with sockets that SGLang makes. Here are thos
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from tandem_sglang import requests
+from tandem_sglang.additions import TokenAddresses
 from tandem_sglang.outputs import OutputSender
-
-
-@dataclass(frozen=True, slots=True)
-class TokenAddresses:
-    """One process's, as ZeroMQ writes addresses."""
-
-    requests: str
-    outputs: str
 
 
 class TokenSockets:

@@ -21,6 +21,7 @@ from tandem_sglang.launch import Launched
 from tandem_sglang.outputs import RunningRows
 from tandem_sglang.processors import Processors
 from tandem_sglang.request_stream import RequestStream
+from tandem_sglang.units import OUTPUTS
 from tandem_sglang.validation import EngineBounds
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ class Traffic:
         self._endpoint, self._begins = endpoint, begins
         manager = launched.manager
         manager.event_loop = asyncio.get_running_loop()
-        self._inbox = Inbox(manager.recv_from_detokenizer, self._take)
-        manager.recv_from_detokenizer = self._inbox
+        if not launched.lacks(OUTPUTS):
+            self._inbox = Inbox(manager.recv_from_detokenizer, self._take)
+            manager.recv_from_detokenizer = self._inbox
         self.tasks.start(self._handle(manager))
 
     def submit(self, request: EngineRequest) -> None:

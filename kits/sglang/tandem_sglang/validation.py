@@ -6,6 +6,7 @@ for a hand-over that never comes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tandem import sampling
@@ -28,12 +29,10 @@ class EngineBounds:
     prompt_length: int
     """Tokens of the longest prompt."""
     vocabulary: int
-    unseeded: str
-    """Why a seed does not decide the tokens; empty: it does."""
+    cannot_sample: Mapping[str, str]
+    """Sampling parameters that have no effect, or not their own, each with the reason."""
     scores_prompts: bool
     """The model computes its last layers for every token of a prompt."""
-    drafts: bool
-    """Tokens are drafted, and verified: by temperature, top_k and top_p alone."""
     nameless: str = ""
     """SGLang's argument by which KV is known by its tokens alone, whose key's ever; empty: none."""
 
@@ -64,12 +63,9 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
             param="prompt_logprobs",
         )
     sampling.check(request.sampling, vocabulary=bounds.vocabulary)
-    if request.sampling.HasField("seed") and bounds.unseeded:
-        raise UnsupportedError(f"seed does not hold here: {bounds.unseeded}", param="seed")
-    if request.sampling.min_p and bounds.drafts:
+    for name in sampling.used(request.sampling, bounds.cannot_sample):
         raise UnsupportedError(
-            "min_p has no effect here: SGLang verifies what speculative decoding drafts without it",
-            param="min_p",
+            f"{name} does not hold here: {bounds.cannot_sample[name]}", param=name
         )
     if request.sampling.ignore_eos and request.sampling.stop_token_ids:
         raise UnsupportedError(

@@ -1,5 +1,8 @@
 """Requests that a started engine runs before any client's, as SGLang's own server does: kernels are
 compiled when they are first used, which may take minutes on a GPU. They hand over to nobody.
+
+One of them fails by its logits processors, and has to end so, and alone: what SGLang does there
+otherwise than Tandem expects would end a scheduler with the first client's request.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from typing import Any, NamedTuple
 
 from tandem.engine.base import Role
 from tandem.engine.thread import first_requests
-from tandem.errors import StartError
+from tandem.errors import ProcessorError, StartError
+from tandem.logits.spec import LogitsProcessorEntry, write_entries
 from tandem.v1 import common_pb2
 from tandem_sglang import chunks, requests
 from tandem_sglang.launch import Launched
@@ -28,9 +32,22 @@ _GRAMMAR = {"regex": r"[\s\S]*"}
 """Any text fits it: decode begins with a token that nobody chose."""
 
 
+_FAILING = {
+    "custom_params": {
+        requests.MADE_KEY: 0,
+        requests.SPEC_KEY: write_entries([LogitsProcessorEntry("unknown")]),
+        requests.HISTORY_KEY: False,
+        requests.BIAS_KEY: "",
+    }
+}
+"""No worker has a processor of that name."""
+
+
 class _Kind(NamedTuple):
     sampling: Mapping[str, Any]
     lora_adapter: str | None = None
+    fails: bool = False
+    """A logits processor is to end it."""
 
 
 async def run(
@@ -38,6 +55,7 @@ async def run(
     bounds: EngineBounds,
     *,
     grammars: bool,
+    processors: bool,
     lora_adapters: Sequence[str] = (),
     ranks: int = 1,
     seconds: float,
@@ -47,13 +65,15 @@ async def run(
     one batch. Those with LoRA adapters, which may be more than a batch takes, show besides that
     each fits the model.
 
-    `grammars`: SGLang applies some. Raises StartError where they take more than `seconds`, or one
-    fails.
+    `grammars`: SGLang applies some. `processors`: it applies logits processors. Raises StartError
+    where they take more than `seconds`, or one ends otherwise than it should.
     """
     began = time.monotonic()
     kinds = [_Kind(_plain()), _Kind(_drawn(bounds))]
     if grammars:
         kinds.append(_Kind(_plain() | _GRAMMAR))
+    if processors:
+        kinds.append(_Kind(_plain() | _FAILING, fails=True))
     kinds += [_Kind(_plain(), name) for name in lora_adapters]
     rooms = itertools.count(ranks)  # prefill finds a room's rank by the remainder
     async with first_requests("SGLang", seconds):
@@ -81,12 +101,18 @@ async def _generate(
     }
     if bounds.role is not Role.AGGREGATED:
         fields |= {"bootstrap_host": _NOBODY, "bootstrap_port": 0, "bootstrap_room": room}
+    if kind.fails:
+        fields["custom_logit_processor"] = launched.processor
     end = None
     request = launched.messages.GenerateReqInput(**fields)
     async for chunk in launched.manager.generate_request(request, None):
         end = chunks.end_of(chunk["meta_info"])
-    if end is None or end.error is not None:
-        raise StartError("no end" if end is None else str(end.error))
+    if end is None:
+        raise StartError("no end")
+    if kind.fails and not isinstance(end.error, ProcessorError):
+        raise StartError(f"a logits processor that fails did not end its request ({end.error})")
+    if end.error is not None and not kind.fails:
+        raise StartError(str(end.error))
 
 
 def _plain() -> dict[str, Any]:

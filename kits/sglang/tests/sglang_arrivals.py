@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from sglang.srt.disaggregation.nixl import conn
-
-from tandem_sglang.hand_overs import OwnNixlManager
+from sglang_units import OwnNixlManager
 
 ROOM = 5
 CASES = {

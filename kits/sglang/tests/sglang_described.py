@@ -25,6 +25,7 @@ def described(role: Role, **arguments: Any) -> EngineDescription:
     launched: Any = SimpleNamespace(
         manager=manager,
         version="1",
+        units=(),
         arguments={
             "disaggregation_transfer_backend": "nixl",
             "kv_cache_dtype": "auto",
@@ -35,7 +36,7 @@ def described(role: Role, **arguments: Any) -> EngineDescription:
             **arguments,
         },
     )
-    limits: Any = SimpleNamespace(role=role, context_length=10, vocabulary=10)
+    limits: Any = SimpleNamespace(role=role, context_length=10, vocabulary=10, cannot_sample={})
     return describe.description(
         launched,
         limits,

@@ -12,6 +12,7 @@ from sglang.srt.speculative import spec_utils
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 from sglang.srt.speculative.spec_registry import _RESERVED_ALIASES
 from sglang.srt.utils.hf_transformers_utils import get_tokenizer
+from sglang_units import agreeing
 
 from tandem_sglang import arguments, drafts, failures, options, server_arguments
 from tandem_sglang.grammar_backends import OwnGuidanceBackend
@@ -52,7 +53,7 @@ def forms_where_drafts_are_verified() -> Any:
     for elsewhere in (None, nothing, the_first):
         agree = functools.partial(_agree, elsewhere) if elsewhere else None
         spec_utils.generate_token_bitmask = original
-        drafts.end_alike(agree, "cpu")
+        drafts.end_alike(agreeing(agree))
         good, bad = backend.dispatch_regex("ab"), backend.dispatch_regex("ab")
         good.accept_token(a)
         bad.ll_matcher = Broken()

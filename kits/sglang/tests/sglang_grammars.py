@@ -16,10 +16,10 @@ from sglang.srt.constrained.grammar_manager import GrammarManager
 from sglang.srt.managers.scheduler import Scheduler
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.model_executor.forward_batch_info import PPProxyTensors
+from sglang_units import agreeing, own_scheduler
 
 from tandem_sglang import failures, grammar_queue, grammars
 from tandem_sglang.delayed_sampling import DelayedSampling
-from tandem_sglang.scheduler import OwnScheduler
 
 
 class Said:
@@ -113,7 +113,7 @@ def ends_of_grammars() -> Any:
     for agree in (None, lambda codes: torch.maximum(codes, others, out=codes)):
         step = [_marked(False), _marked(False, "too slow"), *(_marked(False) for _ in range(2))]
         step += [_marked(True), None]
-        grammars.end_alike(agree, "cpu")
+        grammars.end_alike(agreeing(agree))
         _fill(step)
         reqs = [_request(grammar) for grammar in step]
         (noted,) = failures._taken()
@@ -124,16 +124,16 @@ def ends_of_grammars() -> Any:
         ended.finished = lambda: True
         noted.tell(noted.codes, [_request(), middle, ended, *(_request() for _ in range(3))])
         found.append([middle.to_finish, ended.to_finish])
-    grammars.end_alike(None, "cpu")
+    grammars.end_alike(agreeing(None))
     _fill([_marked(False)] * len(step))
     found.append(failures._taken())
-    grammars.end_alike(lambda codes: None, "cpu")
+    grammars.end_alike(agreeing(lambda codes: None))
     _fill([_marked(False)] * len(step))
     found.append(len(failures._taken()))
     return found
 
 
-class Stage(OwnScheduler):
+class Stage(own_scheduler()):  # type: ignore[misc]
     """As much of a scheduler as SGLang's functions of a pipeline's outputs use."""
 
     _pp_spec_relay = False
@@ -165,7 +165,7 @@ def ends_in_a_pipeline() -> Any:
         _fill([each.grammar for each in batch.reqs])
         return GenerationBatchResult(next_token_ids=torch.zeros(len(batch.reqs)))
 
-    grammars.end_alike(lambda codes: None, "cpu")
+    grammars.end_alike(agreeing(lambda codes: None))
     Scheduler.run_batch, Scheduler.process_batch_result = sample, lambda *_: None
     first, last = Stage(first=True), Stage(first=False)
 

@@ -23,6 +23,9 @@ from sglang.srt.disaggregation.utils import (
 
 from tandem.engine.kv_tag import KvCheck
 from tandem_sglang import hand_over_tags, requests
+from tandem_sglang.units import UNITS
+
+_TAGS = next(unit for unit in UNITS if unit.name == "hand-over tags")
 
 PAGES, ITEM, ROOM, ROW = 16, 8, 77, 2
 TOKENS = [5, 6, 7, 8]
@@ -60,14 +63,14 @@ class Handed:
         self.receiver.required_dst_info_num = ranks
 
     def offer(self) -> None:
-        hand_over_tags.watch(self.decode, self.additions)  # type: ignore[arg-type]
+        self._watch(self.decode)
         self.decode_req = SimpleNamespace(
             req=self.asked, kv_receiver=self.receiver, metadata_buffer_index=-1
         )
         self.decode.disagg_decode_prealloc_queue._send_kv_metadata(self.decode_req)
 
     def write(self) -> None:
-        hand_over_tags.watch(self.prefill, self.additions)  # type: ignore[arg-type]
+        self._watch(self.prefill)
         pages, row = self.receiver.asked
         info = SimpleNamespace(
             is_dummy=False,
@@ -77,6 +80,10 @@ class Handed:
         )
         self.given.disagg_kv_sender.kv_mgr.transfer_infos = {self.given.bootstrap_room: {"d": info}}
         self.prefill.disagg_metadata_buffers.set_buf(self.given)
+
+    def _watch(self, scheduler: Any) -> None:
+        if _TAGS.asked(self.additions):  # type: ignore[arg-type]
+            hand_over_tags.watch(scheduler, self.additions)  # type: ignore[arg-type]
 
     def carry(self) -> None:
         self.decode.memory[THERE] = self.prefill.memory[HERE]

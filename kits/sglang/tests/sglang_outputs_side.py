@@ -24,7 +24,7 @@ from sglang.srt.managers.scheduler_components.output_sender import SenderWrapper
 from tandem_sglang import outputs, requests
 from tandem_sglang.chunks import HAND_OVER_KEY
 from tandem_sglang.outputs import RunningRows
-from tandem_sglang.scheduler import MeasuringStreamer
+from tandem_sglang.streamer import MeasuringStreamer
 
 COLUMNS = ("output_ids", "cached_tokens", "retraction_counts", "prompt_tokens", "finished_reasons")
 VALUES, PLACES = "output_token_logprobs_val", "output_token_logprobs_idx"
@@ -36,7 +36,7 @@ class Streamer(MeasuringStreamer):
     def __init__(self, senders: Sequence[Any]) -> None:
         self.send_to_detokenizer = senders[0]
         self.sockets: Any = SimpleNamespace(senders=lambda first: senders)
-        with patch("tandem_sglang.scheduler.SchedulerOutputStreamer.__post_init__"):
+        with patch("tandem_sglang.streamer.SchedulerOutputStreamer.__post_init__"):
             MeasuringStreamer.__post_init__(self)
 
     def _hand_overs(self, reqs: Sequence[Any]) -> dict[str, Any]:

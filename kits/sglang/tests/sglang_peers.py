@@ -15,9 +15,9 @@ from typing import Any
 from sglang.srt.disaggregation.base.conn import KVPoll
 from sglang.srt.disaggregation.nixl.conn import GUARD
 from sglang.srt.disaggregation.utils import DisaggregationMode
+from sglang_units import OwnMooncakeManager, OwnNixlManager
 
 from tandem_sglang import once
-from tandem_sglang.hand_overs import OwnMooncakeManager, OwnNixlManager
 
 SECONDS = 60.0
 ENDPOINT = (b"10.0.0.9", b"77")

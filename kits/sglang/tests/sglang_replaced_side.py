@@ -12,28 +12,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from sglang.srt.entrypoints import engine
+from sglang_units import DEFAULT
 
-from tandem.engine.kv_tag import KvCheck
-from tandem.logits.registry import Registry
-from tandem_sglang import controller, scheduler
-from tandem_sglang.additions import Additions
-
-DEFAULT = Additions(
-    seeded=True,
-    speculative=False,
-    on_cpu=True,
-    ranks=1,
-    stages=1,
-    peer_ranks=1,
-    registry=Registry.builtin().portable(),
-    model={"vocabulary": 8, "eos_token_ids": [7]},
-    transfer_backend="nixl",
-    handover_timeout_seconds=60,
-    grammar_cache_bytes=1 << 20,
-    kv_check=KvCheck.TAG,
-    revision="of the model",
-)
+from tandem_sglang import controller, fitting, scheduler, units
+from tandem_sglang.additions import shared_numbers
 
 
 def names() -> dict[str, Any]:
@@ -77,7 +59,7 @@ def with_(**given: Any) -> Callable[[], None]:
 
 def between_data_ranks() -> None:
     """In the worker, and in the process that it starts."""
-    controller.put_in_place(engine, DEFAULT)
+    fitting.put_in(replace(DEFAULT, states=shared_numbers(2)), in_worker=True)
     controller.run_data_parallel_controller_process = lambda **_: None
     controller.run(())
 
@@ -93,4 +75,7 @@ WAYS: dict[str, Callable[[], None]] = {
 }
 
 if __name__ == "__main__":
+    for unit in units.UNITS:  # what they import is no change of theirs
+        for name in (*unit.put, *(part for _, part in unit.parts)):
+            fitting.own(name)
     sys.stdout.write("\n" + json.dumps({way: apart(add) for way, add in WAYS.items()}))

@@ -21,6 +21,7 @@ from sglang.srt.sampling import sampling_batch_info
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from sglang_units import DEFAULT
 
 from tandem_sglang import penalties, seeds
 from tandem_sglang.requests import MADE_KEY
@@ -247,7 +248,7 @@ def penalties_count_what_was_put_out() -> Any:
     """
     random_, worst, steps = random.Random(11), 0.0, 0
     ModelRunner.sample = _applies
-    penalties.count_outputs()
+    penalties.count_outputs(DEFAULT)
     for _ in range(30):
         running: Batch | None = None
         for _ in range(12):
@@ -335,6 +336,6 @@ def _settings() -> Any:
 
 if __name__ == "__main__":
     sampling_batch_info.get_exec = _settings
-    seeds.seed_every_row()
+    seeds.seed_every_row(DEFAULT)
     answers = {check.__name__: check() for check in CHECKS}
     sys.stdout.write("\n" + json.dumps(answers))

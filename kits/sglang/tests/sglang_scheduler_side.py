@@ -12,7 +12,8 @@ import struct
 import sys
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -52,9 +53,9 @@ from sglang_peers import (
     messages_of_decode_engines_by_mooncake,
     messages_of_prefill_engines,
 )
+from sglang_units import DEFAULT, own_scheduler
 
 from tandem import config
-from tandem.engine.kv_tag import KvCheck
 from tandem.errors import StartError
 from tandem.logits import (
     BaseLogitsProcessor,
@@ -84,10 +85,10 @@ from tandem_sglang import (
     scheduler,
     seeds,
 )
-from tandem_sglang.additions import Additions
+from tandem_sglang import streamer as streamer_side
+from tandem_sglang.additions import Additions, TokenAddresses
 from tandem_sglang.rows import RowEditor
-from tandem_sglang.scheduler import MeasuringStreamer
-from tandem_sglang.token_sockets import TokenAddresses, TokenSockets
+from tandem_sglang.streamer import MeasuringStreamer
 
 VOCABULARY = 8
 
@@ -164,22 +165,8 @@ LATENTS = SimpleNamespace(is_mla_backend=True)
 HEADS_4 = SimpleNamespace(is_mla_backend=False, kv_args=SimpleNamespace(total_kv_head_num=4))
 
 
-def additions(*, ranks: int, peer_ranks: int, transfer_backend: str = "nixl") -> Additions:
-    return Additions(
-        seeded=True,
-        speculative=False,
-        on_cpu=True,
-        ranks=ranks,
-        peer_ranks=peer_ranks,
-        stages=1,
-        registry={},
-        model={},
-        transfer_backend=transfer_backend,
-        kv_check=KvCheck.TAG,
-        revision="",
-        handover_timeout_seconds=60,
-        grammar_cache_bytes=0,
-    )
+def additions(**given: Any) -> Additions:
+    return replace(DEFAULT, **given)
 
 
 def shares_are_counted_as_often_as_ranks_write_them() -> Any:
@@ -245,7 +232,7 @@ def hand_overs_by_mooncake_are_measured() -> Any:
     """In prefill, whose sender tells no times, and in decode."""
     streamer = MeasuringStreamer.__new__(MeasuringStreamer)
     streamer.additions = additions(ranks=1, peer_ranks=1, transfer_backend="mooncake")
-    scheduler.get_mooncake_transfer_engine = lambda: SimpleNamespace(ib_device="")
+    streamer_side.get_mooncake_transfer_engine = lambda: SimpleNamespace(ib_device="")
     metric = SimpleNamespace(transfer_latency_s=None, transfer_total_bytes=10)
     sent = SimpleNamespace(
         disagg_kv_sender=SimpleNamespace(get_transfer_metric=lambda: metric, kv_mgr=HEADS_4),
@@ -278,7 +265,7 @@ def outputs_go_past_the_detokenizer() -> Any:
         detokenizer_ipc_name="detokenizer",
     )
     with patch.object(ipc_channels, "get_zmq_socket", socket):
-        made = _channels(TokenSockets(()), ports)
+        made = _channels((), ports)
     return [made.send_to_tokenizer.socket, made.send_to_detokenizer.socket, opened]
 
 
@@ -310,7 +297,7 @@ def a_further_process_has_sockets_of_its_own() -> Any:
                 socket.linger = 0
                 socket.bind(at[name])
             further = TokenAddresses(requests=at["requests-2"], outputs=at["outputs-2"])
-            made = _channels(TokenSockets([further]), ports)
+            made = _channels([further], ports)
             answers = made.send_to_tokenizer
             for inbox in (made.recv_from_tokenizer, first, second):
                 inbox.rcvtimeo = 20_000
@@ -333,9 +320,10 @@ def a_further_process_has_sockets_of_its_own() -> Any:
             return [sorted(got[0]), *got[1:]]
 
 
-def _channels(sockets: TokenSockets, ports: Any) -> Any:
-    made: Any = scheduler.OwnScheduler.__new__(scheduler.OwnScheduler)
-    made.sockets, made.takes_requests, made.skip_tokenizer_init = sockets, True, False
+def _channels(further: Sequence[TokenAddresses], ports: Any) -> Any:
+    own = own_scheduler(further=further)
+    made: Any = own.__new__(own)
+    made.skip_tokenizer_init = False
     alone = SimpleNamespace(pp_rank=0, attn_tp_rank=0, attn_cp_rank=0, dp_rank=None, dp_size=1)
     seen = SimpleNamespace(enable_metrics=False, load_snapshot_publish_interval=1)
     scheduler._past_detokenizer(ports)
@@ -447,7 +435,8 @@ def failing_rows_are_read_with_their_results() -> Any:
 
 
 def _scheduler() -> Any:
-    made: Any = scheduler.OwnScheduler.__new__(scheduler.OwnScheduler)
+    own = own_scheduler()
+    made: Any = own.__new__(own)
     made._delayed = SimpleNamespace(decide=lambda batch: None)
     return made
 

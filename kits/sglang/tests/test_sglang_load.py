@@ -28,7 +28,7 @@ def engine(role: Role, *generated: int, stepped_seconds_ago: float = 7.0, sharer
         for number, tokens in enumerate(generated)
     }
     traffic._stepped = time.monotonic() - stepped_seconds_ago
-    made._states = None
+    made._states = made._launched = None
     return made
 
 

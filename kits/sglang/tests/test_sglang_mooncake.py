@@ -29,7 +29,7 @@ async def test_a_worker_without_the_package_does_not_start_and_names_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mooncake.engine", None)
     made = {"disaggregation_transfer_backend": "mooncake"}
-    thread = SglangThread(made, None, kept={}, unequal=False, seconds=60)  # type: ignore[arg-type]
+    thread = SglangThread(made, None, kept={}, unequal=False, strict=False, seconds=60)  # type: ignore[arg-type]
     with pytest.raises(StartError, match="package mooncake-transfer-engine") as refused:
         await thread.start()
     assert "engine option transfer_backend=mooncake" in str(refused.value)

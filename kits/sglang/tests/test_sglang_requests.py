@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from one_case import one_case
 
 from tandem import sockets
-from tandem.engine.base import Ending, EngineRequest, Role
+from tandem.engine.base import Ending, EngineRequest, EngineUnit, Role, UnitState
 from tandem.errors import (
     ContextLengthError,
     ContradictionError,
@@ -34,9 +35,11 @@ BOUNDS = EngineBounds(
     context_length=100,
     prompt_length=94,
     vocabulary=50,
-    unseeded="the operator has switched engine option seeded_sampling off",
+    cannot_sample={
+        "seed": "the operator has switched engine option seeded_sampling off",
+        "min_p": "SGLang verifies what speculative decoding drafts without it",
+    },
     scores_prompts=False,
-    drafts=True,
 )
 
 
@@ -227,6 +230,7 @@ def _bounds(
     capacity: int = 1000,
     num_reserved_tokens: int = 0,
     seeded: bool = True,
+    units: Sequence[EngineUnit] = (),
 ) -> EngineBounds:
     manager = SimpleNamespace(
         context_len=context,
@@ -241,9 +245,36 @@ def _bounds(
         "speculative_use_rejection_sampling": False,
     }
     launched: Any = SimpleNamespace(
-        manager=manager, arguments=plain | resolved | arguments, capacity=capacity
+        manager=manager,
+        arguments=plain | resolved | arguments,
+        capacity=capacity,
+        version="0.0",
+        units=units,
     )
     return describe.bounds(launched, role=Role.PREFILL, seeded=seeded)
+
+
+@pytest.mark.promise("S5-804")
+@pytest.mark.parametrize(
+    ("unit", "field", "others"),
+    [
+        ("seeds", {"seed": 1}, {"frequency_penalty": 1.0}),
+        ("penalties", {"frequency_penalty": 1.0}, {"seed": 1}),
+        ("penalties", {"presence_penalty": 1.0}, {"seed": 1}),
+        ("penalties", {"repetition_penalty": 1.5}, {"seed": 1}),
+    ],
+)
+def test_a_unit_that_is_lacking_has_its_requests_refused_by_name_and_no_others(
+    unit: str, field: dict[str, Any], others: dict[str, Any]
+) -> None:
+    lacking = EngineUnit(name=unit, promise="", state=UnitState.LACKING, lacks="sglang.srt.a.b")
+    bounds = _bounds({}, units=[lacking])
+    (name,) = field
+    with pytest.raises(UnsupportedError, match=r"SGLang 0\.0 lacks sglang\.srt\.a\.b") as refused:
+        validation.check(request(sampling=sampling(temperature=1.0, **field)), bounds)
+    assert refused.value.param == name
+    validation.check(request(sampling=sampling(temperature=1.0, **others)), bounds)
+    validation.check(request(sampling=sampling(temperature=1.0, **field)), _bounds({}))
 
 
 # --- into SGLang

@@ -28,11 +28,12 @@ from tandem.logits.spec import (
 )
 from tandem.v1 import common_pb2
 from tandem_sglang import SglangEngine, SglangFollower, arguments, options, parallel
+from tandem_sglang.additions import TokenAddresses
 from tandem_sglang.ports import Ports, inner_port
 from tandem_sglang.processors import Processors
 from tandem_sglang.setup import Setup
-from tandem_sglang.token_sockets import TokenAddresses
 from tandem_sglang.traffic import DataRanks
+from tandem_sglang.units import Withheld
 
 SPECULATIVE = {"server_args": json.dumps({"speculative_algorithm": "EAGLE"})}
 
@@ -244,6 +245,44 @@ def processors_of(
 
 def spec_of(name: str, **args: Any) -> LogitsProcessorSpec:
     return LogitsProcessorSpec((LogitsProcessorEntry(name, args),))
+
+
+@pytest.mark.promise("S5-804")
+@pytest.mark.parametrize(
+    ("withheld", "refused", "applied"),
+    [
+        (Withheld.FORMS, {"regex", "json_schema", "ebnf", "tagged"}, {"choice", "reader", "bias"}),
+        (Withheld.HISTORIES, {"reader", "no_repeat_ngram"}, {"regex", "bias", "forced_sequence"}),
+        (Withheld.ALL, {"regex", "reader", "bias", "choice", "forced_sequence"}, set()),
+        (Withheld.NONE, set(), {"regex", "reader", "bias", "choice", "forced_sequence"}),
+    ],
+    ids=str,
+)
+def test_processors_of_a_unit_that_is_lacking_are_neither_offered_nor_taken(
+    withheld: Withheld, refused: set[str], applied: set[str]
+) -> None:
+    registry = Registry.builtin()
+    registry.register("reader", ReadsHistory)
+    made = processors_of(registry)
+    made.withhold(withheld, "its SGLang lacks a.b")
+    assert refused <= made.refused()
+    assert not applied & made.refused()
+    if "reader" in refused:
+        with pytest.raises(UnsupportedError, match=r"no logits processors \(reader\).*lacks a\.b"):
+            made.steering(spec_of("reader"))
+    else:
+        assert made.steering(spec_of("reader")) is not None
+    assert bool(made.no_forms) is ("regex" in refused)
+
+
+@pytest.mark.promise("S5-806")
+def test_a_processor_of_every_request_that_a_unit_is_lacking_for_ends_the_start() -> None:
+    registry = Registry.builtin()
+    registry.register("reader", ReadsHistory, ProcessorSettings(use="reader", always=True))
+    made = processors_of(registry)
+    made.withhold(Withheld.FORMS, "its SGLang lacks a.b")
+    with pytest.raises(StartError, match=r"lacks a\.b, and every request is to have reader"):
+        made.withhold(Withheld.HISTORIES, "its SGLang lacks a.b")
 
 
 STAGED = {"pipeline_parallel": 2}

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from tandem_sglang import requests, sharing
+from tandem_sglang.additions import TokenAddresses
 from tandem_sglang.sharing import SharedEngine, Ticket
-from tandem_sglang.token_sockets import Replies, TokenAddresses, TokenSockets
+from tandem_sglang.token_sockets import Replies, TokenSockets
 
 pytestmark = pytest.mark.promise("S5-450")
 
@@ -34,6 +35,7 @@ def launched() -> Any:
         ),
         arguments={"page_size": 1},
         capacity=1000,
+        units=(),
         messages=SimpleNamespace(AbortReq=lambda rid: rid),
     )
 

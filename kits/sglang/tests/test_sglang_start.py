@@ -31,7 +31,7 @@ class Scheduler:
         given: dict[str, Any] = dict.fromkeys(field.name for field in fields(Launched))
         messages = SimpleNamespace(FreezeGCReq=lambda: "freeze")
         self.launched = Launched(
-            **given | {"manager": manager, "messages": messages, "schedulers": ()}
+            **given | {"manager": manager, "messages": messages, "schedulers": (), "units": ()}
         )
 
     async def start(self) -> Launched:

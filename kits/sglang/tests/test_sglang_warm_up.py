@@ -17,6 +17,7 @@ from tandem_sglang.validation import EngineBounds
 pytestmark = pytest.mark.asyncio
 DONE = {"type": "length"}
 ABORTED = {"type": "abort", "message": "no kernel", "status_code": 500}
+PROCESSOR = {"type": "abort", "message": "unknown", "err_type": "TandemProcessorError"}
 
 
 class Manager:
@@ -45,26 +46,27 @@ async def run(
     role: Role = Role.DECODE,
     *,
     grammars: bool = True,
+    processors: bool = False,
     ranks: int = 1,
     seconds: float = 5.0,
     lora_adapters: Sequence[str] = (),
 ) -> None:
     launched: Any = SimpleNamespace(
-        manager=manager, messages=SimpleNamespace(GenerateReqInput=dict)
+        manager=manager, messages=SimpleNamespace(GenerateReqInput=dict), processor="ours"
     )
     bounds = EngineBounds(
         role=role,
         context_length=64,
         prompt_length=60,
         vocabulary=1000,
-        unseeded="",
+        cannot_sample={},
         scores_prompts=True,
-        drafts=False,
     )
     await warm_up.run(
         launched,
         bounds,
         grammars=grammars,
+        processors=processors,
         ranks=ranks,
         lora_adapters=lora_adapters,
         seconds=seconds,
@@ -140,3 +142,28 @@ async def test_a_request_that_hangs_fails_the_start_in_time(
 ) -> None:
     with pytest.raises(StartError, match="warm_up_seconds"):
         await run(Manager(*reasons), seconds=0.05)
+
+
+@pytest.mark.promise("S5-808")
+async def test_a_processor_that_fails_ends_its_request_by_itself_and_beside_others() -> None:
+    manager = Manager(DONE, DONE, PROCESSOR, DONE, DONE, PROCESSOR)
+    await run(manager, grammars=False, processors=True)
+    failing = [fields.get("custom_logit_processor") for fields in manager.asked]
+    assert failing == [None, None, "ours"] * 2
+    assert manager.open_at_start == [1, 1, 1, 1, 2, 3]
+
+
+@pytest.mark.promise("S5-808")
+@pytest.mark.parametrize(
+    "reasons",
+    [
+        (DONE, DONE, DONE),  # nobody saw the processor fail
+        (DONE, DONE, ABORTED),
+        (DONE, DONE, PROCESSOR, DONE, PROCESSOR, PROCESSOR),  # it took a neighbour along
+    ],
+)
+async def test_a_start_fails_where_a_processor_that_fails_ends_nothing_or_too_much(
+    reasons: tuple[dict[str, Any], ...],
+) -> None:
+    with pytest.raises(StartError):
+        await run(Manager(*reasons), grammars=False, processors=True)

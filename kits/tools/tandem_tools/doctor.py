@@ -10,6 +10,7 @@ import resource
 import shutil
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -19,9 +20,11 @@ import msgspec
 
 from tandem import config
 from tandem.cli import log_files, options, status
+from tandem.cli.client import ApiError, Client
 from tandem.cli.commands import Command
 from tandem.cli.console import Console
-from tandem.cli.status import READY, StackStatus
+from tandem.cli.status import READY, ComponentStatus, StackStatus
+from tandem.engine.base import EngineUnit, UnitState
 from tandem.errors import StartError
 
 Level = Literal["ok", "note", "bad"]
@@ -31,6 +34,7 @@ LEAST_SHARED_MEMORY = GIB
 LEAST_FILES = 4096
 LEAST_DISK = GIB
 GPU_SECONDS = 20.0
+UNITS_SECONDS = 2.0
 LOG_LINES = 200
 RDMA = Path("/sys/class/infiniband")
 PEER_MEMORY = Path("/sys/module/nvidia_peermem")
@@ -332,9 +336,28 @@ def _stack(stack: StackStatus) -> Iterator[Finding]:
         if each.state != READY:
             advice = f"tandem logs {each.component}"
             yield Finding("stack", "bad", f"{each.component}: {each.state}", advice)
+        yield from _units(each)
     if stack.ready:
         said = f"{len(stack.components)} components are ready, at {stack.url}"
         yield Finding("stack", "ok", said)
+
+
+def _units(component: ComponentStatus) -> Iterator[Finding]:
+    """Units of a worker's engine. Other components have no such page."""
+    try:
+        asked = Client(component.metrics, timeout_seconds=UNITS_SECONDS).get("/debug/units")
+        units = msgspec.convert(asked, list[EngineUnit])
+    except (ApiError, msgspec.ValidationError):
+        return
+    states = Counter(unit.state for unit in units)
+    for unit in units:
+        if unit.state is UnitState.LACKING:
+            said = f"{component.component}: {unit.name} is lacking, for want of {unit.lacks}"
+            yield Finding("engine unit", "note", said, unit.without)
+    if units:
+        told = ", ".join(f"{count} {state.value}" for state, count in states.items())
+        names = ", ".join(unit.name for unit in units if unit.state is UnitState.KEPT)
+        yield Finding("engine units", "ok", f"{component.component}: {told}: {names}")
 
 
 COMMAND = Command(add_arguments, doctor, example="tandem doctor --to report.json")

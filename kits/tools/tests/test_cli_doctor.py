@@ -9,9 +9,13 @@ from collections import namedtuple
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from tandem.cli import main
+from tandem.cli import main, status
+from tandem.cli.client import ApiError
+from tandem.cli.status import ComponentStatus, StackStatus
+from tandem.engine.base import EngineUnit, UnitState
 from tandem_tools import doctor
 from tandem_tools.doctor import Finding
 
@@ -228,3 +232,37 @@ def test_other_shells_are_told_of_all_commands(
     written = capsys.readouterr().out
     assert "fetch-model" in written
     assert "plan-fit" in written
+
+
+@pytest.mark.promise("S5-805")
+def test_units_that_an_engine_lacks_are_noted_with_what_holds_instead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    units = [
+        EngineUnit(name="pages", promise="p", state=UnitState.KEPT),
+        EngineUnit(name="forms", promise="p", state=UnitState.LACKING, lacks="a.b", without="none"),
+    ]
+    pages = {"decode:1": msgspec.to_builtins(units), "sim:1": []}
+
+    class Asked:
+        def __init__(self, metrics: str, **_: Any) -> None:
+            self._metrics = metrics
+
+        def get(self, path: str) -> Any:
+            assert path == "/debug/units"
+            if self._metrics not in pages:
+                raise ApiError("Not Found", status=404)
+            return pages[self._metrics]
+
+    monkeypatch.setattr(doctor, "Client", Asked)
+    components = [
+        ComponentStatus(name, status.READY, 1, 1.0, f"{name}:1", "")
+        for name in ("decode", "sim", "router")
+    ]
+    monkeypatch.setattr(
+        status, "of_stack", lambda _: StackStatus("http://here:1", "sglang", components)
+    )
+    noted = Finding("engine unit", "note", "decode: forms is lacking, for want of a.b", "none")
+    assert of("engine unit") == [noted]
+    (told,) = of("engine units")
+    assert (told.level, told.said) == ("ok", "decode: 1 kept, 1 lacking: pages")

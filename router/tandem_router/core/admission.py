@@ -156,7 +156,13 @@ def _unmet_error(offers: Collection[Offer], request: Request) -> TandemError | N
     if not knowing:
         told = ", ".join(sorted(names))
         return UnsupportedError(f"no pair knows these logits processors: {told:.200}")
-    context = max(each.context_length for each in knowing)
+    drawing = [each for each in knowing if needs.sampling.isdisjoint(each.cannot_sample)]
+    if not drawing:
+        refused = frozenset.union(*(each.cannot_sample for each in knowing))
+        names = needs.sampling & refused
+        told = ", ".join(sorted(names))
+        return UnsupportedError(f"no pair's engine takes {told}", param=min(names))
+    context = max(each.context_length for each in drawing)
     return context_error(submit.prompt_tokens, submit.max_tokens, context)
 
 

@@ -27,6 +27,7 @@ class Traits(NamedTuple):
     vocabulary: int
     logits_processors: frozenset[str]
     lora_adapters: frozenset[str]
+    cannot_sample: frozenset[str]
     has_hook: bool
     has_classifiers: bool
     parks: bool
@@ -170,6 +171,7 @@ class Group:
                 min(each.context_length for each in traits),
                 frozenset.intersection(*(each.logits_processors for each in traits)),
                 frozenset.intersection(*(each.lora_adapters for each in traits)),
+                frozenset.union(*(each.cannot_sample for each in traits)),
             )
 
     @property
@@ -262,6 +264,7 @@ def traits_of(worker: Worker) -> Traits:
         profile.vocabulary,
         profile.logits_processors,
         profile.lora_adapters,
+        profile.cannot_sample,
         profile.has_hook,
         profile.has_classifiers,
         profile.parks,

@@ -131,6 +131,8 @@ class Profile:
     propagate_terminate: bool = False
     logits_processors: frozenset[str] = frozenset()
     lora_adapters: frozenset[str] = frozenset()
+    cannot_sample: frozenset[str] = frozenset()
+    """Sampling parameters that its engine refuses."""
     keeps_tasks: bool = False
     """A task that several legs run need be said to it only once."""
     parks: bool = False
@@ -154,6 +156,8 @@ class Needs(NamedTuple):
     logits_processors: frozenset[str] = frozenset()
     lora_adapter: str = ""
     """Empty: the model alone."""
+    sampling: frozenset[str] = frozenset()
+    """The sampling parameters used of those that an engine may refuse."""
 
 
 NOTHING: Final = Needs()
@@ -169,11 +173,14 @@ class Offer(NamedTuple):
     context_length: int
     logits_processors: frozenset[str]
     lora_adapters: frozenset[str] = frozenset()
+    cannot_sample: frozenset[str] = frozenset()
+    """Sampling parameters that some worker of the group refuses."""
 
     def meets(self, needs: Needs) -> bool:
         return (
             needs.tokens <= self.context_length
             and needs.logits_processors <= self.logits_processors
+            and needs.sampling.isdisjoint(self.cannot_sample)
             and self.adapts(needs)
         )
 

@@ -116,7 +116,8 @@ def _offers(offer: Offer, workers: list[Worker]) -> bool:
         return True
     names = frozenset.intersection(*(each.logits_processors for each in taking))
     adapters = frozenset.intersection(*(each.lora_adapters for each in taking))
-    return offer == (min(each.context_length for each in taking), names, adapters)
+    cannot = frozenset.union(*(each.cannot_sample for each in taking))
+    return offer == (min(each.context_length for each in taking), names, adapters, cannot)
 
 
 def _kind(worker: Worker) -> Kind:

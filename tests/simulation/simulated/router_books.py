@@ -18,10 +18,10 @@ Key = tuple[int, int]
 """A frontend and its number of a sequence."""
 Make = tuple[str, str]
 """A model, and the tokenizer that its prompts' token ids are of."""
-OfferBook = tuple[int, frozenset[str], frozenset[str]]
-"""What a group can do, or a request wants: a context's length, logits processors and
-LoRA adapters."""
-NOTHING: OfferBook = (0, frozenset(), frozenset())
+OfferBook = tuple[int, frozenset[str], frozenset[str], frozenset[str]]
+"""What a group can do, or a request wants: a context's length, logits processors and LoRA adapters;
+and the sampling parameters that the group refuses, or the request uses."""
+NOTHING: OfferBook = (0, frozenset(), frozenset(), frozenset())
 Line = tuple[Make, bool]
 """Who waits for the same slots: what it is of, and whether it needs decode alone."""
 
@@ -205,7 +205,7 @@ class RequestBook:
         submit, named = self.submit, self.asked.needs
         tokens = submit.prompt_tokens + submit.max_tokens if submit.prompt_tokens else 0
         adapters = {named.lora_adapter} if named.lora_adapter else ()
-        return tokens, named.logits_processors, frozenset(adapters)
+        return tokens, named.logits_processors, frozenset(adapters), named.sampling
 
     @property
     def tokens(self) -> int:
@@ -286,11 +286,13 @@ def offer_of(group: tuple[list[WorkerBook], list[WorkerBook]]) -> OfferBook:
     profiles = [each.profile for each in (*group[0], *group[1])]
     names = frozenset.intersection(*(each.logits_processors for each in profiles))
     adapters = frozenset.intersection(*(each.lora_adapters for each in profiles))
-    return min(each.context_length for each in profiles), names, adapters
+    cannot = frozenset.union(*(each.cannot_sample for each in profiles))
+    return min(each.context_length for each in profiles), names, adapters, cannot
 
 
 def meets(offer: OfferBook, wanted: OfferBook) -> bool:
-    return wanted[0] <= offer[0] and wanted[1] <= offer[1] and wanted[2] <= offer[2]
+    able = wanted[0] <= offer[0] and wanted[1] <= offer[1] and wanted[2] <= offer[2]
+    return able and wanted[3].isdisjoint(offer[3])
 
 
 class Books:

@@ -288,11 +288,15 @@ class RouterRules:
         return QueueFullError.code if full else None
 
     def _unmet_refusal(self, request: RequestBook) -> str | None:
-        tokens, names, adapters = request.wanted
+        tokens, names, adapters, used = request.wanted
         offers = [each for each in self.books.offers[request.make] if adapters <= each[2]]
         if not offers:
             return UnknownModelError.code
-        knowing = [context for context, known, _ in offers if names <= known]
+        knowing = [
+            context
+            for context, known, _, cannot in offers
+            if names <= known and used.isdisjoint(cannot)
+        ]
         if not knowing:
             return UnsupportedError.code
         return ContextLengthError.code if tokens > max(knowing) else None

@@ -18,6 +18,7 @@ def submit(
     task: bytes = b"t",
     prompt_blocks: Blocks = (),
     logits_processors: frozenset[str] = frozenset(),
+    sampling: frozenset[str] = frozenset(),
     lora_adapter: str = "",
     voucher: common_pb2.Voucher | None = None,
     first_span: int = 0,
@@ -36,5 +37,5 @@ def submit(
             **fields,
         }
     )
-    needs = Needs(logits_processors=logits_processors, lora_adapter=lora_adapter)
+    needs = Needs(logits_processors=logits_processors, lora_adapter=lora_adapter, sampling=sampling)
     return Submit(frontend, message, task, prompt_blocks, needs, voucher, first_span, fault)
