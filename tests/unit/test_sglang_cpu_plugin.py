@@ -1,7 +1,7 @@
 """kits/sglang-cpu: each shim is still needed with the installed SGLang and NIXL, and is applied.
 
 SGLang only logs a hook that it cannot apply, so nothing else would notice. Everything runs in fresh
-processes, because hooks stay applied for the life of one, and in few, because each imports torch.
+processes, because hooks stay applied for the life of one. Those that look at SGLang are forked.
 """
 
 import json
@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import pytest
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
@@ -159,6 +160,7 @@ def stock() -> dict[str, Any]:
     return answer(
         LOOK + "before = look(); load_plugins(); print(json.dumps(before | {'after': look()}))",
         SGLANG_PLUGINS="tandem_sglang_cpu",
+        **{fork_server.OTHERS: "yes"},
     )
 
 
@@ -168,6 +170,7 @@ def shimmed() -> dict[str, Any]:
         LOOK + "load_plugins(); print(json.dumps(look()))",
         SGLANG_USE_CPU_ENGINE="1",
         SGLANG_PLUGINS="tandem_sglang_cpu",
+        **{fork_server.OTHERS: "yes"},
     )
 
 
