@@ -17,6 +17,7 @@ import builtins
 import ctypes
 import gc
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -58,12 +59,13 @@ COMPONENTS = (
 POOLED = frozenset(
     (
         FORMS,
+        "tandem_executor.local.__main__",
         "tandem_frontend.openai.moderations.process",
         "tandem_frontend.openai.reading.process",
     )
 )
-"""Programs of components' own, which tests of those components' parts start. Those of hooks are not
-among them: what they import is looked at.
+"""Programs of components' and executors' own, which tests of their parts start. Those of hooks are
+not among them: what they import is looked at.
 """
 
 OTHERS = "IMPORTS_SGLANG"
@@ -76,6 +78,7 @@ _COMPONENTS = (
     "uvicorn.lifespan.off",
     "tandem_answers.dialects",
     "tandem_answers.parsing.families",
+    "tandem_executor.local.stack",
     "tandem_sim",
 )
 _READ = ("COVERAGE_", "GRPC_", "LD_", "MALLOC_", "PYTHON")
@@ -86,6 +89,8 @@ _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """A process of one thread can be forked."""
 
 _ASKING = threading.Lock()
+_NUMBERS = itertools.count()
+"""Of what is asked: who gave up while a server still imported leaves an answer behind."""
 _STARTING = ThreadPoolExecutor(1)
 """Starts the fork servers: a program that ends with its parent ends with the thread that started
 its fork server.
@@ -274,7 +279,9 @@ def _ask(
     """Have a program run. `descriptors`: the numbers that it is to have, and those that they are of
     here. Returns its pid.
     """
+    number = next(_NUMBERS)
     order = {
+        "number": number,
         "args": [os.fsdecode(each) for each in args],
         "descriptors": list(descriptors),
         "environment": dict(environment),
@@ -283,7 +290,10 @@ def _ask(
     }
     with _ASKING:
         _send(server, order, list(descriptors.values()))
-        return int.from_bytes(_exactly(server, _SIZE_BYTES))
+        while True:
+            answered, pid = (int.from_bytes(_exactly(server, _SIZE_BYTES)) for _ in range(2))
+            if answered == number:
+                return pid
 
 
 def _send(server: socket.socket, words: Any, descriptors: Sequence[int] = ()) -> None:
@@ -315,7 +325,7 @@ def _serve(asked: socket.socket) -> dict[str, Any]:
             return order
         for each in came:
             os.close(each)
-        asked.sendall(pid.to_bytes(_SIZE_BYTES))
+        asked.sendall(b"".join(each.to_bytes(_SIZE_BYTES) for each in (order["number"], pid)))
 
 
 def _fork_for_parent() -> int:

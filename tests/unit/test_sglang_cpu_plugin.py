@@ -33,6 +33,8 @@ from sglang.srt.lora.backend import torch_backend
 from sglang.srt.lora.lora_manager import LoRAManager
 from sglang.srt.plugins import load_plugins
 
+sys.modules.pop("tandem_sglang_cpu", None)  # a fork has what the fork server found
+
 def prepared(latents, decode_ranks):
     # How two ranks of prefill get ready to write into host memory of decode's.
     ways = []
