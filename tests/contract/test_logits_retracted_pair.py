@@ -21,7 +21,7 @@ FLAGS = (
     "--hook=contract_hook.ContractHook",
     *logits_probe.FLAGS,
     "--logits-timeout-ms=30000",  # what they compute is judged here, not how fast
-    # The one form among the cases, a choice, is compiled without SGLang, whose import takes 10 s.
+    # The one form among the cases, a choice, is compiled without SGLang.
     '--engine-options=server_args={"log_level": "warning", "grammar_backend": "none"}',
 )
 
@@ -31,7 +31,7 @@ async def test_a_retracted_sequence_is_neither_repeated_nor_cut(
     model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
-    monkeypatch.setenv("SGLANG_TEST_RETRACT_INTERVAL", "3")
+    monkeypatch.setenv("SGLANG_TEST_RETRACT_INTERVAL", "6")
     with launched_pair(
         "sglang", model_path, tmp_path, ready_seconds=READY_SECONDS, flags=FLAGS
     ) as workers:

@@ -30,5 +30,5 @@ class Workers:
 
     def second_process(self) -> psutil.Process:
         children = psutil.Process(self.first.process.pid).children()
-        (found,) = (each for each in children if process_link.PROGRAM in each.cmdline())
+        (found,) = (each for each in children if process_link.PROGRAM in " ".join(each.cmdline()))
         return found

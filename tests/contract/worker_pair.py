@@ -36,7 +36,7 @@ FAILED = worker_pb2.LegClosed.OUTCOME_FAILED
 END_SECONDS = 40.0
 WITHOUT_FORMS = 'server_args={"grammar_backend":"none"}'
 """Option of an SGLang engine whose tests ask for no form of an answer: each of the worker's
-processes starts another one to compile forms, which imports SGLang for that, 10 s of CPU time.
+processes starts another one to compile forms, which has SGLang in memory for that.
 """
 _numbers = itertools.count(1)
 

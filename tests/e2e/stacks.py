@@ -21,7 +21,7 @@ SGLANG_READY_SECONDS = 280
 SIM_READY_SECONDS = 60
 WITHOUT_FORMS = ('server_args={"grammar_backend":"none"}',)
 """Options of SGLang engines whose tests ask for no form of an answer: the process that compiles
-forms imports SGLang for that, 10 s of CPU time.
+forms has SGLang in memory for that.
 """
 PATIENCE = 30
 """Seconds that a test waits at most for what must come, however slow the machine is."""

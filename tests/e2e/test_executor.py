@@ -40,8 +40,8 @@ SECONDS = 30.0
 PROMPT = [101, 102, 103, 104]
 VOCABULARY = 2048
 PROCESSORS = ["banned_sequences", "no_repeat_ngram", "min_new_tokens"]
-PROMPTS = 3_000
-"""Of a batch: three times as many as are in memory at once."""
+PROMPTS = 1_500
+"""Of a batch: more than are in memory at once, even of those left after an interruption."""
 
 
 CALLBACKS = {

@@ -1,12 +1,13 @@
 """Processes that have imported what programs import, and fork programs that would import the same:
-SGLang takes 13 s of CPU time, and a worker imports SGLang twice, for itself and for its scheduler;
-a component of Tandem takes half a second, and a stack has four or more.
+SGLang takes 13 s of CPU time, and a worker imports SGLang three times, for itself, its scheduler
+and the process that compiles forms; a component of Tandem takes half a second, and a stack has four
+or more.
 
 `install` has programs forked that the process of the tests starts. By clone(2)'s CLONE_PARENT each
 becomes a child of the process that starts it. A program that imports SGLang has a fork server of
 its own for its own children. So a program has the parent, arguments, environment and descriptors
-that it would have without a fork server. Not so its seed of hashes, nor whatever Python and the C
-library read when a program starts: those are the fork server's.
+that it would have without a fork server. Not so its seed of hashes, nor what else Python and the C
+library read when a program starts, but for the number of arenas: those are the fork server's.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import builtins
 import ctypes
 import gc
 import importlib
+import itertools
 import json
 import os
+import resource
 import runpy
 import signal
 import socket
@@ -26,10 +29,11 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from multiprocessing import util
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 WORKER = "--engine=sglang"
 SCRIPTS = (
@@ -37,8 +41,13 @@ SCRIPTS = (
     "failing_start.py",
     "logits_engine.py",
     "prefix_events.py",
+    "sglang_hand_over_tags.py",
 )
 """How the names of tests' own programs end that import SGLang."""
+FORMS, FURTHER = "tandem.logits.forms.process", "tandem.worker.further"
+"""Programs of a worker's own that import SGLang where the worker does. The first one starts itself
+anew, once.
+"""
 FUZZING = "fuzz/run.py"
 COMPONENTS = (
     "tandem_frontend",
@@ -47,6 +56,17 @@ COMPONENTS = (
     "tandem_decode_worker",
     "tandem_aggregated_worker",
 )
+POOLED = frozenset(
+    (
+        FORMS,
+        "tandem_executor.local.__main__",
+        "tandem_frontend.openai.moderations.process",
+        "tandem_frontend.openai.reading.process",
+    )
+)
+"""Programs of components' and executors' own, which tests of their parts start. Those of hooks are
+not among them: what they import is looked at.
+"""
 
 OTHERS = "IMPORTS_SGLANG"
 """A variable of programs that import SGLang or what SGLang imports, though no argument says so."""
@@ -58,15 +78,23 @@ _COMPONENTS = (
     "uvicorn.lifespan.off",
     "tandem_answers.dialects",
     "tandem_answers.parsing.families",
+    "tandem_executor.local.stack",
     "tandem_sim",
 )
 _READ = ("COVERAGE_", "GRPC_", "LD_", "MALLOC_", "PYTHON")
-_FOUND_BY = ("PYTHONPATH", "PYTHONUNBUFFERED")
-"""Variables of Python's that a program has as it was given them, or that change nothing here."""
+_ARENAS = "MALLOC_ARENA_MAX"
+_FOUND_BY = ("PYTHONPATH", "PYTHONUNBUFFERED", _ARENAS)
+"""Variables that a program has as it was given them, or that change nothing here."""
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1"}
 """A process of one thread can be forked."""
 
 _ASKING = threading.Lock()
+_NUMBERS = itertools.count()
+"""Of what is asked: who gave up while a server still imported leaves an answer behind."""
+_STARTING = ThreadPoolExecutor(1)
+"""Starts the fork servers: a program that ends with its parent ends with the thread that started
+its fork server.
+"""
 _CLONE: Final = {"x86_64": 56, "aarch64": 220}
 _CLONE_PARENT: Final = 0x8000
 _CLONE_CHILD_CLEARTID: Final = 0x200000
@@ -75,6 +103,9 @@ _SET_PDEATHSIG: Final = 1
 _GET_TID_ADDRESS: Final = 40
 _SIZE_BYTES: Final = 8
 _MOST_DESCRIPTORS: Final = 64
+_ATTRIBUTES_BYTES: Final = 64
+"""Of pthread_attr_t, which has 56 on one of the machines."""
+_M_ARENA_MAX: Final = -8
 _FREE: Final = 1000
 """From here on are descriptors that nobody has."""
 
@@ -133,13 +164,15 @@ def _server(kind: Kind) -> socket.socket:
     """The fork server of the process of the tests. Its socket's end is its own."""
     ours, theirs = socket.socketpair()
     with theirs:
-        started = subprocess.Popen(
-            [sys.executable, "-P", __file__, str(theirs.fileno()), *kind.imports],
+        started = _STARTING.submit(
+            subprocess.Popen,
+            [sys.executable, "-P", __file__, str(theirs.fileno())],
             env=kind.environment(),
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
-        )
+        ).result()
+    _send(ours, kind.imports)  # no arguments: what is forked is known by its own alone
     atexit.register(started.wait)
     atexit.register(ours.close)
     return ours
@@ -209,17 +242,25 @@ def _kind(
 
 def _imports_sglang(texts: Sequence[str], environment: Mapping[str, str], session: bool) -> bool:
     by_name = WORKER in texts or any(each.endswith(SCRIPTS) for each in texts)
-    return by_name or OTHERS in environment
+    forms = FORMS in texts and "SGLANG_USE_CPU_ENGINE" in environment
+    return by_name or forms or OTHERS in environment
+
+
+def _imports_as_its_parent(
+    texts: Sequence[str], environment: Mapping[str, str], session: bool
+) -> bool:
+    return _imports_sglang(texts, environment, session) or FORMS in texts or FURTHER in texts
 
 
 def _is_component(texts: Sequence[str], environment: Mapping[str, str], session: bool) -> bool:
-    """Whether a program is a component that is to serve, or fuzzes components. Tests of how a
-    component starts give the component no session of its own.
+    """Whether a program is a component that is to serve, one of a component's own, or fuzzes
+    components. Tests of how a component starts give the component no session of its own.
     """
     from tandem import launching
 
     if not session:
-        return "--child" in texts and texts[0].endswith(FUZZING)
+        fuzzes = "--child" in texts and texts[0].endswith(FUZZING)
+        return fuzzes or not POOLED.isdisjoint(texts)
     programs = {launching.module_of(each.removeprefix("tandem_")) for each in COMPONENTS}
     script = launching.command("")[2]
     by_name = texts[0] == "-m" and f"{texts[1]}.__main__" in programs
@@ -238,18 +279,27 @@ def _ask(
     """Have a program run. `descriptors`: the numbers that it is to have, and those that they are of
     here. Returns its pid.
     """
+    number = next(_NUMBERS)
     order = {
+        "number": number,
         "args": [os.fsdecode(each) for each in args],
         "descriptors": list(descriptors),
         "environment": dict(environment),
         "folder": os.fsdecode(folder or os.getcwd()),
         "session": session,
     }
-    body = json.dumps(order).encode()
     with _ASKING:
-        socket.send_fds(server, [len(body).to_bytes(_SIZE_BYTES)], list(descriptors.values()))
-        server.sendall(body)
-        return int.from_bytes(_exactly(server, _SIZE_BYTES))
+        _send(server, order, list(descriptors.values()))
+        while True:
+            answered, pid = (int.from_bytes(_exactly(server, _SIZE_BYTES)) for _ in range(2))
+            if answered == number:
+                return pid
+
+
+def _send(server: socket.socket, words: Any, descriptors: Sequence[int] = ()) -> None:
+    body = json.dumps(words).encode()
+    socket.send_fds(server, [len(body).to_bytes(_SIZE_BYTES)], descriptors)
+    server.sendall(body)
 
 
 def _exactly(server: socket.socket, size: int) -> bytes:
@@ -275,7 +325,7 @@ def _serve(asked: socket.socket) -> dict[str, Any]:
             return order
         for each in came:
             os.close(each)
-        asked.sendall(pid.to_bytes(_SIZE_BYTES))
+        asked.sendall(b"".join(each.to_bytes(_SIZE_BYTES) for each in (order["number"], pid)))
 
 
 def _fork_for_parent() -> int:
@@ -325,19 +375,42 @@ def _become(order: Mapping[str, Any], base_path: Sequence[str]) -> list[str]:
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
-    args: list[str] = order["args"][1:]
+    if arenas := os.environ.get(_ARENAS):
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, int(arenas))
+    args = _without_options(order["args"])
     folders = [*filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)), *base_path]
-    kinds = ("-c", "-m")
-    while args[0].startswith("-") and args[0] not in kinds:
-        option = args.pop(0)
-        if option == "-W":
-            warnings.simplefilter(args.pop(0))  # type: ignore[arg-type]
-        assert option in ("-P", "-W"), option
     if "-P" not in order["args"]:
         script = os.path.dirname(os.path.abspath(args[0]))
         folders.insert(0, {"-c": "", "-m": os.getcwd()}.get(args[0], script))
     sys.path[:] = folders
     return args
+
+
+def _without_options(command: Sequence[str]) -> list[str]:
+    _, *args = command
+    while args[0].startswith("-") and args[0] not in ("-c", "-m"):
+        option = args.pop(0)
+        if option == "-W":
+            warnings.simplefilter(args.pop(0))  # type: ignore[arg-type]
+        assert option in ("-P", "-W"), option
+    return args
+
+
+def _start_anew(_: str, command: Sequence[str]) -> NoReturn:
+    """In place of os.execv, for a program that starts itself anew: it imports the same again."""
+    system = ctypes.PyDLL(None)
+    # As the C library does where a program starts: the limit is how large threads' stacks are.
+    attributes = ctypes.create_string_buffer(_ATTRIBUTES_BYTES)
+    stack, _hard = resource.getrlimit(resource.RLIMIT_STACK)
+    failed = (
+        system.pthread_attr_init(attributes)
+        or system.pthread_attr_setstacksize(attributes, ctypes.c_size_t(stack))
+        or system.pthread_setattr_default_np(attributes)
+    )
+    if failed:
+        raise OSError(failed, os.strerror(failed))
+    _run(_without_options(command))
+    sys.exit()
 
 
 def _serve_alone(own: socket.socket) -> None:
@@ -364,10 +437,11 @@ def _run(args: Sequence[str]) -> None:
         runpy.run_path(kind, run_name="__main__")
 
 
-def _main(asked: socket.socket, modules: Sequence[str]) -> list[str]:
+def _main(asked: socket.socket) -> list[str]:
     """Returns in each process that is to run a program: its arguments."""
+    size = int.from_bytes(_exactly(asked, _SIZE_BYTES))
     with warnings.catch_warnings(action="ignore"):
-        for module in modules:
+        for module in json.loads(_exactly(asked, size)):
             importlib.import_module(module)
     if find_spec("setproctitle"):
         import setproctitle
@@ -380,7 +454,9 @@ def _main(asked: socket.socket, modules: Sequence[str]) -> list[str]:
     while True:
         order = _serve(asked)
         args = _become(order, path)
-        if "sglang" not in sys.modules:
+        if FORMS in args:
+            os.execv = _start_anew  # type: ignore[assignment]
+        if FORMS in args or "sglang" not in sys.modules:
             break
         ours, asked = socket.socketpair()
         if os.fork():
@@ -388,8 +464,8 @@ def _main(asked: socket.socket, modules: Sequence[str]) -> list[str]:
             break
         ours.close()
         _serve_alone(asked)
-    if "sglang" in sys.modules:
-        _have_forked([Kind((), dict, (), _imports_sglang)], lambda _: ours)
+    if "sglang" in sys.modules and FORMS not in args:
+        _have_forked([Kind((), dict, (), _imports_as_its_parent)], lambda _: ours)
     if find_spec("setproctitle"):
         setproctitle.setproctitle(" ".join(order["args"]))
     return args
@@ -398,4 +474,4 @@ def _main(asked: socket.socket, modules: Sequence[str]) -> list[str]:
 if __name__ == "__main__":
     # A component's module is imported, and is a program that is run.
     warnings.filterwarnings("ignore", "'[a-z_.]+' found in sys.modules", RuntimeWarning)
-    _run(_main(socket.socket(fileno=int(sys.argv[1])), sys.argv[2:]))
+    _run(_main(socket.socket(fileno=int(sys.argv[1]))))

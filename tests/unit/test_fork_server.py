@@ -15,6 +15,17 @@ import pytest
 from tandem import launching
 
 SCRIPT = Path(fork_server.__file__).with_name("forked_side.py")
+ANEW = """
+import ctypes, json, os, resource, sys
+if sys.argv[2:] == []:
+    resource.setrlimit(resource.RLIMIT_STACK, (3 << 19, resource.RLIM_INFINITY))
+    os.execv(sys.executable, [sys.executable, "-P", *sys.argv, "again"])
+system, attributes, size = ctypes.CDLL(None), ctypes.create_string_buffer(64), ctypes.c_size_t()
+system.pthread_getattr_default_np(attributes)
+system.pthread_attr_getstacksize(attributes, ctypes.byref(size))
+print(json.dumps([sys.argv[1:], __name__, size.value, "tandem_router" in sys.modules]))
+"""
+"""A program that starts itself anew, and then says how large its threads' stacks are."""
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(200)]
 
 
@@ -94,3 +105,27 @@ def test_a_forked_component_says_what_a_started_one_says(
     assert "listen: 127.0.0.1:7" in first[1]
     assert shown(GRPC_NOT_AS_IMPORTED="1") == shown(session=False) == first
     assert forked == [command]
+
+
+def test_a_forked_program_that_starts_itself_anew_is_as_one_that_was_started(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "anew.py"
+    script.write_text(ANEW)
+
+    def said(**environment: str) -> list[Any]:
+        ended = subprocess.run(
+            [sys.executable, str(script), fork_server.FORMS],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **environment},
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stderr
+        found: list[Any] = json.loads(ended.stdout)
+        return found
+
+    *forked, preloaded = said()
+    *started, fresh = said(GRPC_NOT_AS_IMPORTED="1")
+    assert (preloaded, fresh) == (True, False)
+    assert forked == started == [[fork_server.FORMS, "again"], "__main__", 3 << 19]

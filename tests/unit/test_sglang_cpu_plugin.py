@@ -1,7 +1,7 @@
 """kits/sglang-cpu: each shim is still needed with the installed SGLang and NIXL, and is applied.
 
 SGLang only logs a hook that it cannot apply, so nothing else would notice. Everything runs in fresh
-processes, because hooks stay applied for the life of one, and in few, because each imports torch.
+processes, because hooks stay applied for the life of one. Those that look at SGLang are forked.
 """
 
 import json
@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import fork_server
 import pytest
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(240)]
@@ -31,6 +32,8 @@ from sglang.srt.lora import layers
 from sglang.srt.lora.backend import torch_backend
 from sglang.srt.lora.lora_manager import LoRAManager
 from sglang.srt.plugins import load_plugins
+
+sys.modules.pop("tandem_sglang_cpu", None)  # a fork has what the fork server found
 
 def prepared(latents, decode_ranks):
     # How two ranks of prefill get ready to write into host memory of decode's.
@@ -159,6 +162,7 @@ def stock() -> dict[str, Any]:
     return answer(
         LOOK + "before = look(); load_plugins(); print(json.dumps(before | {'after': look()}))",
         SGLANG_PLUGINS="tandem_sglang_cpu",
+        **{fork_server.OTHERS: "yes"},
     )
 
 
@@ -168,6 +172,7 @@ def shimmed() -> dict[str, Any]:
         LOOK + "load_plugins(); print(json.dumps(look()))",
         SGLANG_USE_CPU_ENGINE="1",
         SGLANG_PLUGINS="tandem_sglang_cpu",
+        **{fork_server.OTHERS: "yes"},
     )
 
 
