@@ -31,7 +31,7 @@ async def test_a_retracted_sequence_is_neither_repeated_nor_cut(
     model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SGLANG_TEST_RETRACT", "1")
-    monkeypatch.setenv("SGLANG_TEST_RETRACT_INTERVAL", "6")
+    monkeypatch.setenv("SGLANG_TEST_RETRACT_INTERVAL", "3")
     with launched_pair(
         "sglang", model_path, tmp_path, ready_seconds=READY_SECONDS, flags=FLAGS
     ) as workers:
