@@ -256,7 +256,7 @@ def spec_of(name: str, **args: Any) -> LogitsProcessorSpec:
         (Withheld.ALL, {"regex", "reader", "bias", "choice", "forced_sequence"}, set()),
         (Withheld.NONE, set(), {"regex", "reader", "bias", "choice", "forced_sequence"}),
     ],
-    ids=str,
+    ids=["forms", "histories", "all", "none"],
 )
 def test_processors_of_a_unit_that_is_lacking_are_neither_offered_nor_taken(
     withheld: Withheld, refused: set[str], applied: set[str]
