@@ -17,7 +17,9 @@ from tandem_sglang.additions import Additions, TokenAddresses
 from tandem_sglang.units import UNITS
 
 pytestmark = [pytest.mark.timeout(300)]
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "design" / "0003-embedding-sglang.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = DOCS / "design" / "0003-embedding-sglang.md"
+UPSTREAM = DOCS / "engines" / "upstream.md"
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +139,10 @@ def test_0003_lists_the_units_as_they_are() -> None:
     assert rows[0] == ("unit", "promise", "without the unit")
     listed = [(name, promise, without) for name, promise, without in rows[2:]]
     assert listed == [(unit.name, unit.promise, unit.without) for unit in UNITS]
+
+
+def test_the_page_for_sglang_s_maintainers_says_of_each_unit_what_would_end_it() -> None:
+    page = " ".join(UPSTREAM.read_text(encoding="utf-8").split())
+    ended = " ".join(re.findall(r"\*\*Ends\.\*\* (.*?)(?= ## |$)", page))
+    cured = page.partition("## What needs nothing of SGLang ")[2]
+    assert [unit.name for unit in UNITS if f"`{unit.name}`" not in ended + cured] == []
