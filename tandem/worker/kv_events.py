@@ -114,7 +114,7 @@ class KvEvents:
                 " nothing of it; leave the setting empty, or see docs/kv-events.md"
             )
         prefixes.watcher = self
-        log.info("publishing KV events", extra={"endpoint": self._settings.endpoint})
+        log.info("publishing KV events", extra={"address": self._settings.endpoint})
 
     async def close(self) -> None:
         """Publish nothing more. May be called without `open`, and twice."""

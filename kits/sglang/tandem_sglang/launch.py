@@ -197,7 +197,7 @@ class SglangThread(EngineThread[Launched]):
         known = frozenset(ServerArgs.__struct_fields__)
         given = releases.named_for(self._arguments, known)
         if unlisted := releases.check_known(given, known, __version__):
-            told = {"arguments": ", ".join(unlisted), "sglang": __version__}
+            told = {"reason": f"SGLang {__version__}: {', '.join(unlisted)}"}
             log.warning("arguments that Tandem does not know are passed on to SGLang", extra=told)
         load_plugins()
         if self._additions.on_cpu:
