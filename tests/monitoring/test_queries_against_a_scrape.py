@@ -25,7 +25,14 @@ ONLY_WITH_KEYS = {
     "tandem_frontend_key_open_requests": {"key"},
 }
 ONLY_WITH_DRAFTS = {"tandem_engine_accept_length": {"phase", "rank"}}
-NOT_SHOWN = ONLY_WITH_TLS | ONLY_WHERE_CERTIFICATES_ARE_MADE | ONLY_WITH_KEYS | ONLY_WITH_DRAFTS
+ONLY_WITH_UNITS = {"tandem_engine_unit": {"phase", "unit", "state"}}
+NOT_SHOWN = {
+    **ONLY_WITH_TLS,
+    **ONLY_WHERE_CERTIFICATES_ARE_MADE,
+    **ONLY_WITH_KEYS,
+    **ONLY_WITH_DRAFTS,
+    **ONLY_WITH_UNITS,
+}
 
 
 def _dashboard_queries() -> Iterator[str]:

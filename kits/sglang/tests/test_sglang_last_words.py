@@ -135,7 +135,7 @@ class Started(SglangThread):
 
     def __init__(self, *acts: str, seconds: float = 60.0) -> None:
         nothing: Any = None
-        super().__init__({}, nothing, kept={}, unequal=False, seconds=seconds)
+        super().__init__({}, nothing, kept={}, unequal=False, strict=False, seconds=seconds)
         self._acts = acts
 
     def _launch(self) -> Any:
