@@ -82,7 +82,7 @@ client-test: lean ## run other people's clients, and the playground in Chromium 
 long-test: full ## run what `make test` leaves out: more of real engines, an hour (ARGS="-k unequal")
 	$(BIN)/python -m pytest -m long --numprocesses $(JOBS) --no-loadscope-reorder --rerun-failed $(ARGS)
 
-playground-pictures: full ## take the pictures of docs/playground.md, of a real answer in Chromium
+playground-pictures: full ## take the pictures of docs/playground.md, in Chromium
 	$(BIN)/python tests/clients/playground_pictures.py
 
 top-pictures: lean ## take the pictures of `tandem top` in docs/cli.md, of a sim stack under load
