@@ -236,6 +236,24 @@ def test_an_ended_request_still_tells_how_long_it_waited_and_why() -> None:
 
 
 @pytest.mark.promise("S5-580")
+def test_who_waits_just_after_a_worker_stopped_taking_work_is_told_of_that_worker() -> None:
+    bench = Bench(workers=0)
+    bench.worker(Phase.PREFILL, 0, max_sequences=8)
+    for index in range(2):
+        bench.worker(Phase.DECODE, index, max_sequences=1)
+    for first in (1, 2, 3):
+        bench.submit(first=first)
+    bench.feed(events.WorkerDraining("decode-1:1", True), after=0.1)
+    bench.submit(first=4, trace_id=OTHER)
+    (story,) = bench.open(OTHER)
+    workers = story.sequences[0].moments[0].workers
+    assert workers is not None
+    assert ("decode-1:1", "it is draining") in [
+        (each.worker, each.reason) for each in workers.workers
+    ]
+
+
+@pytest.mark.promise("S5-580")
 def test_who_was_served_at_once_and_who_wants_no_report_costs_nothing() -> None:
     bench = Bench(workers=1)
     bench.submit(n=5)

@@ -356,6 +356,7 @@ class Core:
     def _fleet_changed(self, *workers: Worker) -> None:
         """`workers` take work where they did not, or the reverse."""
         state, newly_paired = self.state, []
+        state.unfit_workers.clear()
         for worker in workers:
             forgiven, paired = state.fleet.update(worker, state.now)
             for each in forgiven:

@@ -78,7 +78,8 @@ def of_request(request: Request, fleet: Fleet, now: float) -> Story:
 
 def note_queue_causes(state: State, queued: Iterable[Sequence]) -> None:
     """Note of sequences that have just been queued why those wait that could not start at once.
-    Costs the same however many workers there are, but for a pass over them once a second.
+    Costs the same however many workers there are, but for a pass over them once a second, and
+    after each change of who takes work.
     """
     waiting = [each for each in queued if each.stage is Stage.QUEUED]
     for request, same in groupby(waiting, key=attrgetter("request")):
