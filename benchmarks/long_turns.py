@@ -1,15 +1,17 @@
 """What a long prompt costs: CPU of every process for fresh prompts, and for turns of 300 new tokens
 behind a history, by the length of the prompt.
 
-Each row is a conversation of tool results and answers, as agents have. A fresh prompt begins with a
-text that nobody has sent before; a turn adds one question to the conversation. A row has a column
-for each hop: the steps in which the body is read, then what else the frontend's processes that read
-large bodies take, the frontend itself, the router, the steps in which both workers begin a leg (the
-task's intake and the engine's input), and the rest of either worker. The engines' own CPU, which
-they measure themselves, is shown beside and left out of the sum.
+Each row is a conversation of tool results and answers, as agents have, or several that ask at once.
+A fresh prompt begins with a text that nobody has sent before; a turn adds one question to the
+conversation. A row has a column for each hop: the steps in which the body is read, then what else
+the frontend's processes that read large bodies take, the frontend itself, the router, the steps in
+which both workers begin a leg (the task's intake and the engine's input), and the rest of either
+worker. The engines' own CPU, which they measure themselves, is shown beside and left out of the
+sum.
 
     python benchmarks/long_turns.py                           # about a minute
     python benchmarks/long_turns.py --tokens 100000 --requests 20
+    python benchmarks/long_turns.py --at-once 8               # eight conversations together
     python benchmarks/long_turns.py --engine sglang --tokens 2000 --tokens 8000
 """
 
@@ -23,6 +25,7 @@ import random
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -50,7 +53,9 @@ SETTLE_SECONDS = 0.02
 """After an answer, for what processes do once it is sent."""
 
 
-Prompts = Callable[["Conversations", int], Iterator[list[dict[str, str]]]]
+Chat = Iterator[list[dict[str, str]]]
+"""The prompts of a conversation, one after the other."""
+Kind = Callable[["Conversations", int], Chat]
 
 
 class Conversations:
@@ -190,26 +195,30 @@ def between(first: Spent, last: Spent) -> dict[str, float]:
 
 
 def costs(
-    stack: Stack, client: Client, prompts: Iterator[Sequence[Mapping[str, str]]], requests: int
+    stack: Stack, clients: Sequence[Client], chats: Sequence[Chat], requests: int
 ) -> dict[str, float]:
-    """CPU milliseconds of a request by hop: the median of `requests`."""
+    """CPU milliseconds of a request by hop: the median of `requests` times that every client asks
+    for the next prompt of its chat, all at once.
+    """
     rows = []
-    for messages in itertools.islice(prompts, requests):
-        before = spent(stack)
-        tokens = client.ask(messages)
-        time.sleep(SETTLE_SECONDS)
-        rows.append(between(before, spent(stack)) | {"tokens": tokens})
+    with ThreadPoolExecutor(len(clients)) as threads:
+        for prompts in itertools.islice(zip(*chats, strict=True), requests):
+            before = spent(stack)
+            tokens = median(threads.map(Client.ask, clients, prompts))
+            time.sleep(SETTLE_SECONDS)
+            row = between(before, spent(stack))
+            rows.append({hop: ms / len(clients) for hop, ms in row.items()} | {"tokens": tokens})
     return {name: median(row[name] for row in rows) for name in rows[0]}
 
 
-def fresh(chats: Conversations, tokens: int) -> Iterator[list[dict[str, str]]]:
+def fresh(chats: Conversations, tokens: int) -> Chat:
     history = chats.of(tokens)
     for number in itertools.count():
         first = _message("system", f"{number} {chats.text(20)} {history[0]['content']}")
         yield [first, *history[1:]]
 
 
-def turns(chats: Conversations, tokens: int) -> Iterator[list[dict[str, str]]]:
+def turns(chats: Conversations, tokens: int) -> Chat:
     history = chats.of(tokens)
     while True:
         history = [*history, *chats.turn()]
@@ -231,22 +240,22 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, action="append", help="only these (repeatable)")
     parser.add_argument("--engine", choices=("sim", "sglang"), default="sim")
     parser.add_argument("--requests", type=int, default=10, help="of each kind and length")
+    parser.add_argument("--at-once", type=int, default=1, help="conversations that ask together")
     options = parser.parse_args()
     print(f"machine: {machine.describe()}\n\nCPU milliseconds of a request, its engines' apart")
     names = (*HOPS, "all", "engines")
     widths = {name: max(7, len(name)) for name in names}
     head = " ".join(f"{name:>{width}}" for name, width in widths.items())
     print(f"{'prompt':>7} {'kind':>5} {head}")
-    chats = Conversations()
-    rows: dict[tuple[int, Prompts], dict[str, float]] = {}
+    texts = Conversations()
+    rows: dict[tuple[int, Kind], dict[str, float]] = {}
     with serving(options.engine) as stack:
-        client = Client(stack)
+        clients = [Client(stack) for _ in range(options.at_once)]
         for tokens in options.tokens or LENGTHS:
             for kind in (fresh, turns):
-                prompts = kind(chats, tokens)
-                for messages in itertools.islice(prompts, 2):
-                    client.ask(messages)  # processes start, and what is new is not yet known
-                row = costs(stack, client, prompts, options.requests)
+                chats = [kind(texts, tokens) for _ in clients]
+                costs(stack, clients, chats, 2)  # processes start, and what is new is not yet known
+                row = costs(stack, clients, chats, options.requests)
                 figures = " ".join(f"{row[name]:{width}.2f}" for name, width in widths.items())
                 print(f"{row['tokens']:7.0f} {kind.__name__:>5} {figures}", flush=True)
                 rows[tokens, kind] = row
