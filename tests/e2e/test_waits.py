@@ -57,7 +57,7 @@ async def test_a_client_that_asks_for_a_report_reads_what_its_answer_waits_for(
                 said = waiting.aiter_lines()
                 first = await anext(said)
                 assert first.startswith(": waiting: no slot is free on ")
-                assert "no slot is free on decode, which has 1; 0 more wait" in first
+                assert "no slot is free on decode, which has 1; no other waits" in first
                 again = await anext(line async for line in said if line)
                 assert again == first, "a second later it still waits"
                 await running.aclose()

@@ -35,7 +35,7 @@ def test_who_waits_is_told_why_and_how_many_others_wait_at_once_and_each_second(
     assert bench.told() == [], "it waits for nothing"
     bench.submit(first=2)
     bench.submit(first=3, want_report=True, trace_id=OTHER, tenant="acme")
-    assert bench.told() == [(3, f"{FULL}; 0 more wait")]
+    assert bench.told() == [(3, f"{FULL}; no other waits")]
     bench.submit(first=4, tenant="rival")
     assert bench.told() == [], "who asks for no report is told nothing"
     bench.feed(events.Tick(), after=0.5)

@@ -60,8 +60,8 @@ class Waits:
     def _tell(self, sequence: Sequence, count: int) -> None:
         """`count`: sequences that wait for the same workers, this one included."""
         state, request, others = self._state, sequence.request, count - 1
-        wait = "waits" if others == 1 else "wait"
-        what = f"{queue_cause(sequence, state.fleet)}; {others} more {wait}"
+        waiting = {0: "no other waits", 1: "1 more waits"}.get(others, f"{others} more wait")
+        what = f"{queue_cause(sequence, state.fleet)}; {waiting}"
         state.actions.append(TellWait(request.frontend, sequence.number, what))
 
 
