@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from tandem import ranges
-from tandem.config import REQUIRED, flag_name, variable_name
+from tandem.config import REQUIRED, fields_of, flag_name, variable_name
 from tandem.worker.config import WorkerConfig
 from tandem_frontend.config import FrontendConfig
 from tandem_router.config import RouterConfig
@@ -63,7 +63,7 @@ def names() -> str:
 
 
 def _section(title: str, model: type[Any]) -> str:
-    rows = "".join(_row(field) for field in dataclasses.fields(model))
+    rows = "".join(map(_row, fields_of(model)))
     return (
         f"\n## {title}\n\n| setting | flag and variable | default | effect |\n"
         f"| --- | --- | --- | --- |\n{rows}"

@@ -165,12 +165,18 @@ def variable_name(name: str) -> str:
     return ENV_PREFIX + name.upper()
 
 
+def fields_of(model: type[Any]) -> list[dataclasses.Field[Any]]:
+    """The settings of a class, its own before those that it has in common with others."""
+    own = model.__annotations__
+    return sorted(dataclasses.fields(model), key=lambda field: field.name not in own)
+
+
 def describe(model: type[Any], loaded: LoadedSettings) -> str:
     """The settings as YAML, each with the source of its value: a settings file that says the same,
     but for secrets, which are never shown.
     """
     lines = []
-    for field in dataclasses.fields(model):
+    for field in fields_of(model):
         value = loaded.values[field.name]
         if value is REQUIRED:
             shown = "null"
@@ -293,7 +299,7 @@ def _parser(model: type[Any], prog: str) -> argparse.ArgumentParser:
         help="Say whether the component would start with these settings, and exit.",
     )
     hints = typing.get_type_hints(model)
-    for field in dataclasses.fields(model):
+    for field in fields_of(model):
         text = f"{field.metadata['help']} [{variable_name(field.name)}"
         if field.default is not dataclasses.MISSING and not field.metadata["secret"]:
             text += f"; default: {field.default!r}"

@@ -19,14 +19,6 @@ MOST_OF_ONE_TRACE = 16
 """Requests of one trace id that are told, the last ones: a client's many prompts share it."""
 DEFAULT_MOST = 4096
 DEFAULT_BYTES = 16 * 1024 * 1024
-MOST_HELP = (
-    "Ended requests whose stories /debug/requests of metrics_listen still tells, the oldest"
-    " forgotten first; half of the places are kept for refused requests. 0: no stories are kept."
-)
-LOG_HELP = (
-    "Log a line at the end of each request that holds its story, for `tandem why --log`; else at"
-    " level debug."
-)
 PLACE_BYTES = 500
 """Counted for a story beside its own bytes: its trace id, and its places in the book."""
 _encode = msgspec.msgpack.Encoder().encode

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tandem import ranges, story_book, tracing
 from tandem.byte_budget import DEFAULT_BYTES
+from tandem.component_settings import ComponentSettings, SpecSettings, StorySettings
 from tandem.config import setting
 from tandem.endings import WithheldReason
 from tandem.extra_fields import MAX_BYTES as MAX_EXTRA_FIELDS_BYTES
-from tandem.logits.forms.limits import SpecLimits
 from tandem.message_limits import MAX_OUTPUTS, MAX_PROMPT_LOGPROBS
 from tandem.upstream import names
-from tandem.wire import tls
 from tandem.wire.silence import SILENCE_SECONDS
 from tandem_frontend import config_checks
 
@@ -28,7 +26,7 @@ _SESSION_HEADERS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrontendConfig:
+class FrontendConfig(ComponentSettings, SpecSettings, StorySettings):
     """The OpenAI-compatible HTTP server of Tandem."""
 
     listen: str = setting("127.0.0.1:8000", "Address to serve the HTTP API on.")
@@ -52,10 +50,6 @@ class FrontendConfig:
         " some at random.",
         above=0,
     )
-    tls_cert: str = setting("", tls.CERT_HELP)
-    tls_key: str = setting("", tls.KEY_HELP)
-    tls_ca: str = setting("", tls.CA_HELP)
-    tls_peer_name: str = setting("tandem", tls.PEER_NAME_HELP)
     model_path: str = setting(
         "",
         "Folder with the model's tokenizer.json, tokenizer_config.json and config.json. Requests"
@@ -392,38 +386,15 @@ class FrontendConfig:
     client_logits_processors: tuple[str, ...] = setting(
         (), "Names of logits processors that clients may use; the workers must know them too."
     )
-    max_processor_bytes: int = setting(
-        262_144,
-        "Largest arguments of all logits processors of a request, forms of answers (`guided_...`,"
-        " `response_format`) included, as JSON; at most what the workers take.",
-        above=0,
-    )
-    max_processor_depth: int = setting(
-        64, "Deepest nesting of the arguments of logits processors.", above=0
-    )
-    max_processor_values: int = setting(
-        65_536, "Most values (members and items) in the arguments of logits processors.", above=0
-    )
     drain_seconds: float = setting(
         30.0,
         "After SIGTERM, time that open requests have to finish; then they end with an error.",
         at_least=0,
     )
-    max_stories: int = setting(story_book.DEFAULT_MOST, story_book.MOST_HELP, at_least=0)
-    max_story_bytes: int = setting(
-        story_book.DEFAULT_BYTES, "Memory for them: some 900 bytes each.", at_least=0
-    )
-    log_requests: bool = setting(False, story_book.LOG_HELP)
-    otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
-    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
-    log_format: Literal["console", "json"] = setting("console", "Format of log lines.")
-    log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "Lowest level that is logged."
-    )
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""
-        ranges.check(self)
+        super().__post_init__()
         config_checks.check(self)
 
     def of_model(self, name: str, folder: Path) -> FrontendConfig:
@@ -438,15 +409,6 @@ class FrontendConfig:
             models_folder="",
             model_names_file="",
             model_family=self.model_family if name == self.model_name else family,
-        )
-
-    @functools.cached_property
-    def spec_limits(self) -> SpecLimits:
-        """What the logits processors of a request may come to."""
-        return SpecLimits(
-            max_bytes=self.max_processor_bytes,
-            max_depth=self.max_processor_depth,
-            max_values=self.max_processor_values,
         )
 
     @functools.cached_property

@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tandem import sockets, tracing
+from tandem import sockets
 from tandem.errors import ConfigError, MissingSettingError
 from tandem.hooks.classifiers import settings as classifiers
 from tandem.upstream import names
-from tandem.wire import tls
 from tandem_frontend.prices import Prices
 
 if TYPE_CHECKING:
@@ -44,8 +43,6 @@ def check(config: FrontendConfig) -> None:
     if bool(config.https_cert) != bool(config.https_key):
         raise ConfigError("https_cert and https_key are needed together, or neither")
     names.check(config.router)
-    tls.check(config)
-    tracing.check(config.otlp_endpoint)
 
 
 def _check_models(config: FrontendConfig) -> None:

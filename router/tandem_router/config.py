@@ -5,28 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from tandem import ranges, sockets, story_book, tracing
+from tandem import sockets
 from tandem.byte_budget import DEFAULT_BYTES
+from tandem.component_settings import GrpcPortSettings, StorySettings
 from tandem.config import setting
 from tandem.errors import ConfigError
 from tandem.message_limits import MAX_OUTPUTS, MAX_TASK_BYTES
-from tandem.wire import addresses, tls
-from tandem.wire.grpc import (
-    AGE_HELP,
-    IDLE_HELP,
-    MOST_CONNECTIONS_HELP,
-    MOST_OF_A_CLIENT_HELP,
-    REFLECTION_HELP,
-    check_address,
-)
-from tandem.wire.prompt_chunks import CHUNKS_HELP, DEFAULT_MB
-from tandem_loop_grpc import connections
+from tandem.wire import addresses
+from tandem.wire.grpc import check_address
 
 _LEAST_HELD_BYTES = 2 * MAX_TASK_BYTES
 
 
 @dataclass(frozen=True, kw_only=True)
-class RouterConfig:
+class RouterConfig(GrpcPortSettings, StorySettings):
     """The router of Tandem: admission, pairing, relay."""
 
     listen: str = setting("127.0.0.1:7000", "Address to serve gRPC on.")
@@ -34,10 +26,6 @@ class RouterConfig:
         "127.0.0.1:7001",
         "Address of /metrics, /live, /ready and /debug, plain HTTP; not for clients.",
     )
-    tls_cert: str = setting("", tls.CERT_HELP)
-    tls_key: str = setting("", tls.KEY_HELP)
-    tls_ca: str = setting("", tls.CA_HELP)
-    tls_peer_name: str = setting("tandem", tls.PEER_NAME_HELP)
     discovery: Literal["static", "dns", "kubernetes"] = setting(
         "static",
         "How workers are found: static (the addresses in prefill, decode and workers), dns"
@@ -151,7 +139,6 @@ class RouterConfig:
         " it is given up. Set it well below the memory limit of the process.",
         at_least=_LEAST_HELD_BYTES,
     )
-    prompt_chunks_mb: int = setting(DEFAULT_MB, CHUNKS_HELP, at_least=0)
     client_logits_processors: tuple[str, ...] = setting(
         (),
         "Names of logits processors that requests may use: all that the frontends' setting of"
@@ -178,17 +165,6 @@ class RouterConfig:
         " context-only request leaves. All routers of a deployment need the same key. Empty:"
         " context-only requests are refused.",
     )
-    grpc_reflection: bool = setting(False, REFLECTION_HELP)
-    grpc_max_connections: int = setting(
-        connections.MOST_CONNECTIONS, MOST_CONNECTIONS_HELP, at_least=1
-    )
-    grpc_max_connections_of_a_client: int = setting(
-        connections.MOST_OF_A_CLIENT, MOST_OF_A_CLIENT_HELP, at_least=1
-    )
-    grpc_max_connection_idle_seconds: float = setting(
-        connections.IDLE_SECONDS, IDLE_HELP, at_least=0
-    )
-    grpc_max_connection_age_seconds: float = setting(connections.AGE_SECONDS, AGE_HELP, at_least=0)
     default_timeout_seconds: float = setting(
         600.0, "Deadline of a Generate call that names none.", above=0
     )
@@ -297,24 +273,10 @@ class RouterConfig:
         "After SIGTERM, time that open requests have to finish; then they end with an error.",
         at_least=0,
     )
-    max_stories: int = setting(story_book.DEFAULT_MOST, story_book.MOST_HELP, at_least=0)
-    max_story_bytes: int = setting(
-        story_book.DEFAULT_BYTES,
-        "Memory for the stories of ended requests: some 1,300 bytes each, 600 for each further"
-        " output, and 100 for each worker that could not be chosen.",
-        at_least=0,
-    )
-    log_requests: bool = setting(False, story_book.LOG_HELP)
-    otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
-    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
-    log_format: Literal["console", "json"] = setting("console", "Format of log lines.")
-    log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "Lowest level that is logged."
-    )
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""
-        ranges.check(self)
+        super().__post_init__()
         if self.stall_failover_seconds < self.stall_seconds:
             raise ConfigError("stall_failover_seconds must be at least stall_seconds")
         if self.default_timeout_seconds > self.max_timeout_seconds:
@@ -323,8 +285,6 @@ class RouterConfig:
         sockets.check(self.metrics_listen, setting="metrics_listen")
         self._check_discovery()
         self._check_sharing()
-        tls.check(self)
-        tracing.check(self.otlp_endpoint)
 
     def _check_discovery(self) -> None:
         pair = [each for each in (self.prefill_service, self.decode_service) if each]

@@ -19,7 +19,7 @@ from tandem.story_book import StoryBook
 from tandem.tracing.metrics import SpanCollector
 from tandem.tracing.spans import Tracer
 from tandem.wire import tls
-from tandem.wire.grpc import Server, connection_limits
+from tandem.wire.grpc import Server
 from tandem.wire.prompt_chunks import ChunkMetrics, ChunkRoom
 from tandem.wire.tls import PeerTls
 from tandem_router import debug, metrics, translate, vouchers
@@ -133,7 +133,7 @@ async def running(
         peer_tls,
         caller="frontend",
         reflects=config.grpc_reflection,
-        limits=connection_limits(config),
+        limits=config.connection_limits,
         budget=relay.budget,
     )
     servicer = RouterServicer(config, relay, workers)

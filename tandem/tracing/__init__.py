@@ -19,17 +19,6 @@ from tandem.tracing.spans import Tracer
 TRACES_PATH = "/v1/traces"
 _PROTOCOLS = {"http": "http", "https": "http", "grpc": "grpc", "grpcs": "grpc"}
 """OTLP's protocols, by the scheme of the endpoint."""
-ENDPOINT_HELP = (
-    "URL of an OpenTelemetry collector: http://collector:4318 for OTLP over HTTP,"
-    " grpc://collector:4317 for OTLP over gRPC, https and grpcs with TLS; empty: no tracing. See"
-    " docs/tracing.md."
-)
-"""Help of the setting `otlp_endpoint`, which every component has."""
-RATIO_HELP = (
-    "Share of the requests that are traced, 0 to 1, where the client's `traceparent` does not say."
-    " The frontend alone decides; other components trace what the frontend traces."
-)
-"""Help of the setting `trace_sample_ratio`."""
 
 
 def check(endpoint: str) -> None:

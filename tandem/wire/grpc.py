@@ -8,8 +8,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from math import inf
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
@@ -92,49 +91,6 @@ class _Registry:
 
     def add_registered_method_handlers(self, service: str, handlers: Handlers) -> None:
         self._into.add_registered_method_handlers(service, self._change(handlers))
-
-
-REFLECTION_HELP = (
-    "Serve gRPC's server reflection, which tells whoever asks on the gRPC port which calls there"
-    " are, for grpcurl."
-)
-MOST_CONNECTIONS_HELP: Final = (
-    "Connections that each gRPC port takes; one more is told ENHANCE_YOUR_CALM and closed."
-)
-MOST_OF_A_CLIENT_HELP: Final = (
-    "Connections of one client that each gRPC port takes: of one address, with the same names in"
-    " its certificate."
-)
-IDLE_HELP: Final = (
-    "A connection to a gRPC port that has no call for so long is told GOAWAY and closed. 0: never."
-)
-AGE_HELP: Final = (
-    "A connection to a gRPC port takes new calls for so long, or up to a tenth less, and is closed"
-    " when its last call has ended: clients dial again, and calls go on. 0: for ever."
-)
-
-
-class ConnectionSettings(Protocol):
-    """What the settings of every component with a gRPC port hold, with the help texts above."""
-
-    @property
-    def grpc_max_connections(self) -> int: ...
-    @property
-    def grpc_max_connections_of_a_client(self) -> int: ...
-    @property
-    def grpc_max_connection_idle_seconds(self) -> float: ...
-    @property
-    def grpc_max_connection_age_seconds(self) -> float: ...
-
-
-def connection_limits(settings: ConnectionSettings) -> ConnectionLimits:
-    """The bounds of a gRPC port's connections that a component's settings say."""
-    return ConnectionLimits(
-        most=settings.grpc_max_connections,
-        most_of_a_client=settings.grpc_max_connections_of_a_client,
-        idle_seconds=settings.grpc_max_connection_idle_seconds or inf,
-        age_seconds=settings.grpc_max_connection_age_seconds or inf,
-    )
 
 
 class Server:

@@ -31,11 +31,6 @@ from tandem.wire.frames import head, write_varint
 CHUNK_TOKENS: Final = 1024
 """Part of the wire: both ends of a stream must agree."""
 DEFAULT_MB: Final = 256
-CHUNKS_HELP: Final = (
-    "Memory for what earlier prompts began with, MiB, at most 64 for each stream that prompts come"
-    " by. A later prompt of the stream that begins so then travels without that part. 0: prompts"
-    " travel whole."
-)
 STREAM_BYTES: Final = 64 * 2**20
 """The most that is kept for one stream: 16 million tokens, more than the KV caches behind it."""
 NAME_BYTES: Final = 16

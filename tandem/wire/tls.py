@@ -19,21 +19,9 @@ from tandem.errors import ConfigError
 PeerRole = Literal["frontend", "router", "prefill", "decode", "worker"]
 ROLES: tuple[PeerRole, ...] = get_args(PeerRole)
 
-CERT_HELP = (
-    "PEM file of this component's certificate, for mutual TLS with the other components. The file"
-    " is read again when it changes. Set it with tls_key and tls_ca; without all three gRPC is"
-    " plaintext."
-)
-KEY_HELP = "PEM file of the key of tls_cert, without a password."
-CA_HELP = "PEM file of the CA whose certificates other components must show: Tandem's own."
-PEER_NAME_HELP = (
-    "DNS name below which certificates bear roles: frontend.NAME, router.NAME, prefill.NAME,"
-    " decode.NAME, and worker.NAME of aggregated workers. Addresses are not compared."
-)
-
 
 class TlsSettings(Protocol):
-    """What the settings of every component hold, with the help texts above."""
+    """What the settings of every component hold, and those of an executor."""
 
     @property
     def tls_cert(self) -> str: ...

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tandem import ranges, sockets, tracing
+from tandem import sockets
 from tandem.byte_budget import DEFAULT_BYTES
+from tandem.component_settings import GrpcPortSettings, SpecSettings
 from tandem.config import REQUIRED, setting
 from tandem.engine import lora
 from tandem.engine.base import Nodes, ParkingLimits
@@ -19,21 +20,11 @@ from tandem.hooks.audit import settings as audit_settings
 from tandem.hooks.classifiers import settings as classifier_settings
 from tandem.hooks.contract import Phase
 from tandem.logits import settings as logits_settings
-from tandem.logits.forms.limits import SpecLimits
 from tandem.logits.forms.workshop import WorkshopLimits
 from tandem.message_limits import MAX_TASK_BYTES
-from tandem.wire import tls
-from tandem.wire.grpc import (
-    AGE_HELP,
-    IDLE_HELP,
-    MOST_CONNECTIONS_HELP,
-    MOST_OF_A_CLIENT_HELP,
-    REFLECTION_HELP,
-    check_address,
-)
-from tandem.wire.prompt_chunks import CHUNKS_HELP, DEFAULT_MB, ChunkRoom
+from tandem.wire.grpc import check_address
+from tandem.wire.prompt_chunks import ChunkRoom
 from tandem.worker import kv_events
-from tandem_loop_grpc import connections
 
 WorkerKind = Phase | Literal["worker"]
 """What a process serves: a phase, or as an aggregated worker both."""
@@ -47,7 +38,7 @@ _WILDCARDS = ("", "0.0.0.0", "[::]", "::", "*")
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerConfig:
+class WorkerConfig(GrpcPortSettings, SpecSettings):
     """A prefill, decode or aggregated worker of Tandem."""
 
     listen: str = setting(
@@ -86,10 +77,6 @@ class WorkerConfig:
         " it stays ready, whatever becomes of its peers. For rollouts that must not outrun the"
         " other phase.",
     )
-    tls_cert: str = setting("", tls.CERT_HELP)
-    tls_key: str = setting("", tls.KEY_HELP)
-    tls_ca: str = setting("", tls.CA_HELP)
-    tls_peer_name: str = setting("tandem", tls.PEER_NAME_HELP)
     engine: Literal["sim", "sglang", "vllm"] = setting(
         "sglang", "The engine that computes: sglang, vllm, or sim, a simulation."
     )
@@ -167,7 +154,6 @@ class WorkerConfig:
         " process.",
         at_least=_LEAST_HELD_BYTES,
     )
-    prompt_chunks_mb: int = setting(DEFAULT_MB, CHUNKS_HELP, at_least=0)
     hook: str = setting(
         "", 'Import path of the output hook\'s class, "package.module:Class". Empty: no hook.'
     )
@@ -219,29 +205,6 @@ class WorkerConfig:
         " counted as `_other`.",
         at_least=0,
     )
-    grpc_reflection: bool = setting(False, REFLECTION_HELP)
-    grpc_max_connections: int = setting(
-        connections.MOST_CONNECTIONS, MOST_CONNECTIONS_HELP, at_least=1
-    )
-    grpc_max_connections_of_a_client: int = setting(
-        connections.MOST_OF_A_CLIENT, MOST_OF_A_CLIENT_HELP, at_least=1
-    )
-    grpc_max_connection_idle_seconds: float = setting(
-        connections.IDLE_SECONDS, IDLE_HELP, at_least=0
-    )
-    grpc_max_connection_age_seconds: float = setting(connections.AGE_SECONDS, AGE_HELP, at_least=0)
-    max_processor_bytes: int = setting(
-        262_144,
-        "Largest arguments of all logits processors of a request, forms of answers (JSON Schema,"
-        " regular expression, grammar, choice) included, as JSON.",
-        above=0,
-    )
-    max_processor_depth: int = setting(
-        64, "Deepest nesting of the arguments of logits processors.", above=0
-    )
-    max_processor_values: int = setting(
-        65_536, "Most values (members and items) in the arguments of logits processors.", above=0
-    )
     form_processes: int = setting(
         1,
         "Processes that compile the forms of answers (JSON Schema, grammar) that requests ask for.",
@@ -288,16 +251,10 @@ class WorkerConfig:
         " Parked KV is kept for that time too, or until it is freed.",
         at_least=0,
     )
-    otlp_endpoint: str = setting("", tracing.ENDPOINT_HELP)
-    trace_sample_ratio: float = setting(0.1, tracing.RATIO_HELP, at_least=0, at_most=1)
-    log_format: Literal["console", "json"] = setting("console", "Format of log lines.")
-    log_level: Literal["debug", "info", "warning", "error"] = setting(
-        "info", "Lowest level that is logged."
-    )
 
     def __post_init__(self) -> None:
         """Raises ConfigError for a value that can never serve."""
-        ranges.check(self)
+        super().__post_init__()
         if self.held_bytes() < _LEAST_HELD_BYTES:
             least = _LEAST_HELD_BYTES * self.token_processes
             raise ConfigError(f"max_held_bytes must be at least {least}")
@@ -317,8 +274,6 @@ class WorkerConfig:
         audit_settings.parse(self.audit)
         kv_events.parse(self.kv_events)
         logits_settings.parse(self.logits_processors)
-        tracing.check(self.otlp_endpoint)
-        tls.check(self)
 
     def _check_lora_adapters(self) -> None:
         if len(self.lora_adapters) > self.max_lora_adapters:
@@ -326,14 +281,6 @@ class WorkerConfig:
                 f"lora_adapters holds {len(self.lora_adapters)}: more than max_lora_adapters"
             )
         lora.check_names(self.lora_adapters)
-
-    def spec_limits(self) -> SpecLimits:
-        """What the logits processors of a request may come to."""
-        return SpecLimits(
-            max_bytes=self.max_processor_bytes,
-            max_depth=self.max_processor_depth,
-            max_values=self.max_processor_values,
-        )
 
     def workshop_limits(self) -> WorkshopLimits:
         """What compiling forms may take here."""

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from tandem.admin import Admin, Document
 from tandem.byte_budget import ByteBudget
 from tandem.engine.base import EngineUnit
-from tandem.wire.grpc import Server, connection_limits
+from tandem.wire.grpc import Server
 from tandem.wire.prompt_chunks import ChunkRoom
 from tandem.wire.tls import PeerTls
 from tandem.worker.config import WorkerConfig, WorkerKind
@@ -47,7 +47,7 @@ class Endpoint:
             tls,
             caller="router",
             reflects=config.grpc_reflection,
-            limits=connection_limits(config),
+            limits=config.connection_limits,
             budget=budget,
         )
         self.readiness = Readiness(self._server, needs_pair=config.ready_when_paired)

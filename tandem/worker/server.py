@@ -385,7 +385,7 @@ class Worker:
                 forced=startup.forced_entries(
                     self._config, self._registry, self._tokenizer, engine
                 ),
-                spec_limits=self._config.spec_limits(),
+                spec_limits=self._config.spec_limits,
                 park_seconds=self._config.park_seconds if self._description.parks else 0.0,
                 parks=self._parts.parks,
             ),

@@ -22,7 +22,6 @@ from tandem.logits.spec import LogitsProcessorEntry
 from tandem.sockets import is_loopback
 from tandem.text.tokenizer import Tokenizer
 from tandem.usercode.deadline import WATCH
-from tandem.wire.grpc import connection_limits
 from tandem.wire.tls import PeerTls
 from tandem.worker import kv_events
 from tandem.worker.config import WorkerConfig
@@ -65,7 +64,7 @@ def engine_settings(
         registry=registry,
         nodes=config.engine_nodes(),
         tls=tls,
-        connection_limits=connection_limits(config),
+        connection_limits=config.connection_limits,
         budget=budget,
         form_cache_bytes=config.form_cache_mb * 2**20,
         parking=config.parking_limits(),
