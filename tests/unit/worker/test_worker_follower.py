@@ -192,11 +192,7 @@ async def test_it_waits_no_longer_than_its_leader_may_drain(
 async def test_sigterm_before_the_model_is_loaded_ends_it_at_once(
     engine: ScriptedFollower, model_path: Path
 ) -> None:
-    config = WorkerConfig(model_path=model_path, nodes=2, node_rank=1, leader="10.0.0.1:7120")
-    stop = asyncio.Event()
-    task = asyncio.get_running_loop().create_task(Follower("decode", config).run(stop))
-    async with asyncio.timeout(PATIENCE):
-        await engine.starting.wait()
+    async with following(engine, model_path, loaded=False) as (task, stop, _):
         stop.set()
         await task
     assert engine.closed
