@@ -50,7 +50,7 @@ def missing() -> str:
     return f"{' and '.join(absent)} must be on the PATH" if absent else ""
 
 
-def until(what: str, probe: Callable[[], T], *, seconds: float = 120.0) -> T:
+def until(what: str, probe: Callable[[], T], *, seconds: float = 300.0) -> T:
     """The first true answer of `probe`, asked twice a second. Fails with its last answer."""
     end = time.monotonic() + seconds
     while True:
