@@ -8,9 +8,10 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from tandem.engine.lora import LoraAdapter
 from tandem.engine.thread import EngineThread
 from tandem.errors import InvalidRequestError, StartError
 
@@ -37,6 +38,8 @@ class Launched:
     """EngineCoreRequest."""
     sampling: Any
     """SamplingParams."""
+    adapters: Mapping[str, Any] = field(default_factory=dict)
+    """LoRARequest of each adapter, by its name."""
 
     def made(
         self,
@@ -45,6 +48,7 @@ class Launched:
         sampling: Mapping[str, Any],
         *,
         cache_salt: str | None = None,
+        lora_adapter: str = "",
         abort_immediately: bool = False,
     ) -> Any:
         """A request of vLLM's. Raises InvalidRequestError where vLLM refuses its parameters."""
@@ -59,7 +63,7 @@ class Launched:
             sampling_params=params,
             pooling_params=None,
             arrival_time=time.time(),
-            lora_request=None,
+            lora_request=self.adapters[lora_adapter] if lora_adapter else None,
             cache_salt=cache_salt,
             data_parallel_rank=None,
             abort_immediately=abort_immediately,
@@ -78,10 +82,17 @@ class VllmThread(EngineThread[Launched]):
     name = "vLLM"
     needed = "`make vllm` in a checkout, else the packages that docs/engines/vllm.md names"
 
-    def __init__(self, arguments: Mapping[str, Any], *, seconds: float) -> None:
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        seconds: float,
+        lora_adapters: Sequence[LoraAdapter] = (),
+    ) -> None:
         """`arguments`: of AsyncEngineArgs. `seconds`: a start may take so long."""
         super().__init__(seconds)
         self._arguments = arguments
+        self._lora_adapters = lora_adapters
 
     def _close(self, launched: Launched) -> None:
         launched.client.shutdown(_GRACE_SECONDS)
@@ -89,6 +100,7 @@ class VllmThread(EngineThread[Launched]):
     def _launch(self) -> Launched:
         import vllm
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.lora.request import LoRARequest
         from vllm.sampling_params import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
         from vllm.v1.engine.core_client import EngineCoreClient
@@ -116,4 +128,8 @@ class VllmThread(EngineThread[Launched]):
             vocabulary=config.model_config.get_vocab_size(),
             request=EngineCoreRequest,
             sampling=SamplingParams,
+            adapters={
+                each.name: LoRARequest(each.name, number, str(each.path))
+                for number, each in enumerate(self._lora_adapters, 1)
+            },
         )

@@ -21,3 +21,9 @@ KINDS: tuple[Kind, ...] = (
     *namespace_faults.KINDS,
     engine_faults.EIGHT,
 )
+_REAL = (*process_faults.ENGINES_PROCESS, *process_faults.KINDS)
+KINDS_OF = {
+    "sim": KINDS,
+    "vllm": tuple(kind for kind in _REAL if not kind.name.endswith("frontend")),
+}
+"""Of an engine's stack: a real engine takes long to start, and has no switches for faults."""
