@@ -17,7 +17,7 @@ LEVEL := $(if $(filter sim,$(ENGINE)),lean,$(if $(filter vllm,$(ENGINE)),vllm,fu
 ENGINE_BIN := $(if $(filter vllm,$(ENGINE)),.venv-vllm,.venv)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test hand-overs why-causes vllm vllm-test vllm-long-test site top-pictures plot-pictures lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next vllm-next wheels install-test hand-overs why-causes vllm vllm-test vllm-long-test site top-pictures plot-pictures lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang and ENGINE=vllm run real engines on the CPU, ENGINE=sim needs no torch):"
@@ -145,7 +145,10 @@ lock: lean ## resolve pyproject.toml into constraints.txt again (ARGS=--upgrade 
 	scripts/lock.sh $(ARGS)
 
 engine-next: lean ## see that the newest SGLang there is serves, in an environment of its own (SGLANG=0.5.22)
-	scripts/engine_next.sh $(SGLANG)
+	scripts/engine_next.sh sglang $(SGLANG)
+
+vllm-next: lean ## the same of vLLM (VLLM=0.31.0)
+	scripts/engine_next.sh vllm $(VLLM)
 
 lean: ## set up .venv without torch
 	@scripts/set_up.sh lean

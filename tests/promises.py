@@ -3113,6 +3113,17 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-856",
+        "Given a vLLM that lacks what Tandem uses, then the worker does not start, and names it.",
+        ours=True,
+    ),
+    Promise(
+        "S5-857",
+        "Given tensor-parallel ranks of vLLM in both phases, then a pair answers as with one rank "
+        "each, ends where a rank dies, and leaves no process behind where it is killed.",
+        ours=True,
+    ),
+    Promise(
         "S5-855",
         "Given a process of a vLLM worker, or the process that computes, that is killed or stopped "
         "under load, then no answer is wrong, no request hangs, and the worker comes back.",

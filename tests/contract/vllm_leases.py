@@ -15,7 +15,7 @@ import secrets
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ from worker_pair import (  # noqa: E402
 from tandem.v1 import common_pb2, worker_pb2  # noqa: E402
 
 MODEL_PATH = HERE.parents[1] / "model" / "tandem-tiny"
-HANDOVER_SECONDS = 2
+HANDOVER_SECONDS = 3
 LEASE_SECONDS = 2 * HANDOVER_SECONDS + 5
 PAGES = 192
 PAGE_BYTES = 131_072
@@ -64,6 +64,8 @@ FLAGS = (
 class Tally:
     begun: Counter[str] = field(default_factory=Counter)
     answered: Counter[str] = field(default_factory=Counter)
+    refused: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """Messages of errors."""
     wrong: list[str] = field(default_factory=list)
     hung: int = 0
 
@@ -80,10 +82,11 @@ class Leg:
 class Leases:
     """Two workers, and what is done to the hand-overs between them."""
 
-    def __init__(self, pair: Pair, decode: WorkerProcess, seed: int) -> None:
+    def __init__(self, pair: Pair, workers: Sequence[WorkerProcess], seed: int) -> None:
         self.tally = Tally()
         self._pair = pair
-        worker = psutil.Process(decode.process.pid)
+        self._workers = workers
+        worker = psutil.Process(workers[1].process.pid)
         (self._engine,) = (each for each in worker.children() if "EngineCore" in each.cmdline()[0])
         self._random = Random(seed)
         self._numbers = 0
@@ -98,7 +101,9 @@ class Leases:
             "cancelled": self._cancelled,
         }
 
-    async def run(self, hand_overs: int) -> Tally:
+    async def run(self, hand_overs: int, only: str) -> Tally:
+        """So many, of the kinds with that in their names."""
+        self._kinds = {name: make for name, make in self._kinds.items() if only in name}
         await self._learn()
         while sum(self.tally.begun.values()) < hand_overs:
             for kind, make in self._kinds.items():
@@ -161,22 +166,46 @@ class Leases:
                 await self._take_pages()
         finally:
             self._engine.resume()
-        for _, decode in rooms.values():
-            await self._judge(kind, decode)
+        await self._judge_beside_others(kind, [decode for _, decode in rooms.values()])
 
     async def _cancelled(self, kind: str) -> None:
         """Prefill's legs are cancelled while decode, which stands still for a moment, may read."""
         self._engine.suspend()
         try:
             rooms = await self._both()
-            await asyncio.sleep(HANDOVER_SECONDS / 4)
+            await self._all_are_told()
             await self._cancel([prefill for prefill, _ in rooms.values()])
             for _ in range(-(-PAGES // BATCH)):
                 await self._take_pages(HANDOVER_SECONDS / 10)
         finally:
             self._engine.resume()
-        for _, decode in rooms.values():
-            await self._judge(kind, decode)
+        await self._judge_beside_others(kind, [decode for _, decode in rooms.values()])
+
+    async def _all_are_told(self) -> None:
+        """Until decode knows of the KV of a whole batch, or soon would give that up."""
+        until = time.monotonic() + HANDOVER_SECONDS / 2
+        told = 0.0
+        while told < BATCH and time.monotonic() < until:
+            name, state = "tandem_engine_requests", "transferring"
+            told = await asyncio.to_thread(self._workers[0].total, name, state=state)
+
+    async def _judge_beside_others(self, kind: str, legs: Sequence[Leg]) -> None:
+        """Prefill has other requests meanwhile: on a CPU, where NIXL has no thread of its own,
+        nobody would read anything from a prefill engine that has nothing to do.
+        """
+        over = asyncio.Event()
+
+        async def others() -> None:
+            while not over.is_set():
+                await self._take_pages()
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(others())
+            try:
+                for leg in legs:
+                    await self._judge(kind, leg)
+            finally:
+                over.set()
 
     # --- legs --------------------------------------------------------------------------------
 
@@ -284,6 +313,7 @@ class Leases:
             self.tally.answered[kind] += 1
             good = said in right
         else:
+            self.tally.refused[kind][closed.error.message] += 1
             good = any(said == each[: len(said)] for each in right)
         if not good:
             self.tally.wrong.append(f"{kind}: {said}, not {answer}")
@@ -295,9 +325,11 @@ def workers(
     return launched_pair("vllm", model_path, folder, ready_seconds=READY_SECONDS, flags=FLAGS)
 
 
-async def run(given: Sequence[WorkerProcess], *, hand_overs: int, seed: int) -> Tally:
+async def run(
+    given: Sequence[WorkerProcess], *, hand_overs: int, seed: int, only: str = ""
+) -> Tally:
     async with connected(given) as pair:
-        tally = await Leases(pair, given[1], seed).run(hand_overs)
+        tally = await Leases(pair, given, seed).run(hand_overs, only)
         await pair.idle()
     return tally
 
@@ -306,13 +338,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--hand-overs", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="kinds with this in their names")
     given = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder, workers(MODEL_PATH, Path(folder)) as pair:
-        tally = asyncio.run(run(pair, hand_overs=given.hand_overs, seed=given.seed))
-    print("| taken | hand-overs | answered |\n| --- | --- | --- |")
+        tally = asyncio.run(
+            run(pair, hand_overs=given.hand_overs, seed=given.seed, only=given.only)
+        )
+    print("| taken | hand-overs | answered | refused |\n| --- | --- | --- | --- |")
     for kind, count in tally.begun.items():
-        print(f"| {kind} | {count} | {tally.answered[kind]} |")
+        said = "; ".join(f"{number} {each}" for each, number in tally.refused[kind].items())
+        print(f"| {kind} | {count} | {tally.answered[kind]} | {said} |")
     print("\n".join(tally.wrong[:5]))
     said = f"{len(tally.wrong)} wrong, {tally.hung} hung, {time.monotonic() - began:.0f} s"
     print(said)

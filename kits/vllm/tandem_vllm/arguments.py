@@ -92,7 +92,9 @@ def engine_args(
         "max_logprobs": MAX_TOP_LOGPROBS,
         "enable_prefix_caching": role is not Role.DECODE or options.decode_prefix_cache,
         "async_scheduling": False,
-        "distributed_executor_backend": "uni",
+        "tensor_parallel_size": options.tensor_parallel,
+        # One rank computes in the engine's own process, others in processes of that one.
+        "distributed_executor_backend": "mp" if options.tensor_parallel > 1 else "uni",
         "logits_processors": ["tandem_vllm.processor:TandemLogitsProcessor"],
         "seed": options.random_seed or secrets.randbits(31),
         "enforce_eager": cpu or options.enforce_eager,

@@ -197,7 +197,7 @@ class VllmEngine:
                 page_size=launched.page_size,
                 kv_dtype=launched.kv_dtype,
                 kv_layout=_KV_LAYOUT,
-                tensor_parallel=1,
+                tensor_parallel=self._options.tensor_parallel,
                 tokenizer_sha256=model_files.tokenizer_sha256(path),
                 protocol_version=PROTOCOL_VERSION,
                 lora_sha256=lora.digest(settings.lora_adapters),

@@ -26,6 +26,7 @@ OWNED = _table(
         "setting logits_processors": "logits_processors",
         "setting token_processes": "_api_process_count _api_process_rank",
         "engine option dtype": "dtype",
+        "engine option tensor_parallel": "distributed_executor_backend tensor_parallel_size",
         "engine option context_length": "max_model_len",
         "engine option kv_cache_bytes": "kv_cache_memory_bytes num_gpu_blocks_override",
         "engine option gpu_memory_utilization": "gpu_memory_utilization",
@@ -84,20 +85,16 @@ REFUSED = _table(
         """,
         "answers have one watermark, a logits processor of Tandem's": "watermark_config",
         "Tandem serves no models of diffusion": "diffusion_config",
-        "Tandem knows of a hand-over between engines of one rank alone": """
-        cp_kv_cache_interleave_size data_parallel_address data_parallel_backend
+        "a model is shared by tensor-parallel ranks alone, the same number in both phases": """
+        all2all_backend cp_kv_cache_interleave_size data_parallel_address data_parallel_backend
         data_parallel_external_lb data_parallel_hybrid_lb data_parallel_multi_port_external_lb
         data_parallel_rank data_parallel_rpc_port data_parallel_size data_parallel_size_local
         data_parallel_start_rank dbo_decode_token_threshold dbo_prefill_token_threshold
         dcp_comm_backend dcp_kv_cache_interleave_size dcp_q_replicate
-        decode_context_parallel_size disable_custom_all_reduce
-        disable_nccl_for_dp_synchronization distributed_executor_backend
-        distributed_timeout_seconds cpu_distributed_timeout_seconds dp_sync_interval
-        elastic_ep_max_dp_size enable_dbo enable_elastic_ep enable_ep_weight_filter enable_eplb
-        enable_expert_parallel enable_hc_sp eplb_config expert_placement_strategy
-        fault_tolerance_config enable_fault_tolerance fully_sharded_loras all2all_backend
-        enable_nccl_comm_suspend pipeline_parallel_size prefill_context_parallel_size
-        prefill_schedule_interval tensor_parallel_size ubatch_size
+        decode_context_parallel_size disable_nccl_for_dp_synchronization dp_sync_interval
+        elastic_ep_max_dp_size enable_dbo enable_elastic_ep enable_fault_tolerance
+        fault_tolerance_config pipeline_parallel_size prefill_context_parallel_size
+        prefill_schedule_interval ubatch_size
         """,
         "the connector of a worker is Tandem's own": """
         kv_offloading_backend kv_offloading_size
@@ -171,6 +168,11 @@ PASSED = _table(
         mamba_ssm_cache_dtype mamba_ssu_algorithm replayssm_buffer_len use_replayssm
         """,
         "Devices": "device_ids numa_bind numa_bind_cpus numa_bind_nodes",
+        "Several ranks": """
+        cpu_distributed_timeout_seconds disable_custom_all_reduce distributed_timeout_seconds
+        enable_ep_weight_filter enable_eplb enable_expert_parallel enable_hc_sp
+        enable_nccl_comm_suspend eplb_config expert_placement_strategy fully_sharded_loras
+        """,
         "Seeing inside": "enable_layerwise_nvtx_tracing profiler_config",
         "LoRA adapters": """
         enable_mixed_moe_lora_format enable_moe_shared_loras lora_dtype specialize_active_lora

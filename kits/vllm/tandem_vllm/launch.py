@@ -15,7 +15,19 @@ from tandem.engine.lora import LoraAdapter
 from tandem.engine.thread import EngineThread
 from tandem.errors import InvalidRequestError, StartError
 
-TESTED = "0.32."
+_ASKED = {
+    "EngineCoreRequest": ("abort_immediately", "cache_salt", "lora_request"),
+    "AsyncMPClient": (
+        "abort_requests_async",
+        "add_request_async",
+        "call_utility_async",
+        "get_output_async",
+        "shutdown",
+    ),
+}
+"""What Tandem uses of vLLM's classes, and not every release has: releases differ less than their
+numbers do.
+"""
 _GRACE_SECONDS = 0.5
 """vLLM's own teardown takes longer than any grace, and nothing is left to be torn down in order."""
 _BARRIER_SECONDS = 5.0
@@ -76,6 +88,21 @@ class Launched:
             await self.client.call_utility_async("get_supported_tasks")  # answered in order
 
 
+def check_release(version: str, *classes: Any) -> None:
+    """Raises StartError where classes of vLLM lack what Tandem uses."""
+    lacking = [
+        f"{each.__name__}.{name}"
+        for each in classes
+        for name in _ASKED[each.__name__]
+        if not hasattr(each, name)
+    ]
+    if lacking:
+        raise StartError(
+            f"vLLM {version}, which is installed, lacks {', '.join(lacking)}: see the releases that"
+            " docs/engines/vllm.md names"
+        )
+
+
 class VllmThread(EngineThread[Launched]):
     """See EngineThread."""
 
@@ -103,11 +130,10 @@ class VllmThread(EngineThread[Launched]):
         from vllm.lora.request import LoRARequest
         from vllm.sampling_params import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
-        from vllm.v1.engine.core_client import EngineCoreClient
+        from vllm.v1.engine.core_client import AsyncMPClient, EngineCoreClient
         from vllm.v1.executor import Executor
 
-        if not vllm.__version__.startswith(TESTED):
-            raise StartError(f"this kit is for vLLM {TESTED}x, and {vllm.__version__} is installed")
+        check_release(vllm.__version__, EngineCoreRequest, AsyncMPClient)
         state = random.getstate()
         config = AsyncEngineArgs(**self._arguments).create_engine_config()
         random.setstate(state)  # vLLM seeds this process too

@@ -19,10 +19,13 @@ class Options:
 
     dtype: str = "auto"
     """The type of weights and KV cache, e.g. "bfloat16"; "auto" is the model's own."""
+    tensor_parallel: int = ranged(1, Range(at_least=1))
+    """Accelerators of this machine that share the model, equal in both phases."""
     context_length: int = ranged(0, Range(at_least=0))
     """Tokens that prompt and completion may have together; 0: the model's."""
     kv_cache_bytes: int = ranged(0, Range(at_least=0))
-    """Size of the KV cache; 0: what gpu_memory_utilization leaves, on CPUs 256 MiB."""
+    """Size of the KV cache on each accelerator; 0: what gpu_memory_utilization leaves, on CPUs 256
+    MiB."""
     gpu_memory_utilization: float = ranged(0.0, Range(at_least=0, below=1))
     """Share of a GPU's memory for weights and KV cache; 0: vLLM's choice."""
     page_size: int = ranged(0, Range(at_least=0))

@@ -23,7 +23,7 @@ from tandem.errors import ConfigError, ProcessorError, StartError
 from tandem.logits.registry import Registry
 from tandem.prefix_blocks import packed
 from tandem.v1 import pull_pb2
-from tandem_vllm import arguments, engine, outputs, requests, settle
+from tandem_vllm import arguments, engine, launch, outputs, requests, settle
 from tandem_vllm.engine import VllmEngine
 from tandem_vllm.notes import NoteReader, NoteWriter
 from tandem_vllm.options import Options, parse
@@ -344,6 +344,17 @@ def test_on_cpus_no_prompt_is_cut(model_path: Path) -> None:
     )
     assert "enable_chunked_prefill" not in on_gpu
     assert on_gpu["max_num_batched_tokens"] == 100
+
+
+@pytest.mark.promise("S5-856")
+def test_a_release_that_lacks_what_is_used_is_refused_by_what_it_lacks() -> None:
+    whole = {name: type(name, (), dict.fromkeys(asked)) for name, asked in launch._ASKED.items()}
+    launch.check_release("0.99", *whole.values())
+    for name, asked in launch._ASKED.items():
+        for missing in asked:
+            lacking = type(name, (), dict.fromkeys(each for each in asked if each != missing))
+            with pytest.raises(StartError, match=f"vLLM 0.99, .* lacks {name}.{missing}:"):
+                launch.check_release("0.99", *(whole | {name: lacking}).values())
 
 
 def test_a_page_that_does_not_come_is_never_recomputed() -> None:
