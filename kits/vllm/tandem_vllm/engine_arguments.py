@@ -179,7 +179,7 @@ PASSED = _table(
         """,
     }
 )
-"""Arguments that reach vLLM and that nobody of Tandem's has run, by what they are about."""
+"""Arguments that reach vLLM and that nobody of Tandem's has run, by subject."""
 
 _OWNERS = {name: owner for owner, names in OWNED.items() for name in names}
 _REASONS = {name: reason for reason, names in REFUSED.items() for name in names}
