@@ -19,7 +19,6 @@ PAGE = engine_page.PAGES / "vllm.md"
 def page(text: str) -> str:
     """`text` with both tables made anew."""
     fates = (
-        ("works", engine_arguments.WORKS),
         ("passed on", engine_arguments.PASSED),
         ("set by Tandem", engine_arguments.OWNED),
         ("refused", engine_arguments.REFUSED),

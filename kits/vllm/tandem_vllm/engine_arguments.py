@@ -1,8 +1,8 @@
 """What becomes of each argument of vLLM's engine that an operator writes into `engine_args`.
 
-All arguments that the releases have which Tandem runs with are here, in one of four tables, so that
-none is ignored without a word: a test holds the tables to vLLM's own list, and
-docs/engines/vllm.md is written from them (scripts/generate_vllm_page.py).
+All arguments of vLLM 0.32.0 are here, in one of three tables, so that none is ignored without a
+word: a test holds the tables to vLLM's own list, and docs/engines/vllm.md is written from them
+(scripts/generate_vllm_page.py).
 """
 
 from __future__ import annotations
@@ -124,21 +124,15 @@ REFUSED = _table(
 )
 """What would break a worker, or have no effect in it, by the reason."""
 
-WORKS = _table(
-    {
-        "a start and an answer, on CPUs": "hf_overrides load_format trust_remote_code",
-    }
-)
-"""Arguments that reach vLLM and that we ran, by the place of the run."""
-
 PASSED = _table(
     {
         "Model and weights": """
-        allow_deprecated_quantization config_format download_dir ignore_patterns kv_cache_dtype
-        kv_cache_dtype_skip_layers max_parallel_loading_workers model_class_overrides model_impl
+        allow_deprecated_quantization config_format download_dir hf_overrides ignore_patterns
+        kv_cache_dtype kv_cache_dtype_skip_layers load_format max_parallel_loading_workers
+        model_class_overrides model_impl
         model_loader_extra_config pt_load_map_location quantization quantization_config
         safetensors_load_strategy safetensors_prefetch_block_size
-        safetensors_prefetch_num_threads
+        safetensors_prefetch_num_threads trust_remote_code
         """,
         "Memory": """
         cpu_offload_gb cpu_offload_params enable_shm_tensor_arena engram_config offload_backend
@@ -183,7 +177,7 @@ PASSED = _table(
 
 _OWNERS = {name: owner for owner, names in OWNED.items() for name in names}
 _REASONS = {name: reason for reason, names in REFUSED.items() for name in names}
-_TAKEN = {name for table in (WORKS, PASSED) for names in table.values() for name in names}
+_TAKEN = {name for names in PASSED.values() for name in names}
 
 
 def refusal(name: str) -> str:

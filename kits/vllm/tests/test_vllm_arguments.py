@@ -1,4 +1,4 @@
-"""No argument of vLLM is ignored without a word: each works, is passed on, or is refused."""
+"""No argument of vLLM is ignored without a word: each is passed on, or refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def classified() -> list[str]:
     tables = (
         engine_arguments.OWNED,
         engine_arguments.REFUSED,
-        engine_arguments.WORKS,
         engine_arguments.PASSED,
     )
     return [name for table in tables for names in table.values() for name in names]
@@ -48,11 +47,10 @@ def test_what_must_not_be_given_is_refused_by_name_with_the_reason(why: str) -> 
 
 
 @pytest.mark.promise("S5-853")
-def test_what_works_or_passes_through_reaches_vllm_and_nothing_unknown_does() -> None:
-    for table in (engine_arguments.WORKS, engine_arguments.PASSED):
-        for names in table.values():
-            given = dict.fromkeys(names, 1)
-            assert options.parse({"engine_args": json.dumps(given)}).extra == given
+def test_what_passes_through_reaches_vllm_and_nothing_unknown_does() -> None:
+    for names in engine_arguments.PASSED.values():
+        given = dict.fromkeys(names, 1)
+        assert options.parse({"engine_args": json.dumps(given)}).extra == given
     with pytest.raises(ConfigError, match="speed: Tandem knows no such argument"):
         options.parse({"engine_args": '{"speed": 1}'})
 
