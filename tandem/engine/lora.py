@@ -65,6 +65,8 @@ class LoraAdapter(NamedTuple):
     rank: int
     revision: str
     """What names its files: see model_files.revision."""
+    modules: frozenset[str] = frozenset()
+    """What it changes in a model's layers and around them, e.g. "q_proj" and "lm_head"."""
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -104,12 +106,12 @@ def _load(name: str, folder: Path, model_path: Path, max_rank: int) -> LoraAdapt
             raise ConfigError(f"its rank is {rank}, above max_lora_rank, which is {max_rank}")
         shapes = _shapes(folder / WEIGHTS)
         _check_shapes(shapes, rank, model_files.text_config(model_path))
-        _check_names(shapes)
+        modules = _check_names(shapes)
         revision = model_files.revision(folder, CONFIG)
     except ConfigError as error:
         raise ConfigError(f"lora_adapters: {name} ({folder}): {error}") from error
     _compare_base(name, str(config.get("base_model_name_or_path") or ""), model_path)
-    return LoraAdapter(name, folder, rank, revision)
+    return LoraAdapter(name, folder, rank, revision, modules)
 
 
 def _config(folder: Path) -> Mapping[str, Any]:
@@ -171,8 +173,8 @@ def _check_shapes(shapes: Mapping[str, Sequence[int]], rank: int, model: Mapping
             )
 
 
-def _check_names(names: Iterable[str]) -> None:
-    """Engines would leave other tensors out, or take them for these."""
+def _check_names(names: Iterable[str]) -> frozenset[str]:
+    """What the tensors change. Engines would leave other tensors out, or take them for these."""
     halves: dict[str, str] = {}
     parts = set()
     for name in sorted(names):
@@ -186,6 +188,7 @@ def _check_names(names: Iterable[str]) -> None:
             raise ConfigError(f"{WEIGHTS} holds of {module:.200} lora_{found} alone")
     if len(told := sorted(filter(None, parts))) > 1:
         raise ConfigError(f"{WEIGHTS} holds layers of several parts of a model: {', '.join(told)}")
+    return frozenset(module.rpartition(".")[2] for module in halves)
 
 
 def _compare_base(name: str, base: str, model_path: Path) -> None:

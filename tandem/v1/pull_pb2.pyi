@@ -157,6 +157,7 @@ class PullReady(_message.Message):
     TOP_TOKEN_ID_FIELD_NUMBER: _builtins.int
     TOP_LOGPROB_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    TAG_FIELD_NUMBER: _builtins.int
     room: _builtins.int
     valid_ms: _builtins.int
     """the KV stays for so long, counted from when prefill read the call"""
@@ -166,6 +167,8 @@ class PullReady(_message.Message):
     """sampled by prefill"""
     cached_tokens: _builtins.int
     """of the prompt, found in prefill's prefix cache"""
+    tag: _builtins.bytes
+    """whose KV it is (tandem/engine/kv_tag.py); empty: decode does not ask"""
     @_builtins.property
     def logprob(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """of first_token, where the request wants logprobs: one value, or none"""
@@ -185,10 +188,11 @@ class PullReady(_message.Message):
         top_token_id: _abc.Iterable[_builtins.int] | None = ...,
         top_logprob: _abc.Iterable[_builtins.float] | None = ...,
         cached_tokens: _builtins.int = ...,
+        tag: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "first_token", b"first_token", "logprob", b"logprob", "params", b"params", "room", b"room", "top_logprob", b"top_logprob", "top_token_id", b"top_token_id", "valid_ms", b"valid_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "first_token", b"first_token", "logprob", b"logprob", "params", b"params", "room", b"room", "tag", b"tag", "top_logprob", b"top_logprob", "top_token_id", b"top_token_id", "valid_ms", b"valid_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

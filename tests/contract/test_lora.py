@@ -29,6 +29,7 @@ from tandem.v1 import worker_pb2
 pytestmark = pytest.mark.timeout(600)
 SIM_READY_SECONDS = 30.0
 SGLANG_READY_SECONDS = 280.0
+VLLM_READY_SECONDS = 380.0
 Workers = tuple[WorkerProcess, WorkerProcess]
 ORACLE = Path(__file__).with_name("lora_oracle.py")
 ORACLE_SECONDS = 200
@@ -45,7 +46,14 @@ def adapters(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     return {name: make(model_path, folder / name, seed=rank, rank=rank) for name, rank in ranks}
 
 
-@pytest.fixture(scope="module", params=["sim", pytest.param("sglang", marks=pytest.mark.sglang)])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "sim",
+        pytest.param("sglang", marks=pytest.mark.sglang),
+        pytest.param("vllm", marks=pytest.mark.vllm),
+    ],
+)
 def adapted(
     request: pytest.FixtureRequest,
     model_path: Path,
@@ -58,6 +66,8 @@ def adapted(
         # In float32 no rounding decides between two tokens.
         options = f"device=cpu,dtype=float32,{WITHOUT_FORMS}"
         seconds = SGLANG_READY_SECONDS
+    if request.param == "vllm":
+        options, seconds = "dtype=float32", VLLM_READY_SECONDS
     # The tag of a hand-over would refuse phases that disagree about the adapter.
     flags = (f"--lora-adapters={given}", options_flag(f"{options},kv_check=off"))
     folder = tmp_path_factory.mktemp(f"lora-{request.param}")
@@ -139,7 +149,12 @@ async def test_workers_say_which_adapters_they_have(pair: Pair) -> None:
 @pytest.mark.promise("S5-410")
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "adapted", [pytest.param("sglang", marks=pytest.mark.sglang)], indirect=True
+    "adapted",
+    [
+        pytest.param("sglang", marks=pytest.mark.sglang),
+        pytest.param("vllm", marks=pytest.mark.vllm),
+    ],
+    indirect=True,
 )
 async def test_the_pair_says_what_the_model_says_with_the_adapter_in_its_weights(
     pair: Pair, model_path: Path, adapters: dict[str, Path]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import numpy as np
 
@@ -16,6 +17,11 @@ _LONGEST = 512
 """Tokens of a prompt."""
 
 
+def any_prompt(rng: Random) -> list[int]:
+    """Of 2 to 200 tokens."""
+    return [rng.randint(100, 2000) for _ in range(rng.randint(2, 200))]
+
+
 class Oracle:
     """Says what the sim engine makes of a prompt, without a stack."""
 
@@ -24,6 +30,10 @@ class Oracle:
         self._language = Language.load(MODEL, vocabulary=vocabulary, eos_token_ids=frozenset())
         page = np.zeros((1, 64 * _LONGEST), dtype=np.uint8)
         self._pool = KvPool(page, page_size=_LONGEST, token_bytes=64, context_length=_LONGEST)
+
+    def prompt(self, rng: Random) -> list[int]:
+        """Any will do."""
+        return any_prompt(rng)
 
     def answer(self, prompt: Sequence[int], count: int, lora_adapter: str = "") -> list[int]:
         """Its first tokens, with an adapter of the model."""

@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 MODEL = "tandem-tiny"
 SGLANG_READY_SECONDS = 280
 SIM_READY_SECONDS = 60
+VLLM_READY_SECONDS = 400
 WITHOUT_FORMS = ('server_args={"grammar_backend":"none"}',)
 """Options of SGLang engines whose tests ask for no form of an answer: the process that compiles
 forms has SGLang in memory for that.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from importlib import metadata
 from typing import Any
 
 from tandem.engine import model_files
 from tandem.engine.base import EngineSettings, Role
+from tandem.engine.lora import LoraAdapter
+from tandem.errors import ConfigError
 from tandem.free_ports import LOOPBACK
 from tandem_vllm.options import Options
 from tandem_vllm.requests import STEERING
@@ -16,6 +19,11 @@ from tandem_vllm.validation import MAX_TOP_LOGPROBS
 _CPU_KV_BYTES = 256 * 2**20
 _CPU_PAGE = 32
 """Tokens: vLLM's own is 128, and of others its CPU kernels are fast with multiples of 32."""
+_LORAS_PER_BATCH = 8
+"""Each takes memory beside the model's."""
+_LAST = "lm_head"
+_LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""For which vLLM has kernels."""
 
 
 def on_cpu() -> bool:
@@ -84,7 +92,9 @@ def engine_args(
         "max_logprobs": MAX_TOP_LOGPROBS,
         "enable_prefix_caching": role is not Role.DECODE or options.decode_prefix_cache,
         "async_scheduling": False,
-        "distributed_executor_backend": "uni",
+        "tensor_parallel_size": options.tensor_parallel,
+        # One rank computes in the engine's own process, others in processes of that one.
+        "distributed_executor_backend": "mp" if options.tensor_parallel > 1 else "uni",
         "logits_processors": ["tandem_vllm.processor:TandemLogitsProcessor"],
         "seed": options.random_seed or secrets.randbits(31),
         "enforce_eager": cpu or options.enforce_eager,
@@ -95,6 +105,7 @@ def engine_args(
                 "model": model_files.processor_facts(settings.model_path),
             }
         },
+        **_lora(settings.lora_adapters, cpu=cpu),
         **options.extra,
     }
     if role is not Role.AGGREGATED:
@@ -116,6 +127,36 @@ def engine_args(
     if cpu:
         arguments["enable_chunked_prefill"] = False
     return arguments | {name: size for name, size in sizes.items() if size}
+
+
+def _lora(adapters: Sequence[LoraAdapter], *, cpu: bool) -> dict[str, Any]:
+    """All adapters stay in memory: vLLM would read one anew, within a step, that it had put out.
+    On CPUs vLLM applies to rows without an adapter, beside others, what is in the last place of a
+    batch: there that place stays empty.
+
+    Raises ConfigError for a rank that vLLM has no kernels for, and for an adapter of the model's
+    last matrix: to the rows of a prompt that is scored vLLM would apply the adapters of the batch,
+    or end where there are not as many rows.
+    """
+    if not adapters:
+        return {}
+    for each in adapters:
+        if _LAST in each.modules:
+            raise ConfigError(f"lora_adapters: {each.name}: vLLM cannot score prompts with {_LAST}")
+    widest = max(adapters, key=lambda adapter: adapter.rank)
+    rank = next((rank for rank in _LORA_RANKS if rank >= widest.rank), 0)
+    if not rank:
+        raise ConfigError(
+            f"lora_adapters: {widest.name}: vLLM has no kernels for rank {widest.rank}, only up to "
+            f"{_LORA_RANKS[-1]}"
+        )
+    return {
+        "enable_lora": True,
+        "max_loras": len(adapters) + 1 if cpu else min(len(adapters), _LORAS_PER_BATCH),
+        "max_cpu_loras": len(adapters) + 1,
+        "max_lora_rank": rank,
+        "lora_target_modules": sorted(set().union(*(each.modules for each in adapters))),
+    }
 
 
 def _batched_tokens(options: Options, settings: EngineSettings, *, cpu: bool) -> int:

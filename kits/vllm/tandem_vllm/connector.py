@@ -51,6 +51,9 @@ class TandemPullConnector(NixlPullConnector):
             self.connector_scheduler = LeasingScheduler(
                 vllm_config, self.engine_id, kv_cache_config
             )
-            size = sum(each.size for each in kv_cache_config.kv_cache_tensors)
+            if not hasattr(self.connector_scheduler, "_reqs_need_send"):
+                raise RuntimeError("this release of vLLM keeps the leases of its KV elsewhere")
+            ranks = vllm_config.parallel_config.tensor_parallel_size
+            size = ranks * sum(each.size for each in kv_cache_config.kv_cache_tensors)
             given = vllm_config.additional_config[STEERING]
             NoteWriter(given["notes"]).pages(size // kv_cache_config.num_blocks)

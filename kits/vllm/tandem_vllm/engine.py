@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from tandem import config
-from tandem.engine import model_files
+from tandem.engine import kv_tag, lora, model_files
 from tandem.engine.base import (
     EngineDescription,
     EngineFigures,
@@ -21,6 +21,7 @@ from tandem.engine.base import (
     load_of,
 )
 from tandem.engine.cache_events import CacheSubscription
+from tandem.engine.kv_tag import KvCheck
 from tandem.errors import ConfigError, EngineError, StartError
 from tandem.free_ports import FreePorts
 from tandem.logits.model import Model
@@ -51,8 +52,6 @@ class VllmEngine:
         self._role = role
         self._settings = settings
         self._options = engine_options.parse(settings.options)
-        if settings.lora_adapters:
-            raise ConfigError("engine 'vllm' has no LoRA adapters: leave lora_adapters empty")
         if role is not Role.DECODE and self._options.decode_prefix_cache:
             raise ConfigError("engine option decode_prefix_cache is for decode workers")
         model = Model(**model_files.processor_facts(settings.model_path))
@@ -114,7 +113,11 @@ class VllmEngine:
             cache_events="" if self._cache is None else self._cache.endpoint,
         )
         self._notes.follow()
-        self._thread = VllmThread(given, seconds=self._options.load_seconds)
+        self._thread = VllmThread(
+            given,
+            seconds=self._options.load_seconds,
+            lora_adapters=self._settings.lora_adapters,
+        )
         launched = await self._thread.start()
         self._notes.read()
         if self._cache is not None:
@@ -128,8 +131,11 @@ class VllmEngine:
         endpoint = ""
         if self._server is not None:
             endpoint = await self._server.start(settings.host, self._options.kv_port)
-        self._traffic.begin(launched, bounds)
-        return self._description(launched, bounds, endpoint)
+        description = self._description(launched, bounds, endpoint)
+        said = description.fingerprint.SerializeToString(deterministic=True)
+        checked = self._options.kv_check is not KvCheck.OFF
+        self._traffic.begin(launched, bounds, kv_tag.number_of(said) if checked else 0)
+        return description
 
     def submit(self, request: EngineRequest) -> None:
         """Raises RequestError, ParkingFullError, and EngineError once closed."""
@@ -179,6 +185,8 @@ class VllmEngine:
         self, launched: Launched, bounds: validation.EngineBounds, endpoint: str
     ) -> EngineDescription:
         settings, path = self._settings, self._settings.model_path
+        alone = self._role is Role.AGGREGATED
+        checked = alone or self._options.kv_check is not KvCheck.OFF
         return EngineDescription(
             fingerprint=common_pb2.Fingerprint(
                 model=settings.model_name,
@@ -189,9 +197,11 @@ class VllmEngine:
                 page_size=launched.page_size,
                 kv_dtype=launched.kv_dtype,
                 kv_layout=_KV_LAYOUT,
-                tensor_parallel=1,
+                tensor_parallel=self._options.tensor_parallel,
                 tokenizer_sha256=model_files.tokenizer_sha256(path),
                 protocol_version=PROTOCOL_VERSION,
+                lora_sha256=lora.digest(settings.lora_adapters),
+                kv_beside="" if checked else f"kv_check={KvCheck.OFF}",
             ),
             limits=worker_pb2.Limits(
                 max_sequences=settings.max_sequences,

@@ -8,13 +8,26 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from tandem.engine.lora import LoraAdapter
 from tandem.engine.thread import EngineThread
 from tandem.errors import InvalidRequestError, StartError
 
-TESTED = "0.32."
+_ASKED = {
+    "EngineCoreRequest": ("abort_immediately", "cache_salt", "lora_request"),
+    "AsyncMPClient": (
+        "abort_requests_async",
+        "add_request_async",
+        "call_utility_async",
+        "get_output_async",
+        "shutdown",
+    ),
+}
+"""What Tandem uses of vLLM's classes, and not every release has: releases differ less than their
+numbers do.
+"""
 _GRACE_SECONDS = 0.5
 """vLLM's own teardown takes longer than any grace, and nothing is left to be torn down in order."""
 _BARRIER_SECONDS = 5.0
@@ -37,6 +50,8 @@ class Launched:
     """EngineCoreRequest."""
     sampling: Any
     """SamplingParams."""
+    adapters: Mapping[str, Any] = field(default_factory=dict)
+    """LoRARequest of each adapter, by its name."""
 
     def made(
         self,
@@ -45,6 +60,7 @@ class Launched:
         sampling: Mapping[str, Any],
         *,
         cache_salt: str | None = None,
+        lora_adapter: str = "",
         abort_immediately: bool = False,
     ) -> Any:
         """A request of vLLM's. Raises InvalidRequestError where vLLM refuses its parameters."""
@@ -59,7 +75,7 @@ class Launched:
             sampling_params=params,
             pooling_params=None,
             arrival_time=time.time(),
-            lora_request=None,
+            lora_request=self.adapters[lora_adapter] if lora_adapter else None,
             cache_salt=cache_salt,
             data_parallel_rank=None,
             abort_immediately=abort_immediately,
@@ -72,16 +88,38 @@ class Launched:
             await self.client.call_utility_async("get_supported_tasks")  # answered in order
 
 
+def check_release(version: str, *classes: Any) -> None:
+    """Raises StartError where classes of vLLM lack what Tandem uses."""
+    lacking = [
+        f"{each.__name__}.{name}"
+        for each in classes
+        for name in _ASKED[each.__name__]
+        if not hasattr(each, name)
+    ]
+    if lacking:
+        raise StartError(
+            f"vLLM {version}, which is installed, lacks {', '.join(lacking)}: see the releases that"
+            " docs/engines/vllm.md names"
+        )
+
+
 class VllmThread(EngineThread[Launched]):
     """See EngineThread."""
 
     name = "vLLM"
     needed = "`make vllm` in a checkout, else the packages that docs/engines/vllm.md names"
 
-    def __init__(self, arguments: Mapping[str, Any], *, seconds: float) -> None:
+    def __init__(
+        self,
+        arguments: Mapping[str, Any],
+        *,
+        seconds: float,
+        lora_adapters: Sequence[LoraAdapter] = (),
+    ) -> None:
         """`arguments`: of AsyncEngineArgs. `seconds`: a start may take so long."""
         super().__init__(seconds)
         self._arguments = arguments
+        self._lora_adapters = lora_adapters
 
     def _close(self, launched: Launched) -> None:
         launched.client.shutdown(_GRACE_SECONDS)
@@ -89,13 +127,13 @@ class VllmThread(EngineThread[Launched]):
     def _launch(self) -> Launched:
         import vllm
         from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.lora.request import LoRARequest
         from vllm.sampling_params import SamplingParams
         from vllm.v1.engine import EngineCoreRequest
-        from vllm.v1.engine.core_client import EngineCoreClient
+        from vllm.v1.engine.core_client import AsyncMPClient, EngineCoreClient
         from vllm.v1.executor import Executor
 
-        if not vllm.__version__.startswith(TESTED):
-            raise StartError(f"this kit is for vLLM {TESTED}x, and {vllm.__version__} is installed")
+        check_release(vllm.__version__, EngineCoreRequest, AsyncMPClient)
         state = random.getstate()
         config = AsyncEngineArgs(**self._arguments).create_engine_config()
         random.setstate(state)  # vLLM seeds this process too
@@ -116,4 +154,8 @@ class VllmThread(EngineThread[Launched]):
             vocabulary=config.model_config.get_vocab_size(),
             request=EngineCoreRequest,
             sampling=SamplingParams,
+            adapters={
+                each.name: LoRARequest(each.name, number, str(each.path))
+                for number, each in enumerate(self._lora_adapters, 1)
+            },
         )

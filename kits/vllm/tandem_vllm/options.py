@@ -7,20 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.engine import options
+from tandem.engine.kv_tag import KvCheck
 from tandem.errors import ConfigError
 from tandem.ranges import Range, ranged
-
-PASSED = frozenset(
-    {
-        "attention_backend",
-        "download_dir",
-        "hf_overrides",
-        "load_format",
-        "quantization",
-        "trust_remote_code",
-    }
-)
-"""AsyncEngineArgs that change neither what is paired with what, nor how tokens are drawn."""
+from tandem_vllm import engine_arguments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,10 +19,13 @@ class Options:
 
     dtype: str = "auto"
     """The type of weights and KV cache, e.g. "bfloat16"; "auto" is the model's own."""
+    tensor_parallel: int = ranged(1, Range(at_least=1))
+    """Accelerators of this machine that share the model, equal in both phases."""
     context_length: int = ranged(0, Range(at_least=0))
     """Tokens that prompt and completion may have together; 0: the model's."""
     kv_cache_bytes: int = ranged(0, Range(at_least=0))
-    """Size of the KV cache; 0: what gpu_memory_utilization leaves, on CPUs 256 MiB."""
+    """Size of the KV cache on each accelerator; 0: what gpu_memory_utilization leaves, on CPUs 256
+    MiB."""
     gpu_memory_utilization: float = ranged(0.0, Range(at_least=0, below=1))
     """Share of a GPU's memory for weights and KV cache; 0: vLLM's choice."""
     page_size: int = ranged(0, Range(at_least=0))
@@ -43,6 +36,9 @@ class Options:
     """Compile nothing and capture no graphs. On CPUs that is always so."""
     decode_prefix_cache: bool = False
     """DECODE: keep the KV of what has ended, and read of a prompt what is not kept."""
+    kv_check: KvCheck = KvCheck.TAG
+    """What decode compares of a hand-over before it reads the KV, the same in both phases: "tag"
+    (whose KV prefill has) or "off"."""
     random_seed: int = 0
     """What draws for requests that name no seed; 0 takes another one at each start."""
     kv_port: int = ranged(0, Range(at_least=0, at_most=65535))
@@ -57,18 +53,15 @@ class Options:
     warm_up_seconds: int = ranged(1800, Range(at_least=1))
     """Requests of its own, which have kernels compiled before any client's, take no longer."""
     engine_args: str = ""
-    """JSON object of further arguments of vLLM, e.g. {"quantization": "fp8"}. One that is not among
-    those that Tandem passes on is refused by name."""
+    """JSON object of further arguments of vLLM, e.g. {"quantization": "fp8"}: see below."""
 
     @property
     def extra(self) -> Mapping[str, Any]:
         """`engine_args`, parsed. Raises ConfigError where it cannot be used."""
         extra = options.json_object(self.engine_args, "engine_args")
-        if refused := sorted(extra.keys() - PASSED):
-            raise ConfigError(
-                f"engine option engine_args must not hold {', '.join(refused)}: "
-                f"Tandem passes on {', '.join(sorted(PASSED))}"
-            )
+        for name in extra:
+            if refusal := engine_arguments.refusal(name):
+                raise ConfigError(f"engine option engine_args must not hold {name}: {refusal}")
         return extra
 
 
@@ -76,4 +69,6 @@ def parse(raw: Mapping[str, Any]) -> Options:
     """Options from settings, whose values may be text. Raises ConfigError naming the option."""
     given = options.parse(Options, raw, engine="vllm")
     _ = given.extra
+    if given.kv_check is KvCheck.BYTES:
+        raise ConfigError("engine option kv_check must be tag or off: vLLM sums up no bytes of KV")
     return given

@@ -47,6 +47,8 @@ class Held:
     first_token: int
     logprobs: Logprobs | None
     cached_tokens: int
+    tag: bytes
+    """Whose KV it is: see tandem.engine.kv_tag; empty: decode does not ask."""
     settle: Callable[[pull_pb2.PullEnd | TandemError], None] | None
     free: Callable[[bool], None]
     reader: Link | None = field(default=None, init=False)
@@ -216,6 +218,7 @@ class PullServer:
             params=json.dumps(held.params).encode(),
             first_token=held.first_token,
             cached_tokens=held.cached_tokens,
+            tag=held.tag,
         )
         if held.logprobs is not None:
             ready.logprob.extend(held.logprobs.chosen)

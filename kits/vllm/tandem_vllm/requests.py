@@ -37,8 +37,10 @@ def number(name: str) -> int | None:
 
 def owner_of(event: Stored) -> Owner:
     """The owner of the prompt whose first pages have entered vLLM's cache."""
-    keys = (event.extra_keys or [None])[0] or ()
-    return Owner(next((each for each in keys if isinstance(each, str)), ""))
+    said = (event.extra_keys or [None])[0] or ()
+    keys = [each for each in said if isinstance(each, str)]
+    adapter = event.lora_name or ""
+    return Owner("".join(keys[bool(adapter) :][:1]), adapter)
 
 
 def sampling(

@@ -24,9 +24,9 @@ def register() -> None:
     is the worker's, which has requests to finish, and a logits processor that takes too long is
     interrupted. Anywhere else: nothing.
     """
-    parent = config.inherited(_NAME)
-    if not parent or int(parent) == os.getpid():
+    worker = config.inherited(_NAME)
+    if not worker or int(worker) == os.getpid():
         return
-    orphans.die_with(int(parent))
+    orphans.die_with(os.getppid())  # the worker, or of a rank the process of the engine
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     WATCH.install()

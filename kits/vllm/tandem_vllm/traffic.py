@@ -9,7 +9,6 @@ grammars and limits stand where those of one engine would.
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -25,6 +24,7 @@ from tandem.engine.base import (
     RankLoad,
     Role,
 )
+from tandem.engine.kv_tag import KvTag
 from tandem.engine.mailbox import Mailbox
 from tandem.engine.parking import Parking
 from tandem.engine.rooms import Timers
@@ -39,7 +39,7 @@ from tandem.errors import (
 from tandem.logits.model import Model
 from tandem.tasks import Tasks
 from tandem.v1 import common_pb2, pull_pb2
-from tandem_vllm import outputs, processors, requests, validation
+from tandem_vllm import outputs, processors, requests, validation, words
 from tandem_vllm.launch import Launched
 from tandem_vllm.legs import Leg, Stage
 from tandem_vllm.notes import NoteReader
@@ -80,6 +80,7 @@ class Traffic:
         self._client = client
         self._launched: Launched | None = None
         self._bounds: validation.EngineBounds | None = None
+        self._layout = 0
         self._legs: dict[int, Leg] = {}
         self._rooms: set[int] = set()
         self._handed: dict[int, int] = {}
@@ -94,9 +95,11 @@ class Traffic:
         self.retractions = 0
         """How often vLLM took a request out of its batch because the KV cache was full."""
 
-    def begin(self, launched: Launched, bounds: validation.EngineBounds) -> None:
-        """The engine runs: take its outputs."""
-        self._launched, self._bounds = launched, bounds
+    def begin(self, launched: Launched, bounds: validation.EngineBounds, layout: int) -> None:
+        """The engine runs: take its outputs. `layout`: of the tag of its hand-overs, of which both
+        phases know; 0: they have none.
+        """
+        self._launched, self._bounds, self._layout = launched, bounds, layout
         self.tasks.start(self._receive(launched))
 
     async def close(self) -> None:
@@ -231,6 +234,7 @@ class Traffic:
                 transfer=transfer,
             ),
             cache_salt=request.cache_salt or None,
+            lora_adapter=request.lora_adapter,
         )
         leg.stage = Stage.COMPUTED
         leg.ordered = time.monotonic()
@@ -252,7 +256,8 @@ class Traffic:
             return
         leg.readable = said
         try:
-            transfer = _transfer_of(said.ready, self._model.vocabulary)
+            expected = self._tag_of(leg.request)
+            transfer = words.transfer_of(said.ready, self._model.vocabulary, expected)
             self._compute(leg, first=said.ready.first_token, transfer=transfer)
         except TandemError as error:
             self._end(leg, error)
@@ -294,6 +299,9 @@ class Traffic:
             delta.retryable = isinstance(error, KvTransferError | EngineError)
         self._forget(leg)
         self.mailbox.put([delta])
+
+    def _tag_of(self, request: EngineRequest) -> KvTag | None:
+        return words.tag_of(request, self._layout) if self._layout else None
 
     def _forget(self, leg: Leg) -> None:
         request_id = leg.request.request_id
@@ -359,6 +367,7 @@ class Traffic:
             first_token=delta.token_ids[0],
             logprobs=delta.logprobs,
             cached_tokens=delta.cached_tokens,
+            tag=b"" if (tag := self._tag_of(request)) is None else tag.packed(),
             settle=partial(self._settled, leg),
             free=partial(self._freed, leg),
         )
@@ -462,21 +471,6 @@ def _for_decode(error: TandemError) -> TandemError:
     if not isinstance(error, CancelledError):
         return error
     return KvTransferError("the other phase was cancelled", phase=common_pb2.PHASE_PREFILL)
-
-
-def _transfer_of(ready: pull_pb2.PullReady, vocabulary: int) -> dict[str, Any]:
-    """How vLLM reads a room's KV. Raises KvTransferError where prefill did not say that, or where
-    its token is none of the model's, which would end the requests of the whole batch.
-    """
-    try:
-        transfer = json.loads(ready.params)
-    except ValueError:
-        transfer = None
-    if not isinstance(transfer, dict) or not transfer.get("do_remote_prefill"):
-        raise KvTransferError("prefill did not say how its KV is read")
-    if ready.first_token >= vocabulary:
-        raise KvTransferError("prefill's token is none of the model's")
-    return transfer
 
 
 async def _quietly(send: Callable[[Any], Awaitable[object]], message: Any) -> None:

@@ -42,5 +42,3 @@ def check(request: EngineRequest, bounds: EngineBounds) -> None:
     for field in ("logprobs", "prompt_logprobs"):
         if getattr(asked, field) > MAX_TOP_LOGPROBS:
             raise UnsupportedError(f"at most {MAX_TOP_LOGPROBS} alternatives", param=field)
-    if request.lora_adapter:
-        raise UnsupportedError("this engine has no LoRA adapters", param="model")

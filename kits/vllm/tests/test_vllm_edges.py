@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,11 +18,12 @@ from vllm_stand_ins import request
 from tandem.engine import model_files
 from tandem.engine.base import Ending, EngineSettings, Role
 from tandem.engine.cache_events import CacheEvents
+from tandem.engine.lora import LoraAdapter
 from tandem.errors import ConfigError, ProcessorError, StartError
 from tandem.logits.registry import Registry
 from tandem.prefix_blocks import packed
 from tandem.v1 import pull_pb2
-from tandem_vllm import arguments, engine, outputs, requests, settle
+from tandem_vllm import arguments, engine, launch, outputs, requests, settle
 from tandem_vllm.engine import VllmEngine
 from tandem_vllm.notes import NoteReader, NoteWriter
 from tandem_vllm.options import Options, parse
@@ -183,6 +185,15 @@ def test_a_salt_keeps_blocks_apart_and_a_gap_forgets() -> None:
     assert not events.log.held
 
 
+def test_an_adapter_keeps_blocks_apart_with_a_salt_and_without() -> None:
+    tokens = list(range(64))
+    for salt, keys in (("", ["sql"]), ("key", ["sql", "key"])):
+        events = CacheEvents(requests.owner_of)
+        stored = _stored([b"a", b"b"], None, tokens, lora_name="sql", extra_keys=[keys, ["sql"]])
+        events.take(0, _batch(stored))
+        assert set(events.log.held) == _numbers(tokens, salt, "sql")
+
+
 def test_options_are_checked_by_name() -> None:
     given = parse({"page_size": "64", "decode_prefix_cache": "true", "dtype": "float32"})
     assert (given.page_size, given.decode_prefix_cache, given.dtype) == (64, True, "float32")
@@ -196,6 +207,7 @@ def test_options_are_checked_by_name() -> None:
         {"engine_args": "[]"},
         {"engine_args": '{"speculative_config": {}}'},
         {"engine_args": '{"kv_transfer_config": {}}'},
+        {"kv_check": "bytes"},
     ):
         with pytest.raises(ConfigError, match=next(iter(wrong))):
             parse(wrong)
@@ -254,17 +266,69 @@ async def test_a_side_channel_whose_port_is_taken_is_refused_at_the_start(
             await VllmEngine(Role.PREFILL, settings).start()
 
 
+def _for_arguments(model_path: Path, adapters: Sequence[LoraAdapter] = ()) -> Any:
+    """EngineSettings, as far as vLLM's arguments are made of them."""
+    return SimpleNamespace(
+        model_path=model_path,
+        max_sequences=16,
+        registry=Registry.builtin(),
+        host="127.0.0.1",
+        lora_adapters=adapters,
+    )
+
+
+def _adapter(name: str = "sql", rank: int = 4, *modules: str) -> LoraAdapter:
+    return LoraAdapter(name, Path("/adapters") / name, rank, "r", frozenset(modules))
+
+
+def _with_adapters(model_path: Path, *adapters: LoraAdapter, cpu: bool = True) -> dict[str, Any]:
+    settings = _for_arguments(model_path, adapters)
+    return arguments.engine_args(Options(), settings, Role.DECODE, cpu=cpu, notes="")
+
+
+@pytest.mark.promise("S5-852")
+def test_rows_without_an_adapter_have_an_empty_place_on_cpus(model_path: Path) -> None:
+    """There vLLM applies what is in the last place to them, where rows with adapters are beside."""
+    adapters = [_adapter(f"a{number}", 4, "q_proj") for number in range(20)]
+    assert _with_adapters(model_path, *adapters)["max_loras"] == 21
+    on_gpu = _with_adapters(model_path, *adapters, cpu=False)
+    assert (on_gpu["max_loras"], on_gpu["max_cpu_loras"]) == (8, 21)
+    assert "enable_lora" not in _with_adapters(model_path)
+
+
+def test_adapters_are_applied_to_what_they_change_alone(model_path: Path) -> None:
+    """So that vLLM computes log-probabilities of prompts without adapters in its way."""
+    two = (_adapter("sql", 4, "q_proj", "o_proj"), _adapter("tone", 20, "up_proj", "o_proj"))
+    given = _with_adapters(model_path, *two)
+    assert given["lora_target_modules"] == ["o_proj", "q_proj", "up_proj"]
+    assert (given["enable_lora"], given["max_lora_rank"]) == (True, 32)
+
+
+@pytest.mark.promise("S5-852")
+@pytest.mark.parametrize(
+    ("adapter", "said"),
+    [
+        (_adapter("sql", 4, "q_proj", "lm_head"), "sql: vLLM cannot score prompts with lm_head"),
+        (_adapter("sql", 513, "q_proj"), "sql: vLLM has no kernels for rank 513, only up to 512"),
+    ],
+    ids=["lm_head", "rank"],
+)
+def test_adapters_that_vllm_cannot_apply_are_refused_at_the_start(
+    model_path: Path, adapter: LoraAdapter, said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        _with_adapters(model_path, adapter)
+
+
 @pytest.mark.promise("S5-732")
 def test_on_cpus_no_prompt_is_cut(model_path: Path) -> None:
     """Whatever an operator says of steps: see `arguments._batched_tokens`."""
-    settings = SimpleNamespace(
-        model_path=model_path, max_sequences=16, registry=Registry.builtin(), host="127.0.0.1"
-    )
+    settings = _for_arguments(model_path)
     context = model_files.context_length(model_path)
     for asked, tokens in ((0, context), (100, context), (context + 1, context + 1)):
         given = arguments.engine_args(
             Options(max_batched_tokens=asked),
-            settings,  # type: ignore[arg-type]
+            settings,
             Role.PREFILL,
             cpu=True,
             notes="",
@@ -273,13 +337,24 @@ def test_on_cpus_no_prompt_is_cut(model_path: Path) -> None:
         assert given["max_num_batched_tokens"] == tokens
     on_gpu = arguments.engine_args(
         Options(max_batched_tokens=100),
-        settings,  # type: ignore[arg-type]
+        settings,
         Role.DECODE,
         cpu=False,
         notes="",
     )
     assert "enable_chunked_prefill" not in on_gpu
     assert on_gpu["max_num_batched_tokens"] == 100
+
+
+@pytest.mark.promise("S5-856")
+def test_a_release_that_lacks_what_is_used_is_refused_by_what_it_lacks() -> None:
+    whole = {name: type(name, (), dict.fromkeys(asked)) for name, asked in launch._ASKED.items()}
+    launch.check_release("0.99", *whole.values())
+    for name, asked in launch._ASKED.items():
+        for missing in asked:
+            lacking = type(name, (), dict.fromkeys(each for each in asked if each != missing))
+            with pytest.raises(StartError, match=f"vLLM 0.99, .* lacks {name}.{missing}:"):
+                launch.check_release("0.99", *(whole | {name: lacking}).values())
 
 
 def test_a_page_that_does_not_come_is_never_recomputed() -> None:

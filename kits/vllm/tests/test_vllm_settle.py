@@ -16,13 +16,15 @@ if len(sys.argv) == 1:
     settle.announce(os.getpid())
     settle.register()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    child = subprocess.Popen([sys.executable, __file__, "child"])
-    child.wait()
+    subprocess.Popen([sys.executable, __file__, "engine"]).wait()
 else:
     settle.register()
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     assert WATCH.next_look == float("inf")  # a late processor is interrupted
-    print("settled", flush=True)
+    if sys.argv[1] == "engine":
+        subprocess.Popen([sys.executable, __file__, "rank"])
+    else:
+        print("settled", flush=True)
     signal.pause()
 """
 
@@ -36,5 +38,5 @@ def test_a_worker_that_is_killed_leaves_no_process_of_vllm(tmp_path: Path) -> No
     assert worker.stdout.readline() == "settled\n"
     worker.kill()
     worker.wait()
-    assert worker.stdout.read() == ""  # the child, which held it open too, has ended
+    assert worker.stdout.read() == ""  # the others, which held it open too, have ended
     worker.stdout.close()

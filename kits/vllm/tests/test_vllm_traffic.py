@@ -17,6 +17,7 @@ from tandem.errors import (
     DeadlineError,
     EngineError,
     InvalidRequestError,
+    KvCorruptError,
     KvTransferError,
     ParkingFullError,
     ProcessorError,
@@ -132,6 +133,48 @@ async def test_kv_read_after_its_lease_is_no_answer(pair: Pair) -> None:
     await pair.decode.ended(2)
     assert [each.token_ids for each in pair.decode.deltas] == [(), ()]
     assert "after its lease" in str(pair.decode.deltas[1].error)
+
+
+@pytest.mark.promise("S5-692")
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"token_ids": [5, 6, 8]}, "another prompt"),
+        ({"cache_salt": "umbrella"}, "another cache salt"),
+        ({"lora_adapter": "sql"}, "another LoRA adapter"),
+        ({"made": [4]}, "another prompt"),
+    ],
+    ids=["prompt", "salt", "adapter", "made"],
+)
+async def test_kv_of_another_request_is_not_even_read(
+    pair: Pair, other: dict[str, Any], said: str
+) -> None:
+    pair.prefill.traffic.submit(request(room=7))
+    pair.decode.traffic.submit(request(room=7, kv_peer=pair.peer, **other))
+    pair.prefilled()
+    (failed,) = await pair.decode.ended()
+    assert isinstance(failed.error, KvCorruptError)
+    assert said in str(failed.error)
+    assert failed.retryable
+    assert not pair.decode.vllm.added
+    await until(lambda: released(pair.prefill) == ["tandem-1"])
+
+
+@pytest.mark.promise("S5-692")
+@pytest.mark.parametrize("layouts", [(7, 8), (0, 7)], ids=["another", "no tag"])
+async def test_kv_of_another_layout_is_not_even_read(layouts: tuple[int, int]) -> None:
+    sides = Side(Role.PREFILL), Side(Role.DECODE)
+    assert sides[0].server is not None
+    pair = Pair(*sides, await sides[0].server.start("127.0.0.1", 0))
+    for side, layout in zip(sides, layouts, strict=True):
+        side.begin(layout)
+    pair.submit()
+    pair.prefilled()
+    (failed,) = await pair.decode.ended()
+    assert isinstance(failed.error, KvCorruptError)
+    assert not pair.decode.vllm.added
+    for side in sides:
+        await side.close()
 
 
 async def test_a_token_that_is_not_prefills_fails_the_request(pair: Pair) -> None:
@@ -316,7 +359,6 @@ async def test_parking_has_bounds() -> None:
         ({"temperature": 1.5}, InvalidRequestError, ""),
         ({"logprobs": 129}, InvalidRequestError, "logprobs"),
         ({"prompt_logprobs": 129}, UnsupportedError, "prompt_logprobs"),
-        ({"lora_adapter": "a"}, UnsupportedError, "model"),
         ({"room": 5}, RequestError, "room"),
     ],
 )

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from vllm_stand_ins import until
 
+from tandem.engine import kv_tag
 from tandem.engine.base import Logprobs
 from tandem.errors import KvTransferError, TandemError
 from tandem.v1 import pull_pb2
@@ -44,6 +45,7 @@ class Prefill:
                 first_token=11,
                 logprobs=Logprobs(chosen=[-0.5], top=[[(11, -0.5), (3, -2.0)]]),
                 cached_tokens=64,
+                tag=b"t" * kv_tag.BYTES,
                 settle=self.settled.append,
                 free=self.freed.append,
             )
@@ -286,6 +288,7 @@ def test_as_many_rooms_as_a_message_may_have_are_read(monkeypatch: pytest.Monkey
         pull_pb2.PullReady(top_token_id=[1]),
         pull_pb2.PullReady(top_token_id=[1], top_logprob=[float("nan")]),
         pull_pb2.PullReady(valid_ms=86_400_001),
+        pull_pb2.PullReady(tag=b"t"),
         pull_pb2.PullReady(params=b" " * (words.MOST_PARAMS_BYTES + 1)),
     ],
 )

@@ -23,6 +23,7 @@ from tandem_vllm.validation import EngineBounds
 PAGE = 4
 VOCABULARY = 100
 EOS = 2
+LAYOUT = 7
 PATIENCE = 10.0
 PARKING = ParkingLimits()
 
@@ -131,10 +132,10 @@ class Side:
         )
         self.failure: Exception | None = None
 
-    def begin(self) -> None:
+    def begin(self, layout: int = LAYOUT) -> None:
         """Needs a running loop."""
         bounds = EngineBounds(role=self.traffic._role, context_length=200, vocabulary=VOCABULARY)
-        self.traffic.begin(self.launched, bounds)
+        self.traffic.begin(self.launched, bounds, layout)
         self.traffic.tasks.start(self._hand_on())
 
     async def _hand_on(self) -> None:

@@ -1,4 +1,4 @@
-"""What was asked, and what came of it: every token is compared with what the sim engine says to the
+"""What was asked, and what came of it: every token is compared with what the engine says to the
 prompt when nothing fails.
 """
 
@@ -8,8 +8,20 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
+from typing import Protocol
 
-from sim_oracle import Oracle
+
+class Oracle(Protocol):
+    """Knows what an engine says when nothing fails."""
+
+    def prompt(self, rng: Random) -> list[int]:
+        """One that it knows the answer to."""
+        ...
+
+    def answer(self, prompt: Sequence[int], count: int) -> list[int]:
+        """The answer's first tokens."""
+        ...
 
 
 @dataclass(eq=False)
@@ -46,6 +58,10 @@ class Book:
         """
         self._oracle = oracle
         self._open: set[Asked] = set()
+
+    def prompt(self, rng: Random) -> list[int]:
+        """One to whose answer the answers can be compared."""
+        return self._oracle.prompt(rng)
 
     def ask(self, prompt: list[int], count: int) -> Asked:
         """A request for `count` tokens is sent."""

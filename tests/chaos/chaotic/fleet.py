@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import psutil
 from stacks import metric_sum
 
 from chaotic.proxy import Proxy
@@ -25,7 +26,6 @@ from tandem.cli.plan import Launch, StackOptions
 from tandem.cli.stack import Stack
 
 MODEL_PATH = Path(__file__).resolve().parents[3] / "model" / "tandem-tiny"
-READY_SECONDS = 30.0
 DRAIN_SECONDS = 40.0
 """What a process has to drain and end by itself; then it is killed."""
 SILENCE_SECONDS = 2.0
@@ -34,6 +34,23 @@ LEASED_SECONDS = 25.0
 hand-over's time, 2 s, and 20 s.
 """
 ENGINE = "step_ms=15,prefill_base_ms=10,handover_timeout_seconds=2"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOf:
+    """What a stack's workers run, and how long a start may take."""
+
+    name: str
+    options: str
+    ready_seconds: float
+
+
+SIM = EngineOf(name="sim", options=ENGINE, ready_seconds=30.0)
+VLLM = EngineOf(
+    name="vllm", options="dtype=float32,handover_timeout_seconds=4", ready_seconds=400.0
+)
+"""In bfloat16 a near tie may fall otherwise in another batch."""
+ENGINES = {each.name: each for each in (SIM, VLLM)}
 SLOTS = 8
 """Sequences of one worker, where nothing else is said."""
 QUEUE = 64
@@ -55,8 +72,9 @@ class Fleet:
     which asks so many requests at once.
     """
 
-    def __init__(self, stack: Stack, proxies: dict[str, Proxy]) -> None:
+    def __init__(self, stack: Stack, proxies: dict[str, Proxy], engine: EngineOf = SIM) -> None:
         self.stack = stack
+        self.ready_seconds = engine.ready_seconds
         self.proxies = proxies
         self.struck: Callable[[], None]
         self.burst: Callable[[int], Awaitable[None]]
@@ -80,9 +98,15 @@ class Fleet:
     def resume(self, name: str) -> None:
         self._send(name, signal.SIGCONT)
 
+    def engine_process(self, name: str) -> psutil.Process:
+        """The process in which a worker's engine computes, where that is not the worker's own."""
+        worker = psutil.Process(self.stack.components[name].pid)
+        (found,) = (each for each in worker.children() if "EngineCore" in "".join(each.cmdline()))
+        return found
+
     async def ended(self, name: str) -> None:
         """Wait until its process has."""
-        await asyncio.to_thread(self.stack.components[name].process.wait, READY_SECONDS)
+        await asyncio.to_thread(self.stack.components[name].process.wait, self.ready_seconds)
 
     async def start(self, name: str, **environment: str) -> None:
         """Start it again, where it was, and wait until it is ready. Raises TimeoutError."""
@@ -94,7 +118,7 @@ class Fleet:
 
     async def ready(self, name: str) -> None:
         """Wait until it says so itself. Raises TimeoutError."""
-        async with asyncio.timeout(READY_SECONDS):
+        async with asyncio.timeout(self.ready_seconds):
             while not await asyncio.to_thread(self._answers, name):  # noqa: ASYNC110 - a process
                 await asyncio.sleep(0.1)
 
@@ -104,7 +128,7 @@ class Fleet:
         overdue = await asyncio.to_thread(
             processes.end, [component.identity], grace_seconds=grace_seconds
         )
-        component.process.wait(READY_SECONDS)
+        component.process.wait(self.ready_seconds)
         return not overdue
 
     async def replace(
@@ -128,7 +152,7 @@ class Fleet:
 
     async def connected(self) -> None:
         """Wait until the router uses every worker. Raises TimeoutError."""
-        async with asyncio.timeout(READY_SECONDS):
+        async with asyncio.timeout(self.ready_seconds):
             while not all(map(_in_use, await self._told())):  # noqa: ASYNC110 - other processes
                 await asyncio.sleep(0.1)
 
@@ -193,7 +217,12 @@ def _in_use(worker: dict[str, Any]) -> bool:
 
 @asynccontextmanager
 async def running(
-    run_dir: Path, *, prefill: int = 2, decode: int = 2, slots: int = SLOTS
+    run_dir: Path,
+    *,
+    engine: EngineOf = SIM,
+    prefill: int = 2,
+    decode: int = 2,
+    slots: int = SLOTS,
 ) -> AsyncIterator[Fleet]:
     """A stack with a proxy before the router and each worker, ready and stopped at the end.
     `slots`: sequences of each worker.
@@ -212,10 +241,10 @@ async def running(
     workers = (f"--max-sequences={slots}",)
     options = StackOptions(
         model_path=MODEL_PATH,
-        engine="sim",
+        engine=engine.name,
         prefill=prefill,
         decode=decode,
-        engine_options=tuple(ENGINE.split(",")),
+        engine_options=tuple(engine.options.split(",")),
         flags={
             "router": (*ROUTER, f"--prefill={of('prefill')}", f"--decode={of('decode')}"),
             "frontend": (
@@ -231,8 +260,8 @@ async def running(
         stack.start()
         for name, proxy in proxies.items():
             proxy.target = stack.components[name].address
-        await asyncio.to_thread(stack.wait_ready, timeout_seconds=READY_SECONDS)
-        fleet = Fleet(stack, proxies)
+        await asyncio.to_thread(stack.wait_ready, timeout_seconds=engine.ready_seconds)
+        fleet = Fleet(stack, proxies, engine)
         await fleet.connected()
         yield fleet
     finally:

@@ -21,8 +21,7 @@ _PAUSE_SECONDS = 0.2
 """Before a client asks again that was turned away."""
 _LEAVE_SECONDS = 0.8
 """After which a client has gone away that does, where it was not answered before."""
-_LONGEST_PROMPT = 200
-_MOST_TOKENS = 48
+MOST_TOKENS = 48
 
 
 class Load:
@@ -64,8 +63,7 @@ class Load:
     async def _ask(self) -> bool:
         """One request. Whether it ended well."""
         rng = self._rng
-        prompt = [rng.randint(100, 2000) for _ in range(rng.randint(2, _LONGEST_PROMPT))]
-        asked = self._book.ask(prompt, rng.randint(1, _MOST_TOKENS))
+        asked = self._book.ask(self._book.prompt(rng), rng.randint(1, MOST_TOKENS))
         leaves = rng.random() < self._leave
         patience = rng.uniform(0, _LEAVE_SECONDS) if leaves else DEADLINE_SECONDS + MARGIN_SECONDS
         try:

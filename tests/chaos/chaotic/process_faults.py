@@ -50,6 +50,23 @@ async def rollout(fleet: Fleet, rng: Random, *, name: str) -> None:
     await fleet.start(name)
 
 
+async def kill_engine(fleet: Fleet, rng: Random, *, name: str) -> None:
+    """kill -9 of the process that computes: its worker ends, and is started at the same address."""
+    fleet.struck()
+    fleet.engine_process(name).kill()
+    await fleet.ended(name)
+    await fleet.start(name)
+
+
+async def pause_engine(fleet: Fleet, rng: Random, *, name: str, seconds: float) -> None:
+    """SIGSTOP of the process that computes, and SIGCONT after a while."""
+    engine = fleet.engine_process(name)
+    fleet.struck()
+    engine.suspend()
+    await asyncio.sleep(seconds)
+    engine.resume()
+
+
 def _killed(component: str, what: str, away: float) -> Kind:
     return Kind(
         name=f"{what}: {component}",
@@ -76,6 +93,26 @@ def _rolled(component: str) -> Kind:
         codes=CLOSED if component == "frontend" else frozenset(),
     )
 
+
+def _of_engines(component: str) -> tuple[Kind, ...]:
+    codes = LOST[component] | {"engine_error"}
+    name = COMPONENTS[component]
+    return (
+        Kind(
+            name=f"kill -9 of the engine's process: {component}",
+            strike=partial(kill_engine, name=name),
+            codes=codes,
+        ),
+        Kind(
+            name=f"SIGSTOP, SIGCONT of the engine's process: {component}",
+            strike=partial(pause_engine, name=name, seconds=LONGER),
+            codes=codes,
+        ),
+    )
+
+
+ENGINES_PROCESS: tuple[Kind, ...] = (*_of_engines("prefill"), *_of_engines("decode"))
+"""Of engines that compute in a process of their own."""
 
 KINDS: tuple[Kind, ...] = (
     *(_killed(component, "kill -9", AWAY_SECONDS) for component in COMPONENTS),

@@ -9,10 +9,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from sim_oracle import Oracle
-
-from chaotic.book import Book
-from chaotic.fleet import READY_SECONDS, Fleet
+from chaotic.book import Book, Oracle
+from chaotic.fleet import Fleet
 from chaotic.load import Load
 
 CLIENTS = 12
@@ -83,7 +81,7 @@ async def endure(kind: Kind, fleet: Fleet, *, seed: int, oracle: Oracle) -> Row:
     async with asyncio.TaskGroup() as group:
         group.create_task(load.run(CLIENTS))
         try:
-            async with asyncio.timeout(READY_SECONDS):
+            async with asyncio.timeout(fleet.ready_seconds):
                 while book.ended < CLIENTS:  # noqa: ASYNC110 - what a busy machine makes late
                     await asyncio.sleep(0.05)
             await asyncio.sleep(BEFORE_SECONDS + rng.random())

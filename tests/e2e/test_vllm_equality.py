@@ -1,0 +1,110 @@
+"""A pair of vLLM workers answers as one vLLM does, whatever is asked."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mixed_requests import PROCESSORS, mixed
+from resuming import Answer, answer, metrics
+from stacks import VLLM_READY_SECONDS, metric_sum
+
+from tandem.cli.plan import StackOptions
+from tandem.cli.stack import Stack
+
+pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1500)]
+COUNT, SEED = 240, 8
+TOGETHER = 24
+CONTEXT = 1024
+OPTIONS = ("dtype=float32", f"context_length={CONTEXT}")
+"""In bfloat16 a near tie may fall otherwise in another batch."""
+SMALL = 9 * 2**20
+"""Bytes of decode's KV cache: 72 pages of 128 KiB, of which sixteen sequences want a hundred."""
+TOLERANCE = 2e-3
+"""Of a log-probability, between two batches."""
+
+
+def stack(model_path: Path, **changes: Any) -> StackOptions:
+    allowed = (f"--client-logits-processors={','.join(PROCESSORS)}",)
+    small = f"--engine-options={','.join(OPTIONS)},kv_cache_bytes={SMALL}"
+    workers = ("--max-sequences=16",)
+    return StackOptions(
+        model_path=model_path,
+        engine="vllm",
+        engine_options=OPTIONS,
+        flags={
+            "frontend": allowed,
+            "router": allowed,
+            "prefill_worker": workers,
+            "decode_worker": (*workers, small),
+            "aggregated_worker": workers,
+        },
+        **changes,
+    )
+
+
+async def ask(served: Stack, requests: list[dict[str, Any]]) -> tuple[list[Answer], float]:
+    """What the stack says to each, so many of them at a time; and how often a worker took a request
+    out of its batch because the KV cache was full.
+    """
+    places = asyncio.Semaphore(TOGETHER)
+
+    async def one(fields: dict[str, Any]) -> Answer:
+        async with places:
+            return await answer(served, {"resume": False, **fields})
+
+    found = await asyncio.gather(*map(one, requests))
+    workers = [name for name in served.components if "worker" in name]
+    texts = [await metrics(served, name) for name in workers]
+    return found, sum(metric_sum(text, "tandem_engine_retractions_total", {}) for text in texts)
+
+
+def answers(
+    options: StackOptions, run_dir: Path, requests: list[dict[str, Any]]
+) -> tuple[list[Answer], float]:
+    with Stack(options, run_dir=run_dir) as served:
+        served.wait_ready(timeout_seconds=VLLM_READY_SECONDS)
+        return asyncio.run(ask(served, requests))
+
+
+def differences(one: Answer, other: Answer) -> list[str]:
+    """What of two answers is not equal. What was cached depends on who came before."""
+    for each in (one, other):
+        if each.usage:
+            each.usage.pop("prompt_tokens_details", None)
+    names = ("texts", "ends", "error", "usage", "token_ids")
+    found = [
+        f"{name}: {getattr(one, name)} and {getattr(other, name)}"
+        for name in names
+        if getattr(one, name) != getattr(other, name)
+    ]
+    for index, mine in one.logprobs.items():
+        theirs = other.logprobs.get(index, [])
+        if [token for token, _ in mine] != [token for token, _ in theirs]:
+            found.append(f"tokens of output {index}")
+        for place, ((_, top), (_, beside)) in enumerate(zip(mine, theirs, strict=False)):
+            both = (top or {}).keys() & (beside or {}).keys()
+            if any(abs(top[token] - beside[token]) > TOLERANCE for token in both):
+                found.append(f"log-probability {place} of output {index}: {top}, {beside}")
+    return found
+
+
+@pytest.mark.promise("S5-851")
+def test_a_pair_answers_240_mixed_requests_as_one_engine_does(
+    model_path: Path, tmp_path: Path
+) -> None:
+    requests = mixed(COUNT, SEED)
+    pair, taken_out = answers(stack(model_path), tmp_path / "pair", requests)
+    alone = stack(model_path, prefill=0, decode=0, aggregated=1)
+    expected, _ = answers(alone, tmp_path / "alone", requests)
+    assert [each.error for each in expected] == [None] * COUNT
+    others = {
+        number: (found, requests[number])
+        for number, (one, other) in enumerate(zip(pair, expected, strict=True))
+        if (found := differences(one, other))
+    }
+    assert others == {}
+    assert taken_out >= 8, "decode's KV cache was to be full again and again"
+    assert sum(map(len, (token for each in pair for token in each.texts.values()))) > 10_000
