@@ -3168,6 +3168,14 @@ PROMISES: tuple[Promise, ...] = (
         "report there are none.",
         ours=True,
     ),
+    Promise(
+        "S5-850",
+        "Given `engine.type: vllm`, then the chart gives each worker vLLM's image, one accelerator "
+        "and options that vLLM takes; the ports of its hand-over, whose side channel asks for no "
+        "certificate, are fixed and open to decode's pods alone; it never pairs with SGLang; and "
+        "what vLLM cannot do here is refused by name before anything is installed.",
+        ours=True,
+    ),
 )
 
 
