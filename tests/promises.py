@@ -3176,6 +3176,13 @@ PROMISES: tuple[Promise, ...] = (
         "what vLLM cannot do here is refused by name before anything is installed.",
         ours=True,
     ),
+    Promise(
+        "S5-853",
+        "Given the image `tandem-vllm`, then it is vLLM's own of the release that the kit is for, "
+        "with Tandem laid over it by hash, and the build stops by name on any other; a release "
+        "builds, signs and names it in the chart, and each night it is scanned.",
+        ours=True,
+    ),
 )
 
 
