@@ -3183,6 +3183,26 @@ PROMISES: tuple[Promise, ...] = (
         "builds, signs and names it in the chart, and each night it is scanned.",
         ours=True,
     ),
+    Promise(
+        "S5-851",
+        "Given `tandem plan-fit --engine vllm`, then the command says what vLLM on one GPU leaves "
+        "for KV and how many sequences that holds, no more than vLLM's own logs say of models that "
+        "are known, and refuses by name what no worker of vLLM takes.",
+        ours=True,
+    ),
+    Promise(
+        "S5-852",
+        "Given a recipe for vLLM, then the chart takes its file, workers are told the options that "
+        "their memory was reckoned with, and the page says of memory what `tandem plan-fit` says.",
+        ours=True,
+    ),
+    Promise(
+        "S5-854",
+        "Given a worker on vLLM, then each metric of engines that dashboards and alerts read is "
+        "there by the same name and labels, but for units and speculative decoding, of which "
+        "vLLM has none here.",
+        ours=True,
+    ),
 )
 
 
