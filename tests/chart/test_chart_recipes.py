@@ -280,7 +280,7 @@ def test_sglang_takes_what_workers_of_each_example_give_it(
         assert resolved["mem_fraction_static"] == share, f"{name} {role}"
 
 
-@pytest.mark.promise("S5-852")
+@pytest.mark.promise("S5-862")
 @one_case(("name", "role"), [(name, role) for name in OF_VLLM for role in PHASES])
 def test_workers_of_vllm_are_told_what_their_memory_was_reckoned_with(
     name: str, role: Role, capsys: pytest.CaptureFixture[str]

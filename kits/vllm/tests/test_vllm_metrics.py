@@ -26,7 +26,7 @@ def said(families: Iterable[Metric]) -> dict[str, set[frozenset[str]]]:
     }
 
 
-@pytest.mark.promise("S5-854")
+@pytest.mark.promise("S5-864")
 async def test_a_worker_of_vllm_serves_each_metric_that_panels_and_alerts_read(
     model_path: Path,
 ) -> None:
