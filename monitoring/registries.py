@@ -6,7 +6,7 @@ in a pool and a classifier.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from prometheus_client import Metric
@@ -103,26 +103,36 @@ def _worker_up() -> events.WorkerUp:
 
 
 def _worker() -> Iterator[Metric]:
+    yield from metrics.new_registry("decode_worker").collect()
+    yield from of_engine(
+        lambda: worker_pb2.Load(step_age_ms=0),
+        lambda: EngineFigures(
+            open_handovers=0,
+            retractions=0,
+            ranks=(RankLoad(**dict.fromkeys(RankLoad.__dataclass_fields__, 1)),),
+            units=(EngineUnit(name="any", promise="any", state=UnitState.KEPT),),
+        ),
+    )
+    yield from classifier_metrics("decode", {"any": ClassifierCounters()})
+    yield from StartCollector(
+        "decode", model="any", started=lambda: True, ready=lambda: False
+    ).collect()
+
+
+def of_engine(
+    load: Callable[[], worker_pb2.Load], figures: Callable[[], EngineFigures]
+) -> Iterator[Metric]:
+    """The families of a decode worker whose engine says this of itself."""
     settings = HookSettings(chain=(HookEntry(path="any", name="any"),), workers=1)
     pool = HookPool(settings, phase="decode", model="any")
     plan = FormPlan(compiler="any:Any", arguments={}, used_here=frozenset())
-    yield from metrics.new_registry("decode_worker").collect()
     yield from WorkerCollector(
         phase="decode",
         counters=WorkerCounters(),
         hooks=WorkerHooks(pool, pool.hooks),
         classifiers=None,
         forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
-        load=lambda: worker_pb2.Load(step_age_ms=0),
-        figures=lambda: EngineFigures(
-            open_handovers=0,
-            retractions=0,
-            ranks=(RankLoad(**dict.fromkeys(RankLoad.__dataclass_fields__, 1)),),
-            units=(EngineUnit(name="any", promise="any", state=UnitState.KEPT),),
-        ),
+        load=load,
+        figures=figures,
         taken=lambda: Taken(0.0, {"any": (0.0, 0.0, 0.0)}),
-    ).collect()
-    yield from classifier_metrics("decode", {"any": ClassifierCounters()})
-    yield from StartCollector(
-        "decode", model="any", started=lambda: True, ready=lambda: False
     ).collect()

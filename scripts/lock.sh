@@ -24,11 +24,12 @@ main() {
     local release
     for release in "${OTHERS[@]}"; do write_differences "$release"; done
     resolve_vllm scripts/requirements/vllm.in scripts/requirements/vllm.txt "$@"
-    for_image tandem --python-version 3.11 --override scripts/requirements/overrides-lean.txt --extra stack pyproject.toml
-    # Beside what SGLang's image brings: docs/images.md.
-    for_image sglang --python-version 3.12 --extra tracing --override scripts/requirements/overrides-image.txt \
-        pyproject.toml - <<<dill
-    for_image build --python-version 3.11 - <<<hatchling
+    for_image tandem constraints.txt --python-version 3.11 --override scripts/requirements/overrides-lean.txt --extra stack pyproject.toml
+    # Beside what the engines' images bring: docs/images.md.
+    local over=(--python-version 3.12 --extra tracing --override scripts/requirements/overrides-image.txt pyproject.toml)
+    for_image sglang constraints.txt "${over[@]}" - <<<dill
+    for_image vllm scripts/requirements/vllm.txt "${over[@]}"
+    for_image build constraints.txt --python-version 3.11 - <<<hatchling
     # What names the parts of a release: .github/workflows/release.yml.
     compile --generate-hashes --python-version 3.11 --output-file scripts/requirements/sbom.txt - <<<cyclonedx-bom
     # The generator of the documentation's site, in an environment of its own.
@@ -93,6 +94,7 @@ compile() {
     .venv/bin/uv pip compile --quiet --no-annotate --custom-compile-command "make lock" "${ours[@]}" "$@"
 }
 
-for_image() { compile --generate-hashes --constraint constraints.txt --output-file "docker/requirements-$1.txt" "${@:2}"; }
+# IMAGE LOCK ...: the lock holds the versions that are tested.
+for_image() { compile --generate-hashes --constraint "$2" --output-file "docker/requirements-$1.txt" "${@:3}"; }
 
 main "$@"

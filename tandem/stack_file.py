@@ -51,7 +51,8 @@ _ROUTER: Final = (
 )
 _ENGINE: Final = (
     "bootstrap_port data_parallel decode_data_parallel decode_pipeline_parallel"
-    " decode_tensor_parallel device kv_port pipeline_parallel tensor_parallel transfer_backend"
+    " decode_tensor_parallel device kv_port pipeline_parallel side_channel_port tensor_parallel"
+    " transfer_backend"
 )
 OWNED: Final[Mapping[str, frozenset[str]]] = {
     "frontend": frozenset(f"{_ALL} {_FRONTEND}".split()),
@@ -64,6 +65,17 @@ OWNED: Final[Mapping[str, frozenset[str]]] = {
 """Settings that follow from a stack or from sections of their own: no `config` takes them."""
 _FILE: Final = "file://"
 _URI: Final = f"^({_FILE}/.+)?$"
+_NUMBERS: Final = {
+    "tensorParallel": "tensor_parallel",
+    "dataParallel": "data_parallel",
+    "pipelineParallel": "pipeline_parallel",
+}
+_DECODE_NUMBERS: Final = {
+    "decodeTensorParallel": "decode_tensor_parallel",
+    "decodeDataParallel": "decode_data_parallel",
+    "decodePipelineParallel": "decode_pipeline_parallel",
+}
+"""Values of `engine`, how many accelerators compute together, and the option of SGLang of each."""
 _WORKERS: Final = frozenset({"prefill", "decode", "worker"})
 _EVERY: Final = frozenset(SECTIONS.values())
 _TOLD: Final[tuple[tuple[Place, Place, frozenset[str]], ...]] = (
@@ -78,15 +90,11 @@ _TOLD: Final[tuple[tuple[Place, Place, frozenset[str]], ...]] = (
     (("classifiers",), ("classifiers",), frozenset({"decode", "worker"})),
     *(
         (("engine", name), ("engine_options", option), sections)
-        for name, option, sections in (
-            ("device", "device", _WORKERS),
-            ("tensorParallel", "tensor_parallel", _WORKERS),
-            ("dataParallel", "data_parallel", _WORKERS),
-            ("pipelineParallel", "pipeline_parallel", _WORKERS),
-            ("decodeTensorParallel", "decode_tensor_parallel", _WORKERS - {"worker"}),
-            ("decodeDataParallel", "decode_data_parallel", _WORKERS - {"worker"}),
-            ("decodePipelineParallel", "decode_pipeline_parallel", _WORKERS - {"worker"}),
+        for options, sections in (
+            ({"device": "device"} | _NUMBERS, _WORKERS),
+            (_DECODE_NUMBERS, _WORKERS - {"worker"}),
         )
+        for name, option in options.items()
     ),
 )
 """The place of a value, the setting that the value is, and the sections that are told it."""
@@ -106,9 +114,11 @@ class StackModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class StackEngine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What computes in all workers. All but `type` and `options` are for SGLang."""
+    """What computes in all workers. All but `type` and `options` are for SGLang; by `device` the
+    chart tells whether pods of vLLM ask for accelerators too.
+    """
 
-    type: Literal["auto", "sglang", "sim"] = "auto"
+    type: Literal["auto", "sglang", "vllm", "sim"] = "auto"
     device: Literal["cuda", "cpu"] = "cuda"
     tensorParallel: AtLeastOne = 1
     decodeTensorParallel: Count = 0
@@ -235,6 +245,8 @@ def part(path: str, component: str) -> SettingsFile:
         for index, adapter in enumerate(stack.loraAdapters):
             told.take(("loraAdapters", index, "path"), ("lora_adapters", adapter.name))
     for source, setting, sections in _TOLD:
+        if source[0] == "engine" and stack.engine.type == "vllm":
+            continue  # vLLM has no such options
         if section in sections and _at(file.content, source) not in ("", {}):
             told.take(source, setting)
     if stack.model_path and section != "router":
@@ -307,6 +319,10 @@ def _problems(stack: StackFile) -> Iterator[str]:
     for place, names in options.items():
         for name in sorted(names.keys() & OWNED["engine"]):
             yield f"{place}.{name} is not taken here: {_elsewhere(name, 'engine')}"
+    if stack.engine.type == "vllm":
+        for name in (*_NUMBERS, *_DECODE_NUMBERS):
+            if getattr(stack.engine, name) > 1:
+                yield f"engine.{name}: a worker of vLLM has one accelerator: leave it at 1"
     if not re.fullmatch(_URI, stack.model.uri):
         yield (
             "model.uri must be file:///folder here: `tandem fetch-model` brings a model of a hub or"

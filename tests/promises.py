@@ -3211,6 +3211,41 @@ PROMISES: tuple[Promise, ...] = (
         "report there are none.",
         ours=True,
     ),
+    Promise(
+        "S5-850",
+        "Given `engine.type: vllm`, then the chart gives each worker vLLM's image, one accelerator "
+        "and options that vLLM takes; the ports of its hand-over, whose side channel asks for no "
+        "certificate, are fixed and open to decode's pods alone; it never pairs with SGLang; and "
+        "what vLLM cannot do here is refused by name before anything is installed.",
+        ours=True,
+    ),
+    Promise(
+        "S5-863",
+        "Given the image `tandem-vllm`, then it is vLLM's own of the release that the kit is for, "
+        "with Tandem laid over it by hash, and the build stops by name on any other; a release "
+        "builds, signs and names it in the chart, and each night it is scanned.",
+        ours=True,
+    ),
+    Promise(
+        "S5-861",
+        "Given `tandem plan-fit --engine vllm`, then the command says what vLLM on one GPU leaves "
+        "for KV and how many sequences that holds, no more than vLLM's own logs say of models that "
+        "are known, and refuses by name what no worker of vLLM takes.",
+        ours=True,
+    ),
+    Promise(
+        "S5-862",
+        "Given a recipe for vLLM, then the chart takes its file, workers are told the options that "
+        "their memory was reckoned with, and the page says of memory what `tandem plan-fit` says.",
+        ours=True,
+    ),
+    Promise(
+        "S5-864",
+        "Given a worker on vLLM, then each metric of engines that dashboards and alerts read is "
+        "there by the same name and labels, but for units and speculative decoding, of which "
+        "vLLM has none here.",
+        ours=True,
+    ),
 )
 
 

@@ -21,7 +21,7 @@ model:
   uri: ""                     # file:///folder of a model; empty: the tiny one
   # name: my-model            # what requests call it; empty: the folder's name
 engine:
-  type: auto                  # sglang, sim, or auto: SGLang where it is installed
+  type: auto                  # sglang, vllm, sim, or auto: SGLang where it is installed
   # options: {step_ms: 5}     # of the engine, for all workers
 
 # What looks at each piece of each answer before a client sees it, in order.

@@ -95,15 +95,24 @@ def of_settings(section: str) -> dict[str, Any]:
             found |= {_BOUNDS[name]: each for name, each in bounds.items() if each is not None}
             if written_as := _WRITTEN_AS.get(field.name):
                 found |= of_section(written_as)
-            other = properties.get(name, found)
-            if other["type"] != found["type"]:
-                found = {"type": "number"}  # one engine takes whole numbers only
-            elif "minimum" in found and "minimum" in other:
-                found["minimum"] = min(found["minimum"], other["minimum"])
             if text := field.metadata.get("help"):
                 found["description"] = " ".join(text.split())
-            properties[name] = found
+            properties[name] = _either(properties[name], found) if name in properties else found
     return dict(sorted(properties.items()))
+
+
+def _either(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of an option of two engines: takes what either does."""
+    found = {**other, **one}
+    if one["type"] != other["type"]:
+        found["type"] = "number"  # one engine takes whole numbers only
+    for name in _BOUNDS.values():
+        if name in one and name in other:
+            loosest = min if name.endswith("inimum") else max
+            found[name] = loosest(one[name], other[name])
+        else:
+            found.pop(name, None)
+    return found
 
 
 def _classes(section: str) -> Iterator[tuple[str, type[Any]]]:

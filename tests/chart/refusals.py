@@ -6,6 +6,7 @@ from typing import Any
 
 GPU = {"model": {"uri": "pvc://m"}}
 PHASES = ("prefill", "decode")
+VLLM = {**GPU, "engine": {"type": "vllm"}}
 RDMA = {"enabled": True}
 NODES = {**GPU, "engine": {"tensorParallel": 2}, "decode": {"workload": {"nodes": 2}}}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -308,6 +309,43 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"decode": {"resources": {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}}},
         "decode.resources: the request of cpu, 2, is above its limit, 1500m",
     ),
+    "vllm-without-a-model": (
+        {"engine": {"type": "vllm"}},
+        "engine.type=vllm needs a model, which its image does not hold: set model.uri",
+    ),
+    **{
+        f"vllm-with-{name}-of-two": (
+            {**GPU, "engine": {"type": "vllm", name: 2}},
+            f"engine.{name}: a worker of vLLM is one process with one accelerator: leave it at 1",
+        )
+        for name in (
+            *("tensorParallel", "dataParallel", "pipelineParallel"),
+            *("decodeTensorParallel", "decodeDataParallel"),
+        )
+    },
+    **{
+        f"vllm-with-two-nodes-of-{phase}": (
+            {**VLLM, phase: {"workload": {"nodes": 2}}},
+            f"{phase}.workload.nodes: a worker of vLLM is one process with one accelerator",
+        )
+        for phase in PHASES
+    },
+    "vllm-with-two-token-processes": (
+        {**VLLM, "decode": {"tokenProcesses": 2}},
+        "decode.tokenProcesses: a worker of vLLM is one process",
+    ),
+    "vllm-with-adapters": (
+        {**VLLM, "loraAdapters": [{"name": "sql", "path": "/adapters/sql"}]},
+        "loraAdapters: a worker of vLLM has none: leave them empty, or set engine.type=sglang",
+    ),
+    "vllm-by-mooncake": (
+        {**VLLM, "kvTransfer": {"backend": "mooncake"}},
+        "kvTransfer: vLLM hands KV over by NIXL and UCX: leave backend at nixl",
+    ),
+    "vllm-by-libfabric": (
+        {**VLLM, "kvTransfer": {"libfabric": {"provider": "efa"}}},
+        "kvTransfer: vLLM hands KV over by NIXL and UCX: leave backend at nixl",
+    ),
     "keda-without-prometheus": (
         {"decode": {"autoscaling": {"type": "keda"}}},
         "decode.autoscaling.type=keda asks Prometheus: set monitoring.prometheusAddress",
@@ -320,7 +358,7 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     "section": {"frontend": {"replica": 1}},
     "type": {"frontend": {"replicas": "two"}},
     "negative": {"decode": {"replicas": -1}},
-    "enum": {"engine": {"type": "vllm"}},
+    "enum": {"engine": {"type": "trt"}},
     "digest": {"image": {"digest": "sha256:short"}},
     "uri": {"model": {"uri": "Qwen/Qwen3-8B"}},
     "hub": {"model": {"uri": "hf://Qwen"}},
@@ -337,6 +375,7 @@ UNKNOWN: dict[str, dict[str, Any]] = {
     },
     "option": {"engine": {"options": {"pagesize": 1}}},
     "option-of-the-chart": {"prefill": {"engineOptions": {"bootstrap_port": 1}}},
+    "port-of-vllm-that-policies-name": {"engine": {"options": {"side_channel_port": 1}}},
     "port": {"frontend": {"service": {"port": 99999}}},
     "address": {"global": {"listen": "::"}},
     "name-in-labels": {"nameOverride": "My Name"},

@@ -9,7 +9,7 @@ import pods
 import pytest
 from one_case import one_case
 from pods import by_name
-from refusals import GPU
+from refusals import GPU, VLLM
 
 SET = "compile-cache"
 CLAIMS = {
@@ -49,7 +49,7 @@ def test_the_chart_makes_the_claims_that_have_a_size_and_no_others() -> None:
     assert all("annotations" not in each["metadata"] for each in made.values()), "none is kept"
 
 
-@pytest.mark.parametrize("values", [{}, GPU])
+@pytest.mark.parametrize("values", [{}, GPU, VLLM])
 def test_without_one_kernels_stay_in_the_pod(values: dict[str, Any]) -> None:
     assert not [pod for pod in pods.of_values(values).values() if volumes(pod)]
     kinds = [each["kind"] for each in chart_renders.manifests(values)]

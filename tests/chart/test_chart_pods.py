@@ -18,6 +18,7 @@ from tandem.byte_budget import DEFAULT_BYTES
 from tandem.logits.forms.workshop import WorkshopLimits
 from tandem.worker import divided, drain, endpoint
 from tandem_sglang import options as sglang_options
+from tandem_vllm import options as vllm_options
 
 MIB, GIB = 2**20, 2**30
 COMPONENTS = ("frontend", "router", "prefill", "decode")
@@ -58,6 +59,7 @@ EXTERNAL = {
     "deepseek-v3": {"PersistentVolumeClaim/models"},
     "llama-3.3-70b": {"Secret/hub-token"},
     "qwen3-235b-a22b": {"PersistentVolumeClaim/models"},
+    "vllm": {"PersistentVolumeClaim/models"},
 }
 
 
@@ -241,6 +243,7 @@ def test_a_start_may_take_as_long_as_its_value_says(component: str) -> None:
 
 
 @pytest.mark.promise("S5-473")
+@pytest.mark.parametrize("engine", [sglang_options, vllm_options])
 @pytest.mark.parametrize(
     ("chosen", "options"),
     [
@@ -249,13 +252,14 @@ def test_a_start_may_take_as_long_as_its_value_says(component: str) -> None:
         ({"engineOptions": {"load_seconds": 400, "warm_up_seconds": 100}},) * 2,
     ],
 )
-def test_a_worker_of_sglang_gives_up_its_start_before_it_is_killed_for_that(
-    chosen: dict[str, Any], options: dict[str, Any]
+def test_a_worker_with_a_model_gives_up_its_start_before_it_is_killed_for_that(
+    chosen: dict[str, Any], options: dict[str, Any], engine: Any
 ) -> None:
     """What is killed says nothing of what it waited for."""
     options = options.get("engineOptions", options)
-    bounds = dataclasses.replace(sglang_options.Options(), **options)
-    values = {"model": {"uri": "pvc://m"}, **dict.fromkeys(WORKERS, chosen)}
+    bounds = dataclasses.replace(engine.Options(), **options)
+    chart = {} if engine is sglang_options else {"engine": {"type": "vllm"}}
+    values = {"model": {"uri": "pvc://m"}, **chart, **dict.fromkeys(WORKERS, chosen)}
     for worker in WORKERS:
         pod = pods.of_values(values)[worker]
         given = pod.settings["engine_options"]

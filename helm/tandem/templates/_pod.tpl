@@ -118,12 +118,12 @@ dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
 {{- end }}
 
-{{- /* How long a component may take to start, s: (list $ "router"). A worker of SGLang gives up by itself before. */}}
+{{- /* How long a component may take to start, s: (list $ "router"). A worker that loads a model gives up by itself before. */}}
 {{- define "tandem.startSeconds" -}}
 {{- $root := index . 0 }}
 {{- $component := index . 1 }}
 {{- $seconds := (index $root.Values $component).startupSeconds }}
-{{- if and (has $component (list "prefill" "decode" "worker")) (eq (include "tandem.engine" $root) "sglang") }}
+{{- if and (has $component (list "prefill" "decode" "worker")) (ne (include "tandem.engine" $root) "sim") }}
 {{- $options := include "tandem.engineOptions" . | fromYaml }}
 {{- $seconds = add $options.load_seconds (default 1800 $options.warm_up_seconds) 60 }}
 {{- end }}

@@ -129,7 +129,7 @@ so long where there are several: that all of them are gone is news. */}}
 {{- if and (not $none) (or (kindIs "invalid" $least) (le (int $least) 1)) }}{{ $alone = "yes" }}{{ end }}
 {{- end }}
 {{- if $alone }}
-{{- $wait := ternary (include "tandem.longestStart" . | int) 60 (eq (include "tandem.engine" .) "sglang") -}}
+{{- $wait := ternary 60 (include "tandem.longestStart" . | int) (eq (include "tandem.engine" .) "sim") -}}
 pair_wait_seconds: {{ $wait }}
 pair_memory_seconds: {{ max 600 $wait }}
 {{- else -}}
@@ -183,14 +183,18 @@ lora_adapters:
 {{- end }}
 {{- end }}
 
-{{- /* engine_options of a phase: (list $ "prefill"). Its hand-over port is fixed, so that policies can name it. */}}
+{{- /* engine_options of a phase: (list $ "prefill"). The ports of its hand-over are fixed, so that policies can name
+them. */}}
 {{- define "tandem.engineOptions" -}}
 {{- $root := index . 0 }}
 {{- $component := index . 1 }}
 {{- $options := dict }}
 {{- $defaults := dict }}
-{{- if eq (include "tandem.engine" $root) "sglang" }}
+{{- $name := include "tandem.engine" $root }}
+{{- if ne $name "sim" }}
 {{- $_ := set $defaults "load_seconds" (int (index $root.Values $component).startupSeconds) }}
+{{- end }}
+{{- if eq $name "sglang" }}
 {{- $engine := $root.Values.engine }}
 {{- $options = dict "device" $engine.device "tensor_parallel" $engine.tensorParallel }}
 {{- range $name, $value := dict "data_parallel" $engine.dataParallel "pipeline_parallel" $engine.pipelineParallel }}
@@ -203,7 +207,9 @@ lora_adapters:
 {{- $_ := set $options "transfer_backend" $root.Values.kvTransfer.backend }}
 {{- end }}
 {{- if eq $component "prefill" }}{{ $_ := set $options "bootstrap_port" 7110 }}{{ end }}
-{{- else if eq $component "prefill" }}{{ $_ := set $options "kv_port" 7110 }}
+{{- else if eq $component "prefill" }}
+{{- $_ := set $options "kv_port" 7110 }}
+{{- if eq $name "vllm" }}{{ $_ := set $options "side_channel_port" 7111 }}{{ end }}
 {{- end }}
 {{- mergeOverwrite $defaults $root.Values.engine.options (index $root.Values $component).engineOptions $options | toYaml }}
 {{- end }}
@@ -212,7 +218,7 @@ lora_adapters:
 never hands KV from an old worker to a new one. */}}
 {{- define "tandem.revision" -}}
 {{- $model := pick .Values.model "uri" "name" "revision" "ociPath" }}
-{{- $engine := omit .Values.engine "image" "type" }}
+{{- $engine := omit .Values.engine "image" "vllmImage" "type" }}
 {{- $shared := list (include "tandem.workerImage" .) (include "tandem.engine" .) $model $engine .Values.kvTransfer
   (include "tandem.shared" .) .Values.loraAdapters .Values.code .Values.prefill.engineOptions .Values.decode.engineOptions }}
 {{- toJson $shared | sha256sum | trunc 12 }}

@@ -1,16 +1,19 @@
 {{- /* The image of workers. */}}
 {{- define "tandem.workerImage" -}}
-{{- $image := ternary .Values.engine.image .Values.image (eq (include "tandem.engine" .) "sglang") }}
-{{- include "tandem.image" (list . $image) }}
+{{- include "tandem.image" (list . (include "tandem.engineImage" . | fromYaml)) }}
 {{- end }}
 
 {{- define "tandem.workerPullPolicy" -}}
-{{- ternary .Values.engine.image.pullPolicy .Values.image.pullPolicy (eq (include "tandem.engine" .) "sglang") }}
+{{- get (include "tandem.engineImage" . | fromYaml) "pullPolicy" }}
+{{- end }}
+
+{{- define "tandem.engineImage" -}}
+{{- get (dict "sglang" .Values.engine.image "vllm" .Values.engine.vllmImage "sim" .Values.image) (include "tandem.engine" .) | toYaml }}
 {{- end }}
 
 {{- /* Whether workers hold accelerators; empty: no. */}}
 {{- define "tandem.onGpu" -}}
-{{- if and (eq (include "tandem.engine" .) "sglang") (eq .Values.engine.device "cuda") }}yes{{ end }}
+{{- if and (ne (include "tandem.engine" .) "sim") (eq .Values.engine.device "cuda") }}yes{{ end }}
 {{- end }}
 
 {{- /* Accelerators of a worker, on all its nodes: (list $ "prefill"). */}}

@@ -8,7 +8,8 @@ the KV of prefill under leases, and `processor.py`, which edits logits.
 from tandem.engine import forms
 from tandem.engine.base import EngineKit
 from tandem_vllm.engine import VllmEngine
+from tandem_vllm.options import Options
 
 __all__ = ["ENGINE", "VllmEngine"]
 
-ENGINE = EngineKit(create=VllmEngine, plan_forms=forms.masked_there)
+ENGINE = EngineKit(create=VllmEngine, plan_forms=forms.masked_there, options={"": Options})

@@ -11,15 +11,18 @@ from tandem.cli import options
 from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.engine import model_files
-from tandem_tools.fit import gpus, memory, quantisation, shape
+from tandem.errors import ConfigError
+from tandem_tools.fit import gpus, memory, quantisation, shape, vllm
 from tandem_tools.fit.memory import Fit, WorkerPlan
 from tandem_tools.fit.shape import Division, Phase, Serving, Shape
 
 CONTEXT = 8192
-PAGE_SIZE = 64
+PAGE_SIZES = {"sglang": 64, "vllm": vllm.PAGE_SIZE}
 MAX_SEQUENCES = 256
 """What a worker has where its settings do not say it."""
 _PHASES: tuple[Phase, ...] = ("prefill", "decode")
+_OF = {"sglang": "what is free", "vllm": "the GPU's memory"}
+"""What an engine takes its share of."""
 _SIZES = {
     "tp": "GPUs that share a worker's model.",
     "dp": "Groups of these GPUs that compute attention apart (DP attention).",
@@ -30,6 +33,12 @@ _SIZES = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = adding(parser)
     add("model MODEL", Path, help="A model's folder, or its config.json.")
+    add(
+        "--engine",
+        choices=tuple(PAGE_SIZES),
+        default="sglang",
+        help="Engine of the workers. [%(default)s]",
+    )
     add(
         "--gpu GPU",
         gpus.of,
@@ -53,7 +62,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         options.positive,
         help=f"Prompt and answer of a sequence together. [{CONTEXT}, or the model's if shorter]",
     )
-    add("--page-size N", options.positive, default=PAGE_SIZE, help="[%(default)s]")
+    add(
+        "--page-size N",
+        options.positive,
+        help=f"[{PAGE_SIZES['sglang']}, of vLLM {PAGE_SIZES['vllm']}]",
+    )
+    add(
+        "--max-batched-tokens N",
+        options.positive,
+        help=f"vLLM's option of this name, in both phases. [{vllm.BATCHED_TOKENS}]",
+    )
     add(
         "--kv-dtype",
         choices=shape.KV_DTYPES,
@@ -90,8 +108,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             f"--{phase}-memory-share SHARE",
             options.share,
             default=0.0,
-            help="Share of each GPU's memory for weights and KV cache, mem_fraction_static of"
-            f" {phase}. [SGLang's choice]",
+            help="Share of each GPU's memory for weights and KV cache: mem_fraction_static of"
+            f" {phase}, with vLLM gpu_memory_utilization. [the engine's choice]",
         )
 
 
@@ -103,7 +121,7 @@ def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
     model = shape.read(config, quantised, serving)
     context = arguments.context or min(CONTEXT, model.context_length)
     workers = [_worker(arguments, phase, context, serving) for phase in _PHASES]
-    fits = [memory.compute(model, worker) for worker in workers]
+    fits = [_fit(model, worker) for worker in workers]
     refused = [worker for worker, fit in zip(workers, fits, strict=True) if not fit.fits]
     if console.result(_told(model, workers, fits)):
         return 1 if refused else 0
@@ -116,8 +134,16 @@ def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
     return 1 if refused else 0
 
 
+def _fit(model: Shape, worker: WorkerPlan) -> Fit:
+    compute = vllm.compute if worker.serving.engine == "vllm" else memory.compute
+    return compute(model, worker)
+
+
 def _serving(arguments: argparse.Namespace) -> Serving:
+    if arguments.max_batched_tokens and arguments.engine != "vllm":
+        raise ConfigError("--max-batched-tokens is vLLM's: give --engine vllm too")
     return Serving(
+        engine=arguments.engine,
         kv_cache_dtype=arguments.kv_dtype,
         moe_a2a_backend=arguments.moe_a2a_backend,
         ep_num_redundant_experts=arguments.ep_num_redundant_experts or 0,
@@ -139,10 +165,13 @@ def _worker(
         gpu=arguments.gpu,
         division=Division(*sizes),
         memory_share=getattr(arguments, f"{phase}_memory_share"),
-        page_size=arguments.page_size,
+        page_size=arguments.page_size or PAGE_SIZES[arguments.engine],
         context=context,
         max_sequences=arguments.max_sequences,
         serving=serving,
+        batched_tokens=(
+            (arguments.max_batched_tokens or vllm.BATCHED_TOKENS) if serving.engine == "vllm" else 0
+        ),
     )
 
 
@@ -152,6 +181,11 @@ def _notes(model: Shape, workers: Sequence[WorkerPlan]) -> list[str]:
     if model.sees:
         notes.append("The model's part for pictures is not counted.")
     decode = workers[-1]
+    if decode.serving.engine == "vllm":
+        notes.append(
+            f"Options of the engine: page_size {decode.page_size}, max_batched_tokens"
+            f" {decode.batched_tokens}. vLLM measures at its start what is left for KV."
+        )
     each = decode.max_sequences // decode.division.groups
     if decode.serving.moe_a2a_backend == "deepep" and each > memory.DISPATCHED_TOKENS:
         notes.append(
@@ -173,7 +207,7 @@ def _told(model: Shape, workers: Sequence[WorkerPlan], fits: Sequence[Fit]) -> d
                 "gpu": worker.gpu.name,
                 **dataclasses.asdict(fit),
                 "fits": fit.fits,
-                "fewest_gpus": memory.fewest_gpus(model, worker),
+                "fewest_gpus": _fewest_gpus(model, worker, fit),
             }
             for worker, fit in zip(workers, fits, strict=True)
         },
@@ -198,7 +232,7 @@ def _column(model: Shape, worker: WorkerPlan, fit: Fit) -> dict[str, str]:
         "GPUs": f"{division.gpus} x {worker.gpu.name} of {_gb(fit.gpu_bytes)}",
         "attention": f"in {division.groups} groups" if division.groups > 1 else "",
         "layers": f"in {division.parts} parts" if division.parts > 1 else "",
-        "used": f"{fit.memory_share:.3f} of what is free",
+        "used": f"{fit.memory_share:.3f} of {_OF[worker.serving.engine]}",
         "weights": f"{_gb(fit.weight_bytes)} a GPU",
         "KV a token": f"{fit.token_bytes:,} B a GPU",
         f"of the last {model.window}": (
@@ -207,11 +241,26 @@ def _column(model: Shape, worker: WorkerPlan, fit: Fit) -> dict[str, str]:
         "KV cache": f"{_gb(fit.kv_bytes)} a GPU: {fit.kv_tokens:,} tokens",
         "holds": f"{fit.sequences:,} {'sequences' if decodes else 'prompts'} of {length}",
         "a hand-over": f"{_gb(fit.handover_bytes)} for {length}" if decodes else "",
-        "pins": f"{_gb(fit.pinned_bytes)} of the host's memory" if decodes else "",
+        "pins": _pinned(fit) if decodes and worker.serving.engine == "sglang" else "",
     }
 
 
+def _pinned(fit: Fit) -> str:
+    return f"{_gb(fit.pinned_bytes)} of the host's memory"
+
+
+def _fewest_gpus(model: Shape, worker: WorkerPlan, fit: Fit) -> int:
+    if worker.serving.engine == "vllm":
+        return int(fit.fits)
+    return memory.fewest_gpus(model, worker)
+
+
 def _refusal(model: Shape, worker: WorkerPlan) -> str:
+    if worker.serving.engine == "vllm":
+        return (
+            f"{worker.phase} holds no sequence of {worker.context:,} tokens: a worker of vLLM has"
+            " one GPU, so a larger one is needed, or --engine sglang"
+        )
     fewest = memory.fewest_gpus(model, worker)
     enough = f"it takes {fewest} of these GPUs" if fewest else "no number of these GPUs is enough"
     flag = "--decode-tp" if worker.phase == "decode" else "--tp"

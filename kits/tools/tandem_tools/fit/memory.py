@@ -57,6 +57,8 @@ class WorkerPlan:
     max_sequences: int
     """Sequences that a decode worker may have, in all groups."""
     serving: Serving = _PLAIN
+    batched_tokens: int = 0
+    """vLLM: tokens that one step computes at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +104,7 @@ class _Pools:
 
 def compute(shape: Shape, worker: WorkerPlan) -> Fit:
     """Raises ConfigError where the model has no such context, or cannot be divided so."""
-    if worker.context > shape.context_length:
-        raise ConfigError(
-            f"the model's context has {shape.context_length:,} tokens, fewer than --context"
-            f" {worker.context}"
-        )
+    check_context(shape, worker)
     if wrong := _indivisible(shape, worker.division) or _unspreadable(shape, worker):
         raise ConfigError(wrong)
     division, groups = worker.division, worker.division.groups
@@ -136,6 +134,15 @@ def compute(shape: Shape, worker: WorkerPlan) -> Fit:
         pinned_bytes=int(_pinned_share(shape, worker, pools) * _cache(parts, pools))
         * division.tensor,
     )
+
+
+def check_context(shape: Shape, worker: WorkerPlan) -> None:
+    """Raises ConfigError where the model has no such context."""
+    if worker.context > shape.context_length:
+        raise ConfigError(
+            f"the model's context has {shape.context_length:,} tokens, fewer than --context"
+            f" {worker.context}"
+        )
 
 
 def fewest_gpus(shape: Shape, worker: WorkerPlan) -> int:

@@ -46,6 +46,7 @@ _ALL = 1 << 30
 """More ranks than there are."""
 
 Phase = Literal["prefill", "decode"]
+EngineName = Literal["sglang", "vllm"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,11 @@ class Division:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Serving:
-    """What SGLang is told of a model's memory, under the names of SGLang's options."""
+    """What an engine is told of a model's memory, under the names of SGLang's options: of them vLLM
+    takes the defaults alone.
+    """
 
+    engine: EngineName = "sglang"
     kv_cache_dtype: str = "auto"
     """One of KV_DTYPES."""
     moe_a2a_backend: str = "none"
@@ -155,6 +159,9 @@ class Shape:
     context_length: int
     experts: int
     """Experts of a layer that has any."""
+    vocabulary: int
+    step_numbers: int
+    """Numbers that a token has at once while a layer is computed."""
     sees: bool
     """The model has a part for pictures, which is not counted."""
 
@@ -242,6 +249,8 @@ class _Reader:
             window=self._number("sliding_window") if any(slides) else 0,
             context_length=self._number("max_position_embeddings"),
             experts=self._experts(),
+            vocabulary=self._number("vocab_size"),
+            step_numbers=self._step_numbers(),
             sees="vision_config" in self._config,
         )
 
@@ -359,14 +368,30 @@ class _Reader:
             SharedBytes(router * PLAIN_BYTES, 1, parameters=router),
         ]
 
+    def _step_numbers(self) -> int:
+        """The input of a layer, its sum and its norm, and beside them what comes in, what the gate
+        makes of that and the product, once for each expert that a token goes to.
+        """
+        if not self._experts():
+            return 3 * self._hidden + 3 * self._number("intermediate_size")
+        keys = ("num_experts_per_tok", "experts_per_token")
+        chosen = next((self._number(key) for key in keys if self._config.get(key)), 1)
+        return 3 * self._hidden + chosen * (3 * self._expert_width() + self._hidden)
+
     def _padded(self, experts: SharedBytes, *, spread: bool) -> SharedBytes:
         """Experts in four bits as SGLang 0.5.21 lays them out (`Mxfp4MoEMethod.create_weights`): a
-        rank's part of their width in whole steps, and on Blackwell so their inputs.
+        rank's part of their width in whole steps, and on Blackwell so their inputs. vLLM 0.32
+        rounds both up (`mxfp4_round_up_hidden_size_and_intermediate_size`), most for the kernels of
+        Marlin and of TensorRT-LLM, which are counted.
         """
         if not self._quantised.padded or spread:
             return experts
+        if self._serving.engine == "vllm":
+            hidden, width = _up(self._hidden, 256), _up(self._expert_width(), 128)
+            more = hidden * width / (self._hidden * self._expert_width())
+            return replace(experts, bytes=experts.bytes * more)
         step = 128 if self._serving.gpu_generation == 10 else 64
-        hidden = -(-self._hidden // step) * step if step == 128 else self._hidden
+        hidden = _up(self._hidden, step) if step == 128 else self._hidden
         return replace(
             experts,
             bytes=experts.bytes * hidden / self._hidden,
@@ -402,6 +427,11 @@ class _Reader:
         if not least <= value <= most:
             raise ConfigError(f"config.json: {key} must be from {least} to {most}, not {value}")
         return value
+
+
+def _up(number: int, step: int) -> int:
+    """The next multiple of `step`."""
+    return -(-number // step) * step
 
 
 def _scales(numbers: int) -> int:
