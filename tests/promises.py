@@ -3213,7 +3213,7 @@ PROMISES: tuple[Promise, ...] = (
     ),
     Promise(
         "S5-850",
-        "Given `engine.type: vllm`, then the chart gives each worker vLLM's image, one accelerator "
+        "Given `engine.type: vllm`, then the chart gives each worker vLLM's image, accelerators "
         "and options that vLLM takes; the ports of its hand-over, whose side channel asks for no "
         "certificate, are fixed and open to decode's pods alone; it never pairs with SGLang; and "
         "what vLLM cannot do here is refused by name before anything is installed.",

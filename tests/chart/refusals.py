@@ -316,27 +316,23 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     **{
         f"vllm-with-{name}-of-two": (
             {**GPU, "engine": {"type": "vllm", name: 2}},
-            f"engine.{name}: a worker of vLLM is one process with one accelerator: leave it at 1",
+            f"engine.{name}: a worker of vLLM has engine.tensorParallel accelerators of one node",
         )
         for name in (
-            *("tensorParallel", "dataParallel", "pipelineParallel"),
+            *("dataParallel", "pipelineParallel"),
             *("decodeTensorParallel", "decodeDataParallel"),
         )
     },
     **{
         f"vllm-with-two-nodes-of-{phase}": (
             {**VLLM, phase: {"workload": {"nodes": 2}}},
-            f"{phase}.workload.nodes: a worker of vLLM is one process with one accelerator",
+            f"{phase}.workload.nodes: a worker of vLLM has engine.tensorParallel accelerators",
         )
         for phase in PHASES
     },
     "vllm-with-two-token-processes": (
         {**VLLM, "decode": {"tokenProcesses": 2}},
-        "decode.tokenProcesses: a worker of vLLM is one process",
-    ),
-    "vllm-with-adapters": (
-        {**VLLM, "loraAdapters": [{"name": "sql", "path": "/adapters/sql"}]},
-        "loraAdapters: a worker of vLLM has none: leave them empty, or set engine.type=sglang",
+        "leave decode.tokenProcesses as it is, or set engine.type=sglang",
     ),
     "vllm-by-mooncake": (
         {**VLLM, "kvTransfer": {"backend": "mooncake"}},

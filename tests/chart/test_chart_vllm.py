@@ -40,6 +40,16 @@ def test_a_worker_of_vllm_has_its_own_image_one_accelerator_and_its_own_options(
     assert made.decode_prefix_cache is (component == "decode")
 
 
+@pytest.mark.promise("S5-850", "S5-852", "S5-857")
+def test_ranks_and_adapters_are_told_to_both_phases() -> None:
+    ranked = {**VLLM, "loraAdapters": [{"name": "sql", "path": "/adapters/sql"}]}
+    found = pods.of_values({**ranked, "engine": {"type": "vllm", "tensorParallel": 2}})
+    for phase in ("prefill", "decode"):
+        assert found[phase].main["resources"]["limits"]["nvidia.com/gpu"] == 2
+        assert options(found[phase]).tensor_parallel == 2
+        assert found[phase].settings["lora_adapters"] == {"sql": "/adapters/sql"}
+
+
 @pytest.mark.promise("S5-850")
 def test_a_trial_without_gpus_asks_for_none() -> None:
     found = pods.of_values({**GPU, "engine": {"type": "vllm", "device": "cpu"}})

@@ -207,9 +207,12 @@ them. */}}
 {{- $_ := set $options "transfer_backend" $root.Values.kvTransfer.backend }}
 {{- end }}
 {{- if eq $component "prefill" }}{{ $_ := set $options "bootstrap_port" 7110 }}{{ end }}
-{{- else if eq $component "prefill" }}
+{{- else }}
+{{- if eq $name "vllm" }}{{ $_ := set $options "tensor_parallel" $root.Values.engine.tensorParallel }}{{ end }}
+{{- if eq $component "prefill" }}
 {{- $_ := set $options "kv_port" 7110 }}
 {{- if eq $name "vllm" }}{{ $_ := set $options "side_channel_port" 7111 }}{{ end }}
+{{- end }}
 {{- end }}
 {{- mergeOverwrite $defaults $root.Values.engine.options (index $root.Values $component).engineOptions $options | toYaml }}
 {{- end }}

@@ -110,7 +110,7 @@ def test_a_model_that_is_too_large_for_one_gpu_is_told_so(
 ) -> None:
     assert main(["plan-fit", folder(GPT_OSS), "--engine", "vllm", "--gpu", "a100-40gb"]) == 1
     shown = capsys.readouterr().out
-    assert "decode holds no sequence of 8,192 tokens: a worker of vLLM has one GPU" in shown
+    assert "decode holds no sequence of 8,192 tokens: a larger GPU is needed" in shown
     found = told(capsys, GPT_OSS, "--gpu", "a100-40gb")["decode"]
     assert (found["fits"], found["fewest_gpus"]) == (False, 0)
     assert told(capsys, QWEN)["decode"]["fewest_gpus"] == 1
@@ -121,10 +121,14 @@ def test_a_model_that_is_too_large_for_one_gpu_is_told_so(
     ("name", "flags", "named"),
     [
         *(
-            (QWEN, (flag, "2"), "a worker of vLLM has one GPU: leave --tp, --dp and --pp at 1")
+            (QWEN, (flag, "2"), "only vLLM on one GPU is reckoned: leave --tp, --dp and --pp at 1")
             for flag in ("--tp", "--dp", "--pp", "--decode-tp", "--decode-dp", "--decode-pp")
         ),
-        (QWEN, ("--kv-dtype", "fp8_e4m3"), "no option of its KV cache's type: leave --kv-dtype"),
+        (
+            QWEN,
+            ("--kv-dtype", "fp8_e4m3"),
+            "own type is reckoned for vLLM: leave --kv-dtype",
+        ),
         (QWEN, ("--moe-a2a-backend", "deepep"), "--moe-a2a-backend: SGLang has such an option"),
         (QWEN, ("--moe-dense-tp-size", "1"), "--moe-dense-tp-size: SGLang has such an option"),
         (QWEN, ("--enable-dp-lm-head",), "--enable-dp-lm-head: SGLang has such an option"),

@@ -258,8 +258,8 @@ def _fewest_gpus(model: Shape, worker: WorkerPlan, fit: Fit) -> int:
 def _refusal(model: Shape, worker: WorkerPlan) -> str:
     if worker.serving.engine == "vllm":
         return (
-            f"{worker.phase} holds no sequence of {worker.context:,} tokens: a worker of vLLM has"
-            " one GPU, so a larger one is needed, or --engine sglang"
+            f"{worker.phase} holds no sequence of {worker.context:,} tokens: a larger GPU is"
+            " needed; of a worker of vLLM with several nothing is reckoned"
         )
     fewest = memory.fewest_gpus(model, worker)
     enough = f"it takes {fewest} of these GPUs" if fewest else "no number of these GPUs is enough"

@@ -1,4 +1,4 @@
-"""What fits on a worker of vLLM 0.32, as Tandem starts one: on one GPU, the model whole.
+"""What fits on a worker of vLLM 0.32, as Tandem starts one on one GPU, the model whole.
 
 vLLM measures by a run at its start what it takes beside the weights, and gives the KV cache what is
 left of `gpu_memory_utilization`. Here that run is reckoned, so that the cache is rather larger than
@@ -34,10 +34,10 @@ _PLAIN = Serving()
 def refused(worker: WorkerPlan) -> str:
     """What a plan says that no worker of vLLM takes; empty: nothing."""
     if worker.division != Division(1):
-        return "a worker of vLLM has one GPU: leave --tp, --dp and --pp at 1, and decode's"
+        return "only vLLM on one GPU is reckoned: leave --tp, --dp and --pp at 1, and decode's"
     said, plain = worker.serving, _PLAIN
     if said.kv_cache_dtype != plain.kv_cache_dtype:
-        return "a worker of vLLM has no option of its KV cache's type: leave --kv-dtype at auto"
+        return "only KV of the model's own type is reckoned for vLLM: leave --kv-dtype at auto"
     flags = {
         "--moe-a2a-backend": said.moe_a2a_backend != plain.moe_a2a_backend,
         "--ep-num-redundant-experts": bool(said.ep_num_redundant_experts),
