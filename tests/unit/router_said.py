@@ -90,6 +90,7 @@ def _start(names: Names, start: actions.StartLeg) -> list[Said]:
         prefill and prefill.command.room != command.room and "another room",
         start.overlay and f"over its task: {start.overlay.decode()}",
         start.made and f"made: {start.made.decode()}",
+        not (start.task or command.canary) and "without its task",
         set(start.task) - {*b"tx"} and f"task: {start.task.decode()}",
     ]
     return said("start", thing, *notes)

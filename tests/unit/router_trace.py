@@ -298,6 +298,11 @@ class Trace:
         seconds = f": {way.pair_seconds:.2f} s, {way.aggregated_seconds:.2f} s"
         return f"{way.name}, {way.reason}" + seconds * bool(way.pair_seconds)
 
+    def ask_closed(self, key: str) -> str:
+        """For how long no stream to an address is opened, and why."""
+        until, why = self.bench.core.closed_until(key)
+        return f"for {until - self.bench.now:g} s ({why})" if until else "no"
+
     def ask_wake(self) -> str:
         return f"in {self.bench.core.wakes_at - self.bench.now:g} s"
 
