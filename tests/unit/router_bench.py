@@ -174,3 +174,26 @@ class Bench:
     def at_rest(self) -> bool:
         state = self.core.state
         return self.core.idle and not (state.rooms or len(state.waiting) or list(state.deadlines))
+
+
+class Memory(Bench):
+    """One that keeps all that was done; each leg that ends takes a second."""
+
+    def __init__(self, *workers: int, **bounds: Any) -> None:
+        self.all: list[Action] = []
+        super().__init__(*workers, **bounds)
+
+    def feed(self, *batch: events.Event, after: float = 0.0) -> list[Action]:
+        done = super().feed(*batch, after=after)
+        self.all += done
+        return done
+
+    def of_all(self, kind: type[A]) -> list[A]:
+        return [action for action in self.all if isinstance(action, kind)]
+
+    def started(self) -> list[actions.StartLeg]:
+        return self.of_all(actions.StartLeg)
+
+    def end(self, *legs: actions.StartLeg, outcome: Outcome = Outcome.FINISHED, **how: Any) -> None:
+        for leg in legs:
+            self.feed(events.LegClosed(leg.worker, leg.leg, outcome, **how), after=1.0)

@@ -10,6 +10,7 @@ from trace_files import Said, said
 
 from tandem.v1 import common_pb2
 from tandem_router.core import actions
+from tandem_router.core.story import Story
 
 FLAGS = {
     "hold_output": "held",
@@ -28,6 +29,8 @@ class Names:
         self.vouchers: dict[int, common_pb2.Voucher] = {}
         self.canaries: dict[int, int] = {}
         self.fleet: actions.FleetChanged | None = None
+        self.stories: dict[str, Story] = {}
+        """Of requests that have ended, by trace id."""
         self.messages: list[str] = []
         """Those of the errors that a frontend was told."""
 
@@ -47,6 +50,8 @@ class Names:
 
     def words(self, done: Sequence[actions.Action | Said]) -> list[Said]:
         """What is in words already stays as it is."""
+        ended = [each.story for each in done if isinstance(each, actions.RequestEnded)]
+        self.stories |= {each.trace_id: each for each in ended}
         ends = {
             (each.sequence, code(each)) for each in done if isinstance(each, actions.EndSequence)
         }
@@ -90,6 +95,7 @@ def _start(names: Names, start: actions.StartLeg) -> list[Said]:
         prefill and prefill.command.room != command.room and "another room",
         start.overlay and f"over its task: {start.overlay.decode()}",
         start.made and f"made: {start.made.decode()}",
+        not (start.task or command.canary) and "without its task",
         set(start.task) - {*b"tx"} and f"task: {start.task.decode()}",
     ]
     return said("start", thing, *notes)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
 from router_bench import FINGERPRINT, Bench
 from router_loads import worker_load
 from router_said import Names, other
@@ -20,7 +21,8 @@ from tandem import errors
 from tandem.endings import Outcome
 from tandem.v1 import common_pb2, router_pb2
 from tandem_router.core import actions, events
-from tandem_router.core.values import Fingerprint, Phase
+from tandem_router.core.story import Moment, Story
+from tandem_router.core.values import Edition, Fingerprint, Phase
 
 TEXTS = {"trace_id", "tenant", "reason", "obstacle", "name", "instance", "tokenizer_sha256"}
 BYTES = {"task", "steps", "overlay", "unknown_fields"}
@@ -36,6 +38,8 @@ FLEET = (
     *("logits_processors", "any_logits_processors", "lora_adapters", "waits", "simulated"),
 )
 OF_REQUESTS = (actions.CancelLeg, actions.EndSequence, actions.RequestEnded, actions.ReleaseLeg)
+BARE = {"at", "name", "phase", "code", "worker", "workers", "reason"}
+"""Fields of a story that are told without their names."""
 DIGEST = b"d" * 32
 LOOK = 0.1
 """Seconds between the looks of `until`."""
@@ -269,7 +273,7 @@ class Trace:
         )
 
     def ask_refusals(self) -> str:
-        return "; ".join(f"{key}: {why}" for key, why in self.bench.core.refusals().items())
+        return "; ".join(f"{key}: {why}" for key, why in sorted(self.bench.core.refusals().items()))
 
     def ask_refusal(self, key: str) -> str:
         return self.bench.core.refusal(key) or "none"
@@ -286,10 +290,42 @@ class Trace:
         slots = self.bench.core.free_slots().items()
         return "; ".join(f"{each.model} {each.tokenizer_sha256} {count}" for each, count in slots)
 
+    def ask_kv(self, model: str) -> str:
+        """What the decode workers of an edition hold."""
+        found = self.bench.core.kv_cache(Edition(model, FINGERPRINT.tokenizer_sha256))
+        if found is None:
+            return "not known"
+        size = f", of {found.page_size} tokens" if found.page_size else ""
+        return f"{found.used_pages} of {found.pages} pages{size}"
+
     def ask_messages(self) -> str:
         """Those of the errors that the frontend was told since this was last asked."""
         said, self.names.messages = self.names.messages, []
         return "; ".join(said)
+
+    def story(self, trace_id: str) -> Story:
+        """Of a request that is open, or else of one that has ended."""
+        found = self.bench.core.stories(trace_id, self.bench.now)
+        return found[0] if found else self.names.stories[trace_id]
+
+    def ask_story(self, trace_id: str) -> str:
+        """How a request has gone, with each of its sequences, and who would not do."""
+        story = self.story(trace_id)
+        sequences = [
+            f"sequence {each.output_index} {each.outcome or each.stage}: {told(each.moments)}"
+            for each in story.sequences
+        ]
+        rejected = f"rejected {told(story.rejected)}" if story.rejected else ""
+        head = f"{story.outcome or 'open'} after {story.seconds:g} s"
+        return "; ".join(each for each in (head, *sequences, rejected) if each)
+
+    def ask_causes(self, *trace_ids: str) -> str:
+        """Why the sequences of requests waited, or wait, each as it was queued last."""
+        return "; ".join(
+            [each.cause for each in sequence.moments if each.name == "queued"][-1] or "none"
+            for trace_id in trace_ids
+            for sequence in self.story(trace_id).sequences
+        )
 
     def ask_way(self, trace_id: str) -> str:
         """Which way an open request's first sequence went last, and why."""
@@ -297,6 +333,11 @@ class Trace:
         way = [each.way for each in story.sequences[0].moments if each.way][-1]
         seconds = f": {way.pair_seconds:.2f} s, {way.aggregated_seconds:.2f} s"
         return f"{way.name}, {way.reason}" + seconds * bool(way.pair_seconds)
+
+    def ask_closed(self, key: str) -> str:
+        """For how long no stream to an address is opened, and why."""
+        until, why = self.bench.core.closed_until(key)
+        return f"for {until - self.bench.now:g} s ({why})" if until else "no"
 
     def ask_wake(self) -> str:
         return f"in {self.bench.core.wakes_at - self.bench.now:g} s"
@@ -315,6 +356,22 @@ def _counted(value: Any) -> str:
         "/".join(map(str, key)) if isinstance(key, tuple) else key: n for key, n in value.items()
     }
     return ", ".join(f"{name}={count}" for name, count in sorted(named.items())) or "none"
+
+
+def told(value: Any) -> str:
+    """A part of a story in words; what is empty is left out, and the way, which `ask way` tells."""
+    if isinstance(value, tuple):
+        return ", ".join(map(told, value))
+    if not isinstance(value, msgspec.Struct):
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    said = [
+        words if name in BARE else f"{name} {words}"
+        for name in value.__struct_fields__
+        if (words := told(getattr(value, name))) not in ("", "None", "0") or name == "at"
+        if name != "way"
+    ]
+    words = " ".join(dict.fromkeys(said))  # a worker's name is its address here
+    return words if isinstance(value, Moment) else f"({words})"
 
 
 def _told(model: router_pb2.ServedModel, name: str) -> object:

@@ -7,35 +7,13 @@ from router_bench import FINGERPRINT, Bench
 from router_messages import told
 
 from tandem.byte_budget import ByteBudget
-from tandem_router.core import actions, events
+from tandem_router.core import actions
 from tandem_router.core.values import Edition, Phase
 from tandem_router.links import FrontendLink
 from tandem_router.relay import Relay
 
 TINY = Edition("tiny", "sha")
 OTHER = FINGERPRINT._replace(model="other")
-
-
-@pytest.mark.promise("S5-283")
-def test_free_slots_are_those_of_whole_pairs_less_what_waits() -> None:
-    bench = Bench(prefill=1, decode=2)
-    assert bench.core.free_slots() == {TINY: 2}, "prefill has two slots, decode four"
-    bench.submit(1)
-    assert bench.core.free_slots() == {TINY: 1}
-    bench.submit(2, n=4)
-    assert bench.core.free_slots() == {TINY: -3}
-    bench.feed(events.Cancel(1, 2))
-    bench.feed(events.WorkerDown("prefill-0", "it is gone"))
-    assert bench.core.free_slots()[TINY] <= 0
-
-
-@pytest.mark.promise("S5-283")
-def test_each_edition_has_free_slots_of_its_own() -> None:
-    bench = Bench(prefill=1, decode=1)
-    for phase in Phase:
-        bench.worker(phase, 7, fingerprint=OTHER, max_sequences=5)
-    bench.submit(1, n=5)
-    assert bench.core.free_slots() == {TINY: -3, Edition("other", "sha"): 5}
 
 
 @pytest.mark.promise("S5-283")

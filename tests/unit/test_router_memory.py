@@ -1,5 +1,5 @@
-"""What a router holds: tasks until their last leg is closed, and output for peers that do not
-read, under one budget.
+"""What a router holds: tasks that it has let go, and output for peers that do not read, under one
+budget; how long tasks are held is in tests/unit/router_traces/memory.txt.
 """
 
 from __future__ import annotations
@@ -9,65 +9,14 @@ from router_bench import Bench
 from router_messages import messages
 
 from tandem.byte_budget import ByteBudget
-from tandem.endings import Outcome
 from tandem.errors import SlowClientError
 from tandem.v1 import common_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.sequences import Request
-from tandem_router.core.values import Phase
 from tandem_router.generate import Answers
 from tandem_router.links import FrontendLink
 
 KIB = 1024
-
-
-@pytest.mark.promise("S6-187")
-def test_a_request_whose_task_finds_no_room_is_refused_and_holds_nothing() -> None:
-    bench = Bench(memory=100)
-    bench.submit(1, task=b"x" * 40, n=2)
-    bench.submit(3, task=b"x" * 36)
-    assert bench.ends() == [(3, "queue_full")]
-    assert bench.core.budget.held == 40, "a task counts once, whatever its n"
-    bench.submit(4, task=b"x" * 35)
-    assert bench.ends() == []
-    assert bench.core.budget.held == 75
-
-
-@pytest.mark.promise("S6-187")
-@pytest.mark.parametrize("how", ["unknown model", "full queue", "draining"])
-def test_what_is_refused_for_another_reason_holds_nothing(how: str) -> None:
-    bench = Bench(max_queue=1)
-    if how == "unknown model":
-        bench.submit(1, model="other")
-    elif how == "full queue":
-        bench.submit(1, n=5)
-    else:
-        bench.feed(events.Drain())
-        bench.submit(1)
-    assert len(bench.ends()) >= 1
-    assert bench.core.budget.held == 0
-
-
-@pytest.mark.promise("S6-187")
-@pytest.mark.parametrize("end", ["finished", "cancelled", "frontend gone", "worker lost"])
-def test_a_task_is_held_until_the_last_leg_that_runs_it_is_closed(end: str) -> None:
-    bench = Bench(memory=100)
-    bench.submit(1, task=b"x" * 40)
-    prefill, decode = bench.legs()
-    if end == "finished":
-        bench.close(decode)
-    elif end == "cancelled":
-        bench.feed(events.Cancel(1, 1))
-        bench.close(decode)
-    elif end == "frontend gone":
-        bench.feed(events.FrontendDown(1))
-        bench.close(decode)
-    else:
-        bench.feed(events.WorkerDown(decode.worker, "gone"))
-    assert bench.core.state.open_sequences == 0
-    assert bench.core.budget.held == 40, "its other leg may still be sent"
-    bench.close(prefill)
-    assert bench.core.budget.held == 0
 
 
 def _request(bench: Bench) -> Request:
@@ -89,47 +38,6 @@ def test_a_task_is_let_go_as_soon_as_decode_has_its_kv() -> None:
     assert bench.core.budget.held == 0
 
 
-@pytest.mark.promise("S5-250")
-@pytest.mark.parametrize("last", [1, 2])
-def test_a_task_of_several_outputs_is_held_until_none_of_them_may_start(last: int) -> None:
-    bench = Bench(memory=100)
-    bench.submit(1, n=2, task=b"x" * 40)
-    decode = {
-        each.command.sequence: each for each in bench.of(actions.StartLeg) if each.command.kv_peer
-    }
-    bench.feed(events.LegStarted(decode[3 - last].worker, decode[3 - last].leg))
-    assert bench.core.budget.held == 40
-    bench.feed(events.LegStarted(decode[last].worker, decode[last].leg))
-    assert bench.core.budget.held == 0
-
-
-@pytest.mark.promise("S5-250")
-def test_a_task_that_classifiers_may_have_run_again_is_held() -> None:
-    bench = Bench(memory=100, decode=0)
-    bench.worker(Phase.DECODE, 0, has_hook=True, has_classifiers=True)
-    bench.submit(1, task=b"x" * 40)
-    for run in range(2):
-        prefill, decode = bench.legs()
-        bench.feed(events.LegStarted(decode.worker, decode.leg))
-        assert (bench.core.budget.held, decode.task) == (40, b"x" * 40)
-        bench.close(prefill)
-        bench.close(decode, Outcome.REGENERATE if not run else Outcome.FINISHED)
-    assert bench.at_rest()
-    assert bench.core.budget.held == 0
-
-
-@pytest.mark.promise("S5-250")
-def test_a_worker_without_classifiers_cannot_have_a_task_run_again_that_was_let_go() -> None:
-    bench = Bench()
-    bench.submit(1, task=b"x" * 40)
-    prefill, decode = bench.legs()
-    bench.feed(events.LegStarted(decode.worker, decode.leg))
-    bench.close(prefill)
-    bench.close(decode, Outcome.REGENERATE)
-    assert bench.ends() == [(1, "worker_error")]
-    assert bench.at_rest()
-
-
 @pytest.mark.promise("S5-250", "S6-156")
 def test_a_task_that_was_let_go_is_named_by_its_sizes_when_its_worker_dies() -> None:
     bench = Bench()
@@ -139,19 +47,6 @@ def test_a_task_that_was_let_go_is_named_by_its_sizes_when_its_worker_dies() -> 
     bench.feed(events.WorkerDown(decode.worker, "gone"))
     (died,) = bench.of(actions.WorkerDied)
     assert [each.let_go_bytes for each in died.suspects] == [40]
-
-
-@pytest.mark.promise("S6-187")
-def test_what_waits_is_held_and_given_back_at_its_deadline() -> None:
-    bench = Bench(memory=100)
-    for phase in Phase:
-        bench.worker(phase, 0, max_sequences=1)
-    bench.submit(1)
-    bench.submit(2, task=b"x" * 40, timeout_seconds=5.0)
-    assert bench.core.budget.held == 41
-    bench.feed(events.Tick(), after=6.0)
-    assert bench.ends() == [(2, "deadline_exceeded")]
-    assert bench.core.budget.held == 1
 
 
 # --- output that is not read ----------------------------------------------------------------------

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -166,6 +166,25 @@ class Stack:
     def frontend(self) -> Frontend:
         return Frontend(self.stub)
 
+    async def ready(self) -> Frontend:
+        """A frontend that knows of the pair."""
+        frontend = self.frontend()
+        await frontend.ready()
+        return frontend
+
+    async def opened(
+        self, first: int = 1, **fields: Any
+    ) -> tuple[Frontend, worker_pb2.StartLeg, worker_pb2.StartLeg]:
+        """A frontend, and the legs of what it has submitted."""
+        frontend = await self.ready()
+        await frontend.submit(first, **fields)
+        return frontend, *await self.legs()
+
+    async def cancelled(self, prefill: worker_pb2.StartLeg, decode: worker_pb2.StartLeg) -> None:
+        """Until the workers are told to cancel these legs."""
+        assert (await soon(self.prefill.cancels.get())).leg == prefill.leg
+        assert (await soon(self.decode.cancels.get())).leg == decode.leg
+
     async def legs(self) -> tuple[worker_pb2.StartLeg, worker_pb2.StartLeg]:
         return await soon(self.prefill.starts.get()), await soon(self.decode.starts.get())
 
@@ -189,6 +208,13 @@ async def stack(*, prefill: FakeWorker | None = None, **settings: Any) -> AsyncI
         made = Stack(router, prefill, decode)
         exits.push_async_callback(made.channel.close)
         yield made
+
+
+async def failure(answer: Awaitable[object]) -> grpc.aio.AioRpcError:
+    """What a call fails with, instead of this answer."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await soon(answer)
+    return caught.value
 
 
 def closed(leg: int, outcome: Any = FINISHED, **fields: Any) -> worker_pb2.LegEvent:
@@ -220,10 +246,7 @@ async def test_a_frontend_is_greeted_with_the_fleet_and_told_when_it_changes() -
 
 async def test_a_sequence_runs_as_two_legs_joined_by_a_room() -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit(41, task=NEWER_TASK, timeout_ms=5_000)
-        prefill, decode = await s.legs()
+        _, prefill, decode = await s.opened(41, task=NEWER_TASK, timeout_ms=5_000)
         assert prefill.room == decode.room != 0
         assert prefill.leg != decode.leg
         assert prefill.sequence == decode.sequence == 41
@@ -251,10 +274,7 @@ async def test_payload_bytes_reach_their_frontend_unopened_and_in_order() -> Non
 
 async def test_a_large_backlog_leaves_in_messages_below_the_limit_of_grpc() -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit()
-        _, decode = await s.legs()
+        frontend, _, decode = await s.opened()
         chunk = b"x" * 3_000_000
         for _ in range(8):
             s.decode.say(**{f"to_{decode.destination}": chunk})
@@ -269,10 +289,7 @@ async def test_a_large_backlog_leaves_in_messages_below_the_limit_of_grpc() -> N
 
 async def test_a_finished_sequence_leaves_nothing_behind() -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit()
-        prefill, decode = await s.legs()
+        _, prefill, decode = await s.opened()
         s.prefill.say(closed(prefill.leg))
         s.decode.say(started(decode.leg), closed(decode.leg), to_1=b"")
         await s.settled()
@@ -282,10 +299,7 @@ async def test_a_finished_sequence_leaves_nothing_behind() -> None:
 async def test_output_is_held_until_the_prefill_hook_has_judged() -> None:
     worker = FakeWorker(common_pb2.PHASE_PREFILL, has_hook=True)
     async with stack(prefill=worker) as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit()
-        prefill, decode = await s.legs()
+        _, prefill, decode = await s.opened()
         assert decode.hold_output
         s.prefill.say(verdict(prefill.leg))
         assert await soon(s.decode.releases.get()) == decode.leg
@@ -294,10 +308,7 @@ async def test_output_is_held_until_the_prefill_hook_has_judged() -> None:
 async def test_a_failing_prefill_hook_ends_the_sequence_and_cancels_decode() -> None:
     worker = FakeWorker(common_pb2.PHASE_PREFILL, has_hook=True)
     async with stack(prefill=worker) as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit()
-        prefill, decode = await s.legs()
+        frontend, prefill, decode = await s.opened()
         error = HookError("it raised", phase=common_pb2.PHASE_PREFILL).to_proto()
         s.prefill.say(closed(prefill.leg, worker_pb2.LegClosed.OUTCOME_FAILED, error=error))
         assert (await frontend.end()).error == error
@@ -308,25 +319,17 @@ async def test_a_failing_prefill_hook_ends_the_sequence_and_cancels_decode() -> 
 
 async def test_a_cancel_reaches_both_workers() -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit(7)
-        prefill, decode = await s.legs()
+        frontend, prefill, decode = await s.opened(7)
         await frontend.cancel(7)
-        assert (await soon(s.prefill.cancels.get())).leg == prefill.leg
-        assert (await soon(s.decode.cancels.get())).leg == decode.leg
+        await s.cancelled(prefill, decode)
 
 
 @pytest.mark.promise("S6-149")
 async def test_a_frontend_that_goes_away_has_its_sequences_cancelled() -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit()
-        prefill, decode = await s.legs()
+        frontend, prefill, decode = await s.opened()
         frontend.call.cancel()
-        assert (await soon(s.prefill.cancels.get())).leg == prefill.leg
-        assert (await soon(s.decode.cancels.get())).leg == decode.leg
+        await s.cancelled(prefill, decode)
         cancelled = worker_pb2.LegClosed.OUTCOME_CANCELLED
         s.prefill.say(closed(prefill.leg, cancelled))
         s.decode.say(closed(decode.leg, cancelled))
@@ -336,13 +339,9 @@ async def test_a_frontend_that_goes_away_has_its_sequences_cancelled() -> None:
 @pytest.mark.promise("S6-170")
 async def test_a_deadline_ends_a_sequence_whose_workers_say_nothing() -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit(timeout_ms=300)
-        prefill, decode = await s.legs()
+        frontend, prefill, decode = await s.opened(timeout_ms=300)
         assert (await frontend.end()).error.code == "deadline_exceeded"
-        assert (await soon(s.prefill.cancels.get())).leg == prefill.leg
-        assert (await soon(s.decode.cancels.get())).leg == decode.leg
+        await s.cancelled(prefill, decode)
 
 
 @pytest.mark.promise("S6-169")
@@ -355,28 +354,20 @@ async def test_a_frontend_that_does_not_read_is_cut_off_alone() -> None:
         prefill, decode = await s.legs()
         for _ in range(40):
             s.decode.say(**{f"to_{decode.destination}": b"x" * 500_000})
-        assert (await soon(s.prefill.cancels.get())).leg == prefill.leg
-        assert (await soon(s.decode.cancels.get())).leg == decode.leg
+        await s.cancelled(prefill, decode)
         await other.submit()
         _, second = await s.legs()
         s.decode.say(**{f"to_{second.destination}": b"alive"})
         assert await other.payload(5) == b"alive"
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await slow.end()
-        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert (await failure(slow.end())).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 @pytest.mark.promise("S6-166")
 async def test_a_frontend_that_reuses_an_open_number_is_refused() -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
+        frontend, prefill, _ = await s.opened(1)
         await frontend.submit(1)
-        prefill, _ = await s.legs()
-        await frontend.submit(1)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await frontend.end()
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert (await failure(frontend.end())).code() is grpc.StatusCode.INVALID_ARGUMENT
         assert (await soon(s.prefill.cancels.get())).leg == prefill.leg
 
 
@@ -386,10 +377,7 @@ async def test_a_frontend_that_reuses_an_open_number_is_refused() -> None:
 @pytest.mark.promise("S6-170")
 async def test_a_worker_that_is_lost_ends_its_sequences_and_is_taken_back() -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit()
-        prefill, _ = await s.legs()
+        frontend, prefill, _ = await s.opened()
         s.decode.end_stream()
         assert (await frontend.end()).error.code == "worker_lost"
         assert (await soon(s.prefill.cancels.get())).leg == prefill.leg
@@ -398,8 +386,7 @@ async def test_a_worker_that_is_lost_ends_its_sequences_and_is_taken_back() -> N
 
 async def test_a_worker_that_restarts_on_its_address_is_found_again() -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
+        frontend = await s.ready()
         await s.decode.stop()
         await frontend.ready(pairs=0)
         await s.decode.start(s.decode.address)
@@ -410,8 +397,7 @@ async def test_a_worker_is_asked_what_it_is_only_once_its_stream_is_there() -> N
     """Else the answer may be of a process that another one has taken the place of meanwhile."""
     prefill = FakeWorker(common_pb2.PHASE_PREFILL)
     async with stack(prefill=prefill) as s:
-        frontend = s.frontend()
-        await frontend.ready()
+        await s.ready()
     assert prefill.asked == ["Connect", "Describe"]
 
 
@@ -420,8 +406,7 @@ async def test_a_worker_is_dialled_again_after_a_fault_of_the_router(
     where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
+        frontend = await s.ready()
 
         def broken(*_: object) -> NoReturn:
             monkeypatch.undo()  # the next stream works
@@ -444,10 +429,7 @@ async def test_a_worker_is_dialled_again_after_a_fault_of_the_router(
 @pytest.mark.promise("S6-170")
 async def test_a_silent_worker_is_lost() -> None:
     async with stack(worker_silence_seconds=0.6) as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit()
-        await s.legs()
+        frontend, *_ = await s.opened()
         s.decode.silent = True
         end = await frontend.end()
         assert end.error.code == "worker_lost"
@@ -457,10 +439,7 @@ async def test_a_silent_worker_is_lost() -> None:
 @pytest.mark.promise("S6-170")
 async def test_what_workers_said_while_the_router_stood_still_is_no_silence() -> None:
     async with stack(worker_silence_seconds=0.6) as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit()
-        await s.legs()
+        await s.opened()
         links = dict(s.router.relay._workers)
         for _ in range(3):
             time.sleep(0.8)  # noqa: ASYNC251 - the whole process stands still, and so do its workers
@@ -492,9 +471,7 @@ async def test_a_mismatched_worker_is_shown_with_the_field_that_differs() -> Non
         assert shown.models[0].ready_pairs == 0
         assert s.router.relay.core.state.counts.pairs_rejected == {"page_size": 1}
         call = s.stub.Generate(generate_request())
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await soon(call.read())
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await failure(call.read())).code() is grpc.StatusCode.UNAVAILABLE
 
 
 async def test_an_absent_worker_is_shown_as_not_connected() -> None:
@@ -533,10 +510,7 @@ async def test_health_follows_the_pairs_and_the_drain() -> None:
         await _health(s, not_serving)
         s.prefill.report(worker_pb2.Load(draining=False))
         await _health(s, serving)
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit()
-        await s.legs()
+        await s.opened()
         draining = asyncio.ensure_future(s.router.drain(0.5))
         await _health(s, not_serving)
         await soon(draining)
@@ -544,10 +518,7 @@ async def test_health_follows_the_pairs_and_the_drain() -> None:
 
 async def test_a_drain_refuses_what_is_new_and_waits_for_what_is_open() -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit(1)
-        prefill, decode = await s.legs()
+        frontend, prefill, decode = await s.opened(1)
         draining = asyncio.ensure_future(s.router.drain(SECONDS))
         await asyncio.sleep(0)
         await frontend.submit(2)
@@ -563,10 +534,7 @@ async def test_a_drain_refuses_what_is_new_and_waits_for_what_is_open() -> None:
 
 async def test_a_drain_that_runs_out_ends_what_is_open_with_an_error() -> None:
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
-        await frontend.submit()
-        prefill, _ = await s.legs()
+        frontend, prefill, _ = await s.opened()
         await soon(s.router.drain(0.05))
         assert s.router.drained.aborted == 1
         assert 0.05 <= s.router.drained.seconds < 10
@@ -598,7 +566,7 @@ async def test_a_drain_is_said_once_on_every_stream_before_its_first_refusal() -
 
 async def test_a_draining_router_says_so_as_it_greets() -> None:
     async with stack() as s:
-        await s.frontend().ready()
+        await s.ready()
         draining = asyncio.ensure_future(s.router.drain(0))
         await asyncio.sleep(0)
         greeting = await s.frontend().message()
@@ -611,8 +579,7 @@ async def test_what_waits_when_a_drain_runs_out_is_refused_so_that_another_route
     None
 ):
     async with stack() as s:
-        frontend = s.frontend()
-        await frontend.ready()
+        frontend = await s.ready()
         for first in range(1, 5):
             await frontend.submit(first)
             await s.legs()
@@ -647,13 +614,9 @@ def rows(*texts: tuple[int, str], offset: int = 0, finish: Mapping[int, int] = {
     return draft.serialize()
 
 
-async def _ready(s: Stack) -> None:
-    await s.frontend().ready()
-
-
 async def test_generate_streams_texts_and_the_finish_of_each_output() -> None:
     async with stack() as s:
-        await _ready(s)
+        await s.ready()
         call = s.stub.Generate(generate_request(n=2))
         (_, one), (_, two) = await s.legs(), await s.legs()
         assert (one.output_index, two.output_index) == (0, 1)
@@ -681,7 +644,7 @@ async def test_generate_counts_what_prefills_hook_terminated(prompt: dict[str, A
     """And its prompt, of each output: in text only a worker has counted it."""
     guarded = FakeWorker(common_pb2.PHASE_PREFILL, has_hook=True, propagate_terminate=True)
     async with stack(prefill=guarded) as s:
-        await _ready(s)
+        await s.ready()
         call = s.stub.Generate(generate_request(n=2, **prompt))
         leg, _ = await s.legs()
         told = worker_pb2.LegVerdict(
@@ -697,53 +660,48 @@ async def test_generate_counts_what_prefills_hook_terminated(prompt: dict[str, A
 
 async def test_generate_ends_with_the_status_and_code_of_the_error() -> None:
     async with stack() as s:
-        await _ready(s)
+        await s.ready()
         for request, status, code in (
             (generate_request(model="other"), grpc.StatusCode.NOT_FOUND, "model_not_found"),
             (generate_request(n=500), grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
             (generate_request(n=9999), grpc.StatusCode.INVALID_ARGUMENT, "invalid_request"),
         ):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await soon(s.stub.Generate(request).read())
-            assert caught.value.code() is status
-            assert caught.value.details().startswith(code)
-            assert dict(caught.value.trailing_metadata())["tandem-code"] == code
+            error = await failure(s.stub.Generate(request).read())
+            assert error.code() is status
+            assert error.details().startswith(code)
+            assert dict(error.trailing_metadata())["tandem-code"] == code
 
 
 async def test_cancelling_generate_cancels_both_legs() -> None:
     async with stack() as s:
-        await _ready(s)
+        await s.ready()
         call = s.stub.Generate(generate_request())
         prefill, decode = await s.legs()
         call.cancel()
-        assert (await soon(s.prefill.cancels.get())).leg == prefill.leg
-        assert (await soon(s.decode.cancels.get())).leg == decode.leg
+        await s.cancelled(prefill, decode)
 
 
 async def test_generate_reports_a_worker_failure_in_mid_stream() -> None:
     async with stack() as s:
-        await _ready(s)
+        await s.ready()
         call = s.stub.Generate(generate_request())
         _, decode = await s.legs()
         s.decode.say(started(decode.leg), **{f"to_{decode.destination}": rows((1, "half"))})
         assert (await soon(call.read())).text == "half"
         s.decode.end_stream()
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await soon(call.read())
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
-        assert dict(caught.value.trailing_metadata())["tandem-code"] == "worker_lost"
+        error = await failure(call.read())
+        assert error.code() is grpc.StatusCode.UNAVAILABLE
+        assert dict(error.trailing_metadata())["tandem-code"] == "worker_lost"
 
 
 @pytest.mark.promise("S6-168")
 async def test_generate_fails_where_a_worker_sends_what_is_no_payload() -> None:
     async with stack() as s:
-        await _ready(s)
+        await s.ready()
         call = s.stub.Generate(generate_request())
         prefill, decode = await s.legs()
         s.decode.say(**{f"to_{decode.destination}": b"\xff\xff garbage"})
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await soon(call.read())
-        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert (await failure(call.read())).code() is grpc.StatusCode.UNAVAILABLE
         assert (await soon(s.prefill.cancels.get())).leg == prefill.leg
 
 

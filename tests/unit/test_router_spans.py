@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import pytest
-from simulated import submits
+from router_bench import Memory
 
 from tandem.endings import Outcome
 from tandem.errors import WorkerLostError
@@ -14,65 +13,26 @@ from tandem.tracing.spans import Span
 from tandem.v1 import router_pb2
 from tandem_router import spans
 from tandem_router.core import actions, events
-from tandem_router.core.machine import Core
 from tandem_router.core.sequences import MOST_MOMENTS
-from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
 from tandem_router.ingress import read_submit
 from tandem_router.permissions import Permissions
-from tandem_router.policies import RoundRobin
 
-FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT, FIRST = 5, 1001
 
 
-class Bench:
+class Bench(Memory):
     """A core with two workers of each phase."""
 
     def __init__(self, **bounds: Any) -> None:
-        self.now = 0.0
-        self.core = Core(
-            bounds=Bounds(**bounds),
-            prefill_policy=RoundRobin,
-            decode_policy=RoundRobin,
-            new_room=itertools.count(1000).__next__,
-        )
-        self.done: list[Any] = []
-        self.feed(events.FrontendUp(1))
-        for phase, index in itertools.product(Phase, range(2)):
-            name = f"{phase}-{index}"
-            profile = Profile(
-                name=name,
-                phase=phase,
-                fingerprint=FINGERPRINT,
-                max_sequences=2,
-                context_length=100,
-            )
-            self.feed(events.WorkerUp(worker=f"host:{name}", listed_as=phase, profile=profile))
+        super().__init__(2, 2, **bounds)
 
-    def feed(self, *batch: events.Event, after: float = 0.0) -> None:
-        self.now += after
-        self.done += self.core.handle(self.now, batch)
-
-    def submit(self, n: int = 1, **fields: Any) -> None:
-        given = {
-            "timeout_seconds": 60.0,
-            "model": "tiny",
-            "trace_id": TRACE,
-            "parent_span": PARENT,
-            "first_span": FIRST,
-            **fields,
-        }
-        self.feed(submits.submit(1, n=n, task=b"t", **given))
-
-    def legs(self) -> list[actions.StartLeg]:
-        return [each for each in self.done if isinstance(each, actions.StartLeg)]
-
-    def close(self, leg: actions.StartLeg, outcome: Outcome, **how: Any) -> None:
-        self.feed(events.LegClosed(leg.worker, leg.leg, outcome, **how), after=1.0)
+    def submit(self, n: int = 1, **fields: Any) -> list[actions.Action]:  # type: ignore[override]
+        given = {"trace_id": TRACE, "parent_span": PARENT, "first_span": FIRST, **fields}
+        return super().submit(1, n=n, **given)
 
     def traced(self) -> list[actions.SequenceTraced]:
-        return [each for each in self.done if isinstance(each, actions.SequenceTraced)]
+        return self.of_all(actions.SequenceTraced)
 
     def spans(self) -> list[Span]:
         return [spans.of_sequence(each) for each in self.traced()]
@@ -81,9 +41,9 @@ class Bench:
 def test_each_sequence_has_a_span_and_its_legs_hang_on_it() -> None:
     bench = Bench()
     bench.submit(n=2)
-    assert [leg.command.parent_span for leg in bench.legs()] == [FIRST, FIRST, FIRST + 1, FIRST + 1]
-    for leg in bench.legs():
-        bench.close(leg, Outcome.FINISHED)
+    parents = [leg.command.parent_span for leg in bench.started()]
+    assert parents == [FIRST, FIRST, FIRST + 1, FIRST + 1]
+    bench.end(*bench.started())
     first, second = bench.spans()
     assert (first.span_id, second.span_id) == (FIRST, FIRST + 1)
     assert {first.parent_id, second.parent_id} == {PARENT}
@@ -97,30 +57,27 @@ def test_each_sequence_has_a_span_and_its_legs_hang_on_it() -> None:
 def test_a_router_that_makes_no_spans_hands_the_frontend_s_on() -> None:
     bench = Bench()
     bench.submit(first_span=0)
-    assert [leg.command.parent_span for leg in bench.legs()] == [PARENT, PARENT]
-    for leg in bench.legs():
-        bench.close(leg, Outcome.FINISHED)
+    assert [leg.command.parent_span for leg in bench.started()] == [PARENT, PARENT]
+    bench.end(*bench.started())
     assert bench.spans() == []
 
 
 def test_what_the_frontend_does_not_trace_costs_no_action() -> None:
     bench = Bench()
     bench.submit(parent_span=0, first_span=0)
-    assert [leg.command.parent_span for leg in bench.legs()] == [0, 0]
-    for leg in bench.legs():
-        bench.close(leg, Outcome.FINISHED)
+    assert [leg.command.parent_span for leg in bench.started()] == [0, 0]
+    bench.end(*bench.started())
     assert bench.spans() == []
 
 
 def test_a_retry_is_told_with_its_reason_and_the_pair_that_came_after() -> None:
     bench = Bench()
     bench.submit()
-    prefill, decode = bench.legs()
+    prefill, decode = bench.started()
     error = WorkerLostError("gone")
-    bench.close(prefill, Outcome.FAILED, error=error, retryable=True)
-    bench.close(decode, Outcome.CANCELLED)
-    for leg in bench.legs()[2:]:
-        bench.close(leg, Outcome.FINISHED)
+    bench.end(prefill, outcome=Outcome.FAILED, error=error, retryable=True)
+    bench.end(decode, outcome=Outcome.CANCELLED)
+    bench.end(*bench.started()[2:])
     (span,) = bench.spans()
     assert [(event.name, event.at) for event in span.events] == [
         ("pair_chosen", 0.0),
@@ -138,9 +95,9 @@ def test_what_goes_round_for_long_keeps_a_bounded_trail() -> None:
     bench = Bench(max_regenerations=MOST_MOMENTS)
     bench.submit(timeout_seconds=1000.0)
     for _ in range(MOST_MOMENTS):
-        prefill, decode = bench.legs()[-2:]
-        bench.close(prefill, Outcome.FINISHED)
-        bench.close(decode, Outcome.REGENERATE, overlay=b"o")
+        prefill, decode = bench.started()[-2:]
+        bench.end(prefill)
+        bench.end(decode, outcome=Outcome.REGENERATE, overlay=b"o")
     bench.feed(events.FrontendDown(1))
     (span,) = bench.spans()
     assert 20 < len(span.events) < MOST_MOMENTS
@@ -149,11 +106,10 @@ def test_what_goes_round_for_long_keeps_a_bounded_trail() -> None:
 def test_a_regeneration_is_told() -> None:
     bench = Bench()
     bench.submit()
-    prefill, decode = bench.legs()
-    bench.close(prefill, Outcome.FINISHED)
-    bench.close(decode, Outcome.REGENERATE, overlay=b"o")
-    for leg in bench.legs()[2:]:
-        bench.close(leg, Outcome.FINISHED)
+    prefill, decode = bench.started()
+    bench.end(prefill)
+    bench.end(decode, outcome=Outcome.REGENERATE, overlay=b"o")
+    bench.end(*bench.started()[2:])
     (span,) = bench.spans()
     assert [event.name for event in span.events] == ["pair_chosen", "regenerate", "pair_chosen"]
 
@@ -161,9 +117,9 @@ def test_a_regeneration_is_told() -> None:
 def test_a_failure_is_the_span_s_error() -> None:
     bench = Bench(max_retries=0)
     bench.submit()
-    prefill, _ = bench.legs()
+    prefill, _ = bench.started()
     error = WorkerLostError("gone")
-    bench.close(prefill, Outcome.FAILED, error=error, retryable=True)
+    bench.end(prefill, outcome=Outcome.FAILED, error=error, retryable=True)
     (span,) = bench.spans()
     assert span.error is error
     assert span.attributes["tandem.outcome"] == "worker_lost"
@@ -186,10 +142,8 @@ def test_what_waits_until_its_deadline_spends_all_of_it_in_the_queue() -> None:
 def test_the_wait_for_a_pair_is_a_span_below_the_sequence_s() -> None:
     bench = Bench()
     bench.submit(n=3)  # of which two run at once
-    for leg in bench.legs():
-        bench.close(leg, Outcome.FINISHED)
-    for leg in bench.legs()[4:]:
-        bench.close(leg, Outcome.FINISHED)
+    bench.end(*bench.started())
+    bench.end(*bench.started()[4:])
     waits = [spans.of_admission(each) for each in bench.traced()]
     assert [wait.parent_id for wait in waits] == [FIRST, FIRST + 1, FIRST + 2]
     assert all(wait.inside and wait.trace_id == TRACE for wait in waits)

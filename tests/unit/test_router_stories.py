@@ -1,4 +1,6 @@
-"""What a router tells of a request: while it is open, after it has ended, and for how long."""
+"""How much a router tells of a request, for how long, and to whom; what is told is in
+tests/unit/router_traces/stories.txt.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,13 @@ from typing import Any
 
 import msgspec
 import pytest
+from router_bench import FINGERPRINT, Memory
 from router_loads import cache_changes, worker_load
 from simulated import submits
 
 from tandem import story_pages
 from tandem.endings import Outcome
-from tandem.errors import ConfigError, EngineError, WorkerLostError
+from tandem.errors import ConfigError
 from tandem.free_ports import FreePorts
 from tandem.message_limits import MAX_OUTPUTS
 from tandem.story_book import MOST_OF_ONE_TRACE, StoryBook, log_line
@@ -27,18 +30,16 @@ from tandem.timeline import LegTimes
 from tandem_router import relay as relay_module
 from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
-from tandem_router.core.machine import Core
 from tandem_router.core.rejections import MOST_NAMED
 from tandem_router.core.sequences import MOST_MOMENTS, MOST_TOLD
 from tandem_router.core.story import Ahead, Elsewhere, SequenceStory, Story, shortened
-from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
+from tandem_router.core.values import Phase, Profile
 from tandem_router.discovery.static import StaticDiscovery
 from tandem_router.links import WorkerLink
-from tandem_router.policies import LeastLoaded, Prefix
+from tandem_router.policies import Prefix
 from tandem_router.relay import Relay
 from tandem_router.server import running
 
-FINGERPRINT = Fingerprint("tiny", "1", "sim", "1", "f32", 16, "f32", "nhd", 1, "sha", 1)
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 OTHER = "0af7651916cd43dd8448eb211c80319c"
 PROMPT = b"what nobody else may read"
@@ -49,264 +50,23 @@ def profile(phase: Phase, name: str = "w", **fields: Any) -> Profile:
     return Profile(name=name, phase=phase, **given)
 
 
-class Bench:
+class Bench(Memory):
     """A core with so many workers of each phase."""
 
-    def __init__(self, workers: int = 2, prefill_policy: Any = LeastLoaded, **bounds: Any) -> None:
-        self.now = 100.0
-        self.core = Core(
-            bounds=Bounds(**bounds),
-            prefill_policy=prefill_policy,
-            decode_policy=LeastLoaded,
-            new_room=itertools.count(1000).__next__,
-        )
-        self.done: list[Any] = []
-        self.feed(events.FrontendUp(1))
-        for phase, index in itertools.product(Phase, range(workers)):
-            self.worker(phase, index)
+    def __init__(self, workers: int = 2, **bounds: Any) -> None:
+        super().__init__(workers, workers, **bounds)
 
-    def worker(self, phase: Phase, index: int, **fields: Any) -> None:
-        address = f"{phase}-{index}:1"
-        described = profile(phase, f"{phase}-{index}", **fields)
-        self.feed(events.WorkerUp(worker=address, listed_as=phase, profile=described))
+    def worker(self, phase: Phase, index: int = 0, **profile: Any) -> str:
+        return super().worker(phase, index, **{"max_sequences": 4, **profile})
 
-    def feed(self, *batch: events.Event, after: float = 0.0) -> None:
-        self.now += after
-        self.done += self.core.handle(self.now, batch)
-
-    def submit(self, first: int = 1, n: int = 1, trace_id: str = TRACE, **fields: Any) -> None:
-        given = {"timeout_seconds": 60.0, "model": "tiny", "task": PROMPT, **fields}
-        self.feed(submits.submit(first, n=n, trace_id=trace_id, **given))
-
-    def legs(self) -> list[actions.StartLeg]:
-        return [each for each in self.done if isinstance(each, actions.StartLeg)]
-
-    def close(self, leg: actions.StartLeg, outcome: Outcome, **how: Any) -> None:
-        self.feed(events.LegClosed(leg.worker, leg.leg, outcome, **how), after=1.0)
+    def submit(self, first: int = 1, **fields: Any) -> list[actions.Action]:
+        return super().submit(first, **{"trace_id": TRACE, "task": PROMPT, **fields})
 
     def open(self, trace_id: str = TRACE) -> list[Story]:
         return self.core.stories(trace_id, self.now)
 
     def ended(self) -> list[Story]:
-        return [each.story for each in self.done if isinstance(each, actions.RequestEnded)]
-
-
-def told(story: Story, index: int = 0) -> list[tuple[float, str, str, str]]:
-    return [(each.at, each.name, each.phase, each.code) for each in story.sequences[index].moments]
-
-
-@pytest.mark.promise("S5-201")
-def test_a_request_s_story_has_its_pair_its_candidates_its_verdict_its_times_and_its_end() -> None:
-    bench = Bench()
-    bench.submit(first=1, trace_id=OTHER)  # takes a slot of the first of each phase
-    bench.submit(first=2)
-    prefill, decode = bench.legs()[2:]
-    bench.feed(events.LegVerdict(prefill.worker, prefill.leg, False), after=0.5)
-    bench.feed(events.LegStarted(decode.worker, decode.leg), after=0.25)
-    (story,) = bench.open()
-    assert (story.outcome, story.seconds, story.sequences[0].stage) == ("", 0.75, "decoding")
-    bench.close(prefill, Outcome.FINISHED)
-    bench.close(decode, Outcome.FINISHED)
-    assert bench.open() == []
-    (story,) = bench.ended()
-    assert (story.trace_id, story.outcome, story.seconds) == (TRACE, "finished", 2.75)
-    assert (story.sequences[0].outcome, story.sequences[0].seconds) == ("finished", 2.75)
-    assert told(story) == [
-        (0.0, "queued", "", ""),
-        (0.0, "pair_chosen", "", ""),
-        (0.5, "verdict", "prefill", ""),
-        (0.75, "started", "decode", ""),
-        (1.75, "closed", "prefill", "finished"),
-        (2.75, "closed", "decode", "finished"),
-    ]
-    choice = story.sequences[0].moments[1].decode
-    assert choice is not None
-    assert (choice.worker, choice.name, choice.cost) == ("decode-1:1", "decode-1", 0.0)
-    assert choice.candidates == 2
-    assert [(each.worker, each.cost) for each in choice.others] == [("decode-0:1", 0.25)]
-
-
-@pytest.mark.promise("S5-201", "S5-204")
-def test_a_retry_a_terminate_and_an_error_are_told() -> None:
-    bench = Bench()
-    bench.submit()
-    prefill, decode = bench.legs()
-    error = EngineError(f"the engine said {PROMPT.decode()}")
-    bench.close(prefill, Outcome.FAILED, error=error, retryable=True)
-    bench.close(decode, Outcome.CANCELLED)
-    prefill, decode = bench.legs()[2:]
-    bench.feed(events.LegVerdict(prefill.worker, prefill.leg, True, PROMPT.decode()))
-    bench.close(decode, Outcome.FAILED, error=WorkerLostError(PROMPT.decode()))
-    (story,) = bench.ended()
-    assert [each[1:] for each in told(story)] == [
-        ("queued", "", ""),
-        ("pair_chosen", "", ""),
-        ("closed", "prefill", "engine_error"),
-        ("retry", "", "engine_error"),
-        ("closed", "decode", "cancelled"),
-        ("queued", "", ""),
-        ("pair_chosen", "", ""),
-        ("verdict", "prefill", "terminate"),
-        ("closed", "decode", "worker_lost"),
-    ]
-    assert story.outcome == "worker_lost"
-    everything = msgspec.json.encode(story).decode() + str(log_line(story))
-    assert PROMPT.decode() not in everything, "not the prompt, nor what others said of it"
-
-
-@pytest.mark.promise("S5-202")
-def test_where_no_worker_will_do_there_is_one_entry_for_each_worker_and_reason() -> None:
-    bench = Bench(workers=0)
-    bench.worker(Phase.PREFILL, 0)
-    bench.worker(Phase.PREFILL, 1, draining=True)
-    bench.worker(Phase.DECODE, 0, fingerprint=FINGERPRINT._replace(page_size=32))
-    bench.worker(Phase.DECODE, 1, fingerprint=FINGERPRINT._replace(dtype="f16"))
-    bench.worker(Phase.DECODE, 2, fingerprint=FINGERPRINT._replace(page_size=32))
-    bench.worker(Phase.DECODE, 3, max_sequences=0)
-    bench.worker(Phase.DECODE, 4, fingerprint=FINGERPRINT._replace(model="another"))
-    bench.worker(Phase.DECODE, 5, fingerprint=FINGERPRINT._replace(page_size=64))
-    bench.submit()
-    (story,) = bench.ended()
-    assert story.outcome == "no_pair"
-    assert story.rejected is not None
-    assert [(each.worker, each.phase, each.reason) for each in story.rejected.workers] == [
-        ("decode-0:1", "decode", "page_size is 32, but 16 on prefill worker prefill-0:1"),
-        ("decode-1:1", "decode", "dtype is 'f16', but 'f32' on prefill worker prefill-0:1"),
-        ("decode-2:1", "decode", "page_size is 32, but 16 on prefill worker prefill-0:1"),
-        ("decode-3:1", "decode", "it takes no sequences: max_sequences is 0"),
-        ("decode-5:1", "decode", "page_size is 64, but 16 on prefill worker prefill-0:1"),
-        ("prefill-0:1", "prefill", "page_size is 16, but 32 on decode worker decode-0:1"),
-        ("prefill-0:1", "prefill", "dtype is 'f32', but 'f16' on decode worker decode-1:1"),
-        ("prefill-1:1", "prefill", "it is draining"),
-    ]
-    assert bench.core.refusals()["prefill-0:1"].startswith("page_size is 16")
-    bench.worker(Phase.DECODE, 0)
-    assert bench.core.refusals().keys() == {
-        *(f"decode-{index}:1" for index in (1, 2, 3, 4, 5)),
-        "prefill-1:1",
-    }, "a change of the fleet is seen"
-
-
-@pytest.mark.promise("S5-202")
-def test_a_request_that_waits_tells_which_workers_are_full() -> None:
-    bench = Bench(workers=1)
-    bench.submit(n=5)
-    (story,) = bench.open()
-    assert [each.stage for each in story.sequences] == 4 * ["prefilling"] + ["queued"]
-    assert story.rejected is not None
-    assert [(each.worker, each.reason) for each in story.rejected.workers] == [
-        ("decode-0:1", "no slot is free: 4 of 4 taken"),
-        ("prefill-0:1", "no slot is free: 4 of 4 taken"),
-    ]
-
-
-def causes(bench: Bench) -> list[str]:
-    """Why open requests waited, or wait, the last that came first."""
-    return [story.sequences[0].moments[0].cause for story in bench.open()]
-
-
-@pytest.mark.promise("S5-580")
-def test_an_ended_request_still_tells_how_long_it_waited_and_why() -> None:
-    bench = Bench(workers=0)
-    bench.worker(Phase.PREFILL, 0, max_sequences=8)
-    bench.worker(Phase.DECODE, 0, max_sequences=2)
-    for first in (1, 2, 3):
-        bench.submit(first=first, want_report=True)
-    for leg in bench.legs():
-        bench.close(leg, Outcome.FINISHED)
-    for leg in bench.legs()[4:]:
-        bench.close(leg, Outcome.FINISHED)
-    cause = "no slot is free on decode, which has 2"
-    waits = [each for each in bench.done if isinstance(each, actions.QueueWait)]
-    assert [(each.sequence, each.seconds, each.cause) for each in waits] == [
-        (1, 0.0, ""),
-        (2, 0.0, ""),
-        (3, 2.0, cause),
-    ]
-    story = bench.ended()[-1]
-    assert [each.cause for each in story.sequences[0].moments][:2] == [cause, ""]
-    queued = story.sequences[0].moments[0]
-    assert queued.holders is not None
-    assert queued.holders.tenants == {"": 2}
-    assert (queued.holders.trace_id, queued.holders.seconds) == (TRACE, 0.0)
-    assert queued.workers is not None
-    assert [(each.worker, each.reason) for each in queued.workers.workers] == [
-        ("decode-0:1", "no slot is free: 2 of 2 taken")
-    ]
-
-
-@pytest.mark.promise("S5-580")
-def test_who_waits_just_after_a_worker_stopped_taking_work_is_told_of_that_worker() -> None:
-    bench = Bench(workers=0)
-    bench.worker(Phase.PREFILL, 0, max_sequences=8)
-    for index in range(2):
-        bench.worker(Phase.DECODE, index, max_sequences=1)
-    for first in (1, 2, 3):
-        bench.submit(first=first)
-    bench.feed(events.WorkerDraining("decode-1:1", True), after=0.1)
-    bench.submit(first=4, trace_id=OTHER)
-    (story,) = bench.open(OTHER)
-    workers = story.sequences[0].moments[0].workers
-    assert workers is not None
-    assert ("decode-1:1", "it is draining") in [
-        (each.worker, each.reason) for each in workers.workers
-    ]
-
-
-@pytest.mark.promise("S5-580")
-def test_who_was_served_at_once_and_who_wants_no_report_costs_nothing() -> None:
-    bench = Bench(workers=1)
-    bench.submit(n=5)
-    assert not any(isinstance(each, actions.QueueWait) for each in bench.done)
-    assert causes(bench) == [""]
-    (story,) = bench.open()
-    assert story.sequences[4].moments[0].cause == (
-        "no slot is free on prefill, which has 4; no slot is free on decode, which has 4"
-    )
-
-
-@pytest.mark.promise("S5-580")
-def test_each_reason_to_wait_is_told_as_what_it_is() -> None:
-    bench = Bench(workers=0)
-    bench.worker(Phase.PREFILL, 0, max_sequences=1, parks=True)
-    bench.worker(Phase.PREFILL, 1, max_sequences=1)
-    bench.worker(Phase.DECODE, 0)
-    bench.submit(first=1, context_only=True)
-    bench.submit(first=2, context_only=True)
-    bench.submit(first=3)
-    assert causes(bench) == [
-        "others wait before it",
-        "no slot is free on a prefill worker that parks KV",
-        "",
-    ]
-
-    bench = Bench(workers=0)
-    for phase, index in itertools.product(Phase, range(2)):
-        bench.worker(phase, index, max_sequences=1)
-    bench.submit(first=1)
-    bench.submit(first=2)
-    prefill, decode = bench.legs()[:2]
-    error = WorkerLostError("gone")
-    bench.close(prefill, Outcome.FAILED, error=error, retryable=True)
-    bench.close(decode, Outcome.CANCELLED)
-    (again,) = bench.open()[1].sequences
-    assert again.moments[-1].cause == "only the pair that failed is free"
-
-    bench.feed(events.WorkerDraining("decode-0:1", True), events.WorkerDraining("decode-1:1", True))
-    bench.submit(first=3)
-    assert causes(bench)[0] == "no decode worker that could run it takes work"
-
-
-@pytest.mark.promise("S5-580")
-def test_free_slots_of_workers_that_do_not_match_are_no_pair() -> None:
-    bench = Bench(workers=0)
-    for size, (free, full) in ((16, Phase), (32, reversed([*Phase]))):
-        fingerprint = FINGERPRINT._replace(page_size=size)
-        bench.worker(free, size, fingerprint=fingerprint, max_sequences=2)
-        bench.worker(full, size, fingerprint=fingerprint, max_sequences=1)
-    for first in (1, 2, 3):
-        bench.submit(first=first)
-    assert causes(bench) == ["free slots are on workers that do not match", "", ""]
+        return [each.story for each in self.of_all(actions.RequestEnded)]
 
 
 def test_of_many_rejected_workers_the_first_are_named_and_the_others_counted() -> None:
@@ -319,31 +79,6 @@ def test_of_many_rejected_workers_the_first_are_named_and_the_others_counted() -
     assert (len(story.rejected.workers), story.rejected.more) == (MOST_NAMED, 3)
     assert {each.reason for each in story.rejected.workers} == {
         "no matching prefill worker takes work"
-    }
-
-
-@pytest.mark.promise("S5-202")
-def test_a_worker_that_comes_up_has_one_line_for_each_reason() -> None:
-    bench = Bench(workers=2)
-    bench.worker(Phase.PREFILL, 2, fingerprint=FINGERPRINT._replace(page_size=32))
-    bench.done.clear()
-    bench.worker(Phase.DECODE, 2, fingerprint=FINGERPRINT._replace(dtype="f16"))
-    rejected = [each for each in bench.done if isinstance(each, actions.PairRejected)]
-    assert [(each.reason, each.pairs) for each in rejected] == [
-        ("dtype is 'f16', but 'f32' on prefill worker prefill-0:1", 3),
-    ]
-    bench.done.clear()
-    odd = FINGERPRINT._replace(page_size=32)
-    bench.worker(Phase.DECODE, 3, fingerprint=odd, max_sequences=0)
-    rejected = [each for each in bench.done if isinstance(each, actions.PairRejected)]
-    assert [(each.reason, each.pairs) for each in rejected] == [
-        ("it takes no sequences: max_sequences is 0", 1),
-        ("page_size is 32, but 16 on prefill worker prefill-0:1", 2),
-    ]
-    assert bench.core.snapshot().counts.pairs_rejected == {
-        "page_size": 4,
-        "dtype": 3,
-        "limits": 1,
     }
 
 
@@ -368,9 +103,9 @@ def test_what_goes_round_for_long_has_a_bounded_story_that_still_tells_its_end()
     bench = Bench(max_regenerations=MOST_MOMENTS)
     bench.submit(timeout_seconds=10_000.0)
     for _ in range(MOST_MOMENTS):
-        prefill, decode = bench.legs()[-2:]
-        bench.close(prefill, Outcome.FINISHED)
-        bench.close(decode, Outcome.REGENERATE, overlay=b"o")
+        prefill, decode = bench.started()[-2:]
+        bench.end(prefill)
+        bench.end(decode, outcome=Outcome.REGENERATE, overlay=b"o")
     bench.feed(events.Cancel(1, 1))
     (story,) = bench.ended()
     assert len(story.sequences[0].moments) == MOST_MOMENTS
@@ -476,8 +211,8 @@ def test_a_story_counts_at_least_what_it_takes() -> None:
     bench.submit(tenant="t" * 64)
     bench.submit(first=10, n=64, trace_id=OTHER, tenant="t" * 64, timeout_seconds=10_000.0)
     for _ in range(3):
-        bench.close(bench.legs()[-2], Outcome.FINISHED)
-        bench.close(bench.legs()[-1], Outcome.REGENERATE, overlay=b"o")
+        bench.end(bench.started()[-2])
+        bench.end(bench.started()[-1], outcome=Outcome.REGENERATE, overlay=b"o")
     bench.feed(events.Cancel(1, 1), events.Cancel(1, 10))
     for story in bench.ended():
         book = StoryBook(Story, 2, 10**6)
@@ -640,9 +375,9 @@ def test_a_line_holds_the_last_moments_of_the_first_sequences_of_a_long_story() 
     bench = Bench(workers=9, max_regenerations=30)
     bench.submit(n=30)
     for _ in range(20):
-        bench.close(bench.legs()[0], Outcome.FINISHED)
-        bench.close(bench.legs()[1], Outcome.REGENERATE, overlay=b"o")
-        del bench.done[: len(bench.done) - 2]
+        bench.end(bench.started()[0])
+        bench.end(bench.started()[1], outcome=Outcome.REGENERATE, overlay=b"o")
+        del bench.all[: len(bench.all) - 2]
     (story,) = bench.open()
     short = shortened(story)
     assert [each.output_index for each in short.sequences] == [0, 1, 2, 3]
@@ -659,17 +394,17 @@ def test_a_story_tells_what_a_prompt_waited_for_and_who_had_more_of_it() -> None
     bench.worker(Phase.PREFILL, 1, max_sequences=2, kv_endpoint="p:2", context_length=10_000)
     bench.worker(Phase.DECODE, 0, max_sequences=8, context_length=10_000)
     blocks = tuple(range(1, 11))
-    for worker in ("prefill-0:1", "prefill-1:1"):
+    for worker in ("prefill-0", "prefill-1"):
         bench.feed(worker_load(worker, 0, cache=cache_changes(anew=True, entered=())))
-    bench.feed(worker_load("prefill-0:1", 0, cache=cache_changes(anew=False, entered=blocks)))
+    bench.feed(worker_load("prefill-0", 0, cache=cache_changes(anew=False, entered=blocks)))
     bench.submit(1, prompt_tokens=700, max_tokens=8, prompt_blocks=blocks, trace_id=OTHER)
     bench.submit(2, prompt_tokens=650, max_tokens=8, prompt_blocks=blocks)
     bench.submit(3, prompt_tokens=640, max_tokens=8)
     last, second = (story.sequences[0].moments[1] for story in bench.open())
     assert second.prefill is not None
-    assert (second.prefill.worker, second.prefill.cached) == ("prefill-1:1", 0)
+    assert (second.prefill.worker, second.prefill.cached) == ("prefill-1", 0)
     assert second.prefill.elsewhere == Elsewhere(
-        "prefill-0:1", "prefill-0", 640, "no slot was free: 1 of 1 taken", 0.0
+        "prefill-0", "prefill-0", 640, "no slot was free: 1 of 1 taken", 0.0
     )
     assert second.ahead is None
     assert last.ahead == Ahead(tokens=650, prompts=1, largest=650, trace_id=TRACE)
@@ -689,7 +424,7 @@ def test_a_worker_that_could_not_have_done_better_is_not_told_of(other: dict[str
     bench.worker(Phase.PREFILL, 1, kv_endpoint="p:2", context_length=10_000)
     bench.worker(Phase.DECODE, 1, context_length=10_000)
     blocks = tuple(range(1, 11))
-    for worker in ("prefill-0:1", "prefill-1:1")[: 1 if other else 2]:
+    for worker in ("prefill-0", "prefill-1")[: 1 if other else 2]:
         bench.feed(worker_load(worker, 0, cache=cache_changes(anew=False, entered=blocks)))
     bench.submit(prompt_tokens=640, max_tokens=8, prompt_blocks=blocks)
     (story,) = bench.open()
@@ -703,11 +438,11 @@ def test_a_closed_leg_s_times_are_told_beside_what_so_many_tokens_usually_took()
     bench = Bench(workers=1)
     for first in (1, 2, 3):
         bench.submit(first)
-        prefill, decode = bench.legs()[-2:]
+        prefill, decode = bench.started()[-2:]
         slow = 5.0 if first == 3 else 1.0
         times = LegTimes(phase="decode", request_id=9, seconds=2 * slow, first=slow, tokens=11)
-        bench.close(prefill, Outcome.FINISHED)
-        bench.close(decode, Outcome.FINISHED, times=times)
+        bench.end(prefill)
+        bench.end(decode, times=times)
     *_, story = bench.ended()
     closed = story.sequences[0].moments[-1]
     assert closed.times == times
@@ -718,11 +453,11 @@ def test_a_closed_leg_s_times_are_told_beside_what_so_many_tokens_usually_took()
 def test_a_worker_that_claims_more_time_than_has_passed_spoils_no_usual_time() -> None:
     bench = Bench(workers=1)
     for claimed in (1e300, 1.0):
-        bench.submit(len(bench.legs()) + 1)
-        prefill, decode = bench.legs()[-2:]
+        bench.submit(len(bench.started()) + 1)
+        prefill, decode = bench.started()[-2:]
         times = LegTimes(phase="decode", request_id=9, seconds=claimed + 1, first=1.0, tokens=11)
-        bench.close(prefill, Outcome.FINISHED)
-        bench.close(decode, Outcome.FINISHED, times=times)
+        bench.end(prefill)
+        bench.end(decode, times=times)
     *_, story = bench.ended()
     assert story.sequences[0].moments[-1].usual == pytest.approx(2.0), "since its legs began"
 

@@ -1,4 +1,6 @@
-"""Whether a worker's output can be read: who says so, what is counted, and who is taken out."""
+"""Whether a worker's output can be read: who says so, and what is counted; who is taken out is in
+tests/unit/router_traces/unreadable.txt.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,13 @@ from typing import Any
 
 import pytest
 from one_case import one_case
-from router_bench import Bench
-from router_loads import worker_load
 from router_messages import told
 from simulated import submits
 
 from tandem.byte_budget import ByteBudget
-from tandem.endings import Outcome
-from tandem.errors import EngineError
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 from tandem_router.config import RouterConfig
-from tandem_router.core import actions, events
-from tandem_router.core.trust import FAULTS_SECONDS, FORGET_SECONDS, SLOT_SECONDS
-from tandem_router.core.values import Fingerprint, Phase, Profile, Standing
+from tandem_router.core.values import Fingerprint, Phase, Profile
 from tandem_router.inspection import MOST_SEQUENCES, SECONDS, Inspection
 from tandem_router.links import FrontendLink, WorkerLink
 from tandem_router.relay import MAX_PAYLOAD_BYTES, Relay
@@ -54,189 +50,6 @@ def counted(tokens: int) -> bytes:
     return common_pb2.TokenColumns(
         sequence=[1], offset=[0], token_count=[tokens], text=["x"]
     ).SerializeToString()
-
-
-# --- the core --------------------------------------------------------------------------------
-
-SECONDS_OUT = 7.0
-
-
-class FaultBench(Bench):
-    """A fleet of which a worker sends what cannot be read; nobody is ejected for failures."""
-
-    def __init__(self, prefill: int = 1, decode: int = 2, **bounds: Any) -> None:
-        given = {"eject_after_failures": 0, "max_retries": 0, "eject_seconds": SECONDS_OUT}
-        super().__init__(prefill, decode, **(given | bounds))
-
-    def fault(self, key: str, times: int = 3) -> list[actions.GiveUpWorker]:
-        """Returns what is said of it to be closed."""
-        said = [self.feed(events.WorkerFault(key)) for _ in range(times)]
-        return [each for done in said for each in done if isinstance(each, actions.GiveUpWorker)]
-
-    def eject(self, key: str) -> None:
-        """Three of its legs fail, and its time is over: it is on probation."""
-        for number in (1, 2, 3):
-            prefill, decode = self.start_on(number, key)
-            self.fail(decode, prefill, EngineError("it failed"))
-        self.feed(events.Tick(), after=self.core.bounds.eject_first_seconds)
-
-    def standing(self, key: str) -> Standing:
-        return self.core.snapshot().trusts[key].reputation
-
-    def closed_seconds(self, key: str) -> float:
-        return self.core.closed_until(key)[0] - self.now
-
-    def come_back(self, index: int = 1) -> None:
-        """The stream of a decode worker is closed, and opened again when it may be."""
-        key = f"decode-{index}"
-        self.feed(events.WorkerDown(key, "too much of its output could not be read"))
-        self.feed(events.Tick(), after=max(0.0, self.closed_seconds(key)))
-        self.worker(Phase.DECODE, index)
-
-
-@pytest.mark.parametrize(
-    ("times", "after", "ejected"),
-    [
-        ((0.0, 1.0), 3, False),
-        ((0.0, 1.0, 2.0), 3, True),
-        ((0.0, 1.0, FAULTS_SECONDS), 3, True),
-        ((0.0, 1.0, FAULTS_SECONDS + 1.0), 3, False),
-        ((0.0, 50.0, 61.0, 62.0), 3, True),
-        ((0.0,), 1, True),
-        ((0.0, 1.0, 2.0, 3.0), 0, False),
-    ],
-)
-def test_a_few_faults_within_a_minute_eject_a_worker(
-    times: tuple[float, ...], after: int, ejected: bool
-) -> None:
-    bench = FaultBench(eject_after_faults=after)
-    for at in times:
-        assert not bench.core.closed_until("decode-1")[0]
-        bench.feed(events.WorkerFault("decode-1"), after=at - bench.now)
-    assert bool(bench.of(actions.GiveUpWorker)) == ejected
-    assert bench.closed_seconds("decode-1") == (SECONDS_OUT if ejected else -bench.now)
-    assert bench.core.snapshot().trusts["decode-1"].faults == len(times)
-
-
-def test_an_ejected_worker_gets_nothing_new_though_its_stream_is_open() -> None:
-    bench = FaultBench()
-    said = bench.fault("decode-1")
-    assert said == [
-        actions.GiveUpWorker("decode-1", "too much of its output could not be read", died=True)
-    ]
-    assert bench.core.closed_until("decode-1")[1] == "ejected for 7 s: its output could not be read"
-    for first in range(1, 3):
-        bench.submit(first)
-        assert bench.legs()[1].worker == "decode-0"
-    assert bench.fault("decode-1", 9) == [], "it is said once"
-    assert bench.core.snapshot().trusts["decode-1"].faults == 12
-
-
-def test_the_last_worker_of_a_phase_is_ejected_too() -> None:
-    bench = FaultBench(decode=1)
-    assert bench.fault("decode-0")
-    assert bench.core.snapshot().ready_pairs == 0
-
-
-def test_an_ejected_worker_begins_anew() -> None:
-    bench = FaultBench()
-    bench.fault("decode-1", 5)
-    bench.come_back()
-    assert bench.standing("decode-1") is Standing.WHOLE
-    assert bench.fault("decode-1", 2) == [], "those before do not count"
-    assert bench.fault("decode-1", 1)
-    trust = bench.core.snapshot().trusts["decode-1"]
-    assert (trust.ejections, trust.faults) == (2, 8)
-
-
-def test_faults_of_all_streams_to_an_address_add_up() -> None:
-    bench = FaultBench()
-    for _ in range(2):
-        bench.fault("decode-1", 1)
-        bench.come_back()
-    assert bench.fault("decode-1", 1)
-
-
-def test_a_worker_that_never_came_up_is_ejected_and_its_next_stream_is_judged_anew() -> None:
-    bench = FaultBench()
-    assert bench.fault("new", 3) == [], "there is no stream to be closed"
-    assert [each.reason for each in bench.of(actions.WorkerEjected)] == [
-        "ejected for 7 s: its output could not be read"
-    ]
-    assert bench.closed_seconds("new") == SECONDS_OUT
-    bench.feed(events.Tick(), after=SECONDS_OUT)
-    bench.fault("new", 3)
-    assert bench.closed_seconds("new") == SECONDS_OUT
-
-
-def test_an_address_that_is_dialled_earlier_is_somebody_else_s() -> None:
-    """It left the list, and came again."""
-    bench = FaultBench(decode=1)
-    bench.fault("decode-0")
-    bench.feed(events.WorkerDown("decode-0", "too much of its output could not be read"))
-    bench.worker(Phase.DECODE, 0)
-    bench.submit()
-    assert bench.legs()[1].worker == "decode-0"
-
-
-def test_an_ejection_for_output_ends_no_probation() -> None:
-    bench = FaultBench(eject_after_failures=3)
-    bench.eject("decode-1")
-    bench.fault("decode-1")
-    bench.come_back()
-    assert bench.standing("decode-1") is Standing.PROBATION
-
-
-def test_a_probe_on_a_worker_that_is_ejected_for_its_output_has_failed() -> None:
-    bench = FaultBench(eject_after_failures=3)
-    bench.eject("decode-1")
-    bench.start_on(9, "decode-1")
-    bench.fault("decode-1")
-    bench.feed(events.WorkerDown("decode-1", "too much of its output could not be read"))
-    assert [each.seconds for each in bench.of(actions.WorkerEjected)] == [
-        2 * bench.core.bounds.eject_first_seconds
-    ]
-    bench.worker(Phase.DECODE, 1)
-    assert bench.standing("decode-1") is Standing.EJECTED
-
-
-def test_what_cannot_be_read_counts_among_the_worker_s_failures() -> None:
-    bench = FaultBench(decode=3, eject_after_failures=3, eject_after_faults=4)
-    assert not bench.fault("decode-1", 3)
-    assert bench.standing("decode-1") is Standing.EJECTED
-    assert bench.fault("decode-1", 1)
-    assert bench.core.snapshot().trusts["decode-1"].ejections == 2
-
-
-def test_an_address_is_not_forgotten_before_its_stream_may_be_opened() -> None:
-    seconds = FORGET_SECONDS + 4 * SLOT_SECONDS
-    bench = FaultBench(eject_seconds=seconds)
-    bench.fault("decode-1")
-    bench.feed(events.WorkerDown("decode-1", "too much of its output could not be read"))
-    for _ in range(int(seconds / SLOT_SECONDS) - 1):
-        bench.feed(events.Tick(), after=SLOT_SECONDS)
-        assert bench.core.snapshot().trusts["decode-1"].faults == 3
-    bench.feed(events.Tick(), after=2 * SLOT_SECONDS)
-    assert "decode-1" not in bench.core.snapshot().trusts
-
-
-def test_what_runs_on_an_ejected_worker_goes_on_elsewhere() -> None:
-    bench = FaultBench(prefill=2, max_retries=1)
-    prefills = [bench.start_on(first, "decode-1")[0] for first in (1, 2)]
-    bench.fault("decode-1")
-    bench.feed(events.WorkerDown("decode-1", "too much of its output could not be read"))
-    assert bench.ends() == [], "none of them was alone there"
-    for each in prefills:
-        bench.close(each, Outcome.CANCELLED)
-        assert bench.legs()[1].worker == "decode-0"
-
-
-def test_a_stalled_worker_that_is_given_up_can_still_be_ejected_for_its_output() -> None:
-    bench = FaultBench(stall_seconds=2.0, stall_failover_seconds=4.0)
-    bench.start_on(9, "decode-1")
-    bench.feed(worker_load("decode-1", 1, step_age=5.0))
-    assert [each.died for each in bench.of(actions.GiveUpWorker)] == [False]
-    assert [each.died for each in bench.fault("decode-1")] == [True]
 
 
 # --- inspection ------------------------------------------------------------------------------

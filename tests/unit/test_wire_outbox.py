@@ -114,11 +114,16 @@ async def _turns(count: int = 3) -> None:
         await asyncio.sleep(0)
 
 
-async def _written_full() -> tuple[_Sender, _Call, asyncio.Task[None]]:
-    """A call that is full of its first message."""
-    sender, call = _Sender(), _Call(room=1)
+async def _writing(room: int = 1_000) -> tuple[_Sender, _Call, asyncio.Task[None]]:
+    sender, call = _Sender(), _Call(room)
     writing = asyncio.create_task(sender.outbox.write_to(call))
     await _turns()
+    return sender, call, writing
+
+
+async def _written_full() -> tuple[_Sender, _Call, asyncio.Task[None]]:
+    """A call that is full of its first message."""
+    sender, call, writing = await _writing(room=1)
     sender.add(1)
     await _turns()
     return sender, call, writing
@@ -126,9 +131,7 @@ async def _written_full() -> tuple[_Sender, _Call, asyncio.Task[None]]:
 
 @pytest.mark.promise("S5-447")
 async def test_what_a_turn_of_the_loop_brings_leaves_as_one_message_in_the_next() -> None:
-    sender, call = _Sender(), _Call()
-    writing = asyncio.create_task(sender.outbox.write_to(call))
-    await _turns()
+    sender, call, writing = await _writing()
     sender.add(1)
     sender.add(2, 3)
     assert call.written == []
@@ -191,9 +194,7 @@ async def test_closing_a_full_call_sends_what_is_there_once_it_reads() -> None:
 
 @pytest.mark.promise("S5-447")
 async def test_closing_while_the_last_message_is_written_ends_the_stream_after_it() -> None:
-    sender, call = _Sender(), _Call(room=1)
-    writing = asyncio.create_task(sender.outbox.write_to(call))
-    await _turns()
+    sender, call, writing = await _writing(room=1)
     sender.add(1)
     sender.outbox.close()
     await _turns()
@@ -205,9 +206,7 @@ async def test_closing_while_the_last_message_is_written_ends_the_stream_after_i
 
 @pytest.mark.promise("S5-447")
 async def test_what_cannot_be_taken_or_written_is_raised() -> None:
-    sender, call = _Sender(), _Call()
-    writing = asyncio.create_task(sender.outbox.write_to(call))
-    await _turns()
+    sender, call, writing = await _writing()
     call.error = ValueError("no message")
     sender.add(1)
     with pytest.raises(ValueError, match="no message"):
@@ -231,9 +230,7 @@ async def test_a_message_may_cancel_what_writes_it(error: Exception | None) -> N
 
 @pytest.mark.promise("S5-447")
 async def test_an_outbox_whose_call_was_cancelled_takes_nothing_more() -> None:
-    sender, call = _Sender(), _Call()
-    writing = asyncio.create_task(sender.outbox.write_to(call))
-    await _turns()
+    sender, call, writing = await _writing()
     sender.add(1)
     writing.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -248,9 +245,7 @@ async def test_an_outbox_whose_call_was_cancelled_takes_nothing_more() -> None:
 @pytest.mark.parametrize("cancelled", [True, False])
 async def test_a_call_that_is_over_is_gone_without_the_garbage_collector(cancelled: bool) -> None:
     """E2: 200 calls of 190 fields each were one collection of 30 ms, on the loop."""
-    sender, call = _Sender(), _Call()
-    writing = asyncio.create_task(sender.outbox.write_to(call))
-    await _turns()
+    sender, call, writing = await _writing()
     kept = weakref.ref(call)
     del call
     assert kept() is not None

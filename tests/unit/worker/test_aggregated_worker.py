@@ -110,6 +110,16 @@ def start(leg: int, **fields: Any) -> worker_pb2.StartLeg:
     )
 
 
+async def begun(served: Served, stop: asyncio.Event) -> tuple[asyncio.Future[None], Router, Router]:
+    """The worker serves, and the engine has a request that is leg 1 of prefill and 2 of decode."""
+    serve = asyncio.ensure_future(served.worker.serve(stop))
+    prefill, decode = served.connect("prefill"), served.connect("decode")
+    await prefill.send(start=[start(1)])
+    await decode.send(start=[start(2, kv_peer="aggregated")])
+    await until(lambda: served.engine.submitted)
+    return serve, prefill, decode
+
+
 async def test_both_phases_say_that_they_are_one_process(serving: Callable[..., Any]) -> None:
     async with serving(asyncio.Event()) as served:
         prefill, decode = await served.describe("prefill"), await served.describe("decode")
@@ -138,11 +148,7 @@ async def test_a_sequence_is_one_request_of_the_engine_and_a_leg_of_either_phase
 ) -> None:
     stop = asyncio.Event()
     async with serving(stop) as served:
-        serve = asyncio.ensure_future(served.worker.serve(stop))
-        prefill, decode = served.connect("prefill"), served.connect("decode")
-        await prefill.send(start=[start(1)])
-        await decode.send(start=[start(2, kv_peer="aggregated")])
-        await until(lambda: served.engine.submitted)
+        serve, prefill, decode = await begun(served, stop)
         (request,) = served.engine.submitted
         served.engine.give(Delta(request.request_id, [20]))
         said = await prefill.until(lambda said: said.of(1, "closed"))
@@ -159,11 +165,7 @@ async def test_a_sequence_is_one_request_of_the_engine_and_a_leg_of_either_phase
 async def test_neither_phase_goes_before_the_other_is_drained(serving: Callable[..., Any]) -> None:
     stop = asyncio.Event()
     async with serving(stop) as served:
-        serve = asyncio.ensure_future(served.worker.serve(stop))
-        prefill, decode = served.connect("prefill"), served.connect("decode")
-        await prefill.send(start=[start(1)])
-        await decode.send(start=[start(2, kv_peer="aggregated")])
-        await until(lambda: served.engine.submitted)
+        serve, prefill, decode = await begun(served, stop)
         (request,) = served.engine.submitted
         served.engine.give(Delta(request.request_id, [20]))
         await prefill.until(lambda said: said.of(1, "closed"))
@@ -180,11 +182,7 @@ async def test_neither_phase_goes_before_the_other_is_drained(serving: Callable[
 async def test_an_engine_that_dies_ends_both(serving: Callable[..., Any]) -> None:
     stop = asyncio.Event()
     async with serving(stop) as served:
-        serve = asyncio.ensure_future(served.worker.serve(stop))
-        prefill, decode = served.connect("prefill"), served.connect("decode")
-        await prefill.send(start=[start(1)])
-        await decode.send(start=[start(2, kv_peer="aggregated")])
-        await until(lambda: served.engine.submitted)
+        serve, prefill, decode = await begun(served, stop)
         served.engine.die(EngineError("out of memory"))
         for router, leg in ((prefill, 1), (decode, 2)):
             said = await router.until(lambda said, leg=leg: said.of(leg, "closed"))

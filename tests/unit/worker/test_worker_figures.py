@@ -68,6 +68,21 @@ def test_the_time_and_the_prompt_of_a_leg_are_added_up() -> None:
     assert _values(families, "tandem_worker_leg_seconds_sum") == {"": 2.0}
 
 
+def _collected(load: worker_pb2.Load, phase: str = "decode") -> list[Metric]:
+    plan = FormPlan(compiler="none:None", arguments={}, used_here=frozenset())
+    collector = WorkerCollector(
+        phase=phase,
+        counters=WorkerCounters(),
+        hooks=None,
+        classifiers=None,
+        forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
+        load=lambda: load,
+        figures=EngineFigures,
+        taken=lambda: TAKEN,
+    )
+    return list(collector.collect())
+
+
 TAKEN = Taken(2.5, {"": (1.0, 2.0, 300.0), "a": (0.5, 4.0, 7.0)})
 
 
@@ -75,18 +90,8 @@ TAKEN = Taken(2.5, {"": (1.0, 2.0, 300.0), "a": (0.5, 4.0, 7.0)})
 def test_kv_use_is_a_share_also_before_the_engine_knows_its_size(
     used: int, total: int, share: float
 ) -> None:
-    plan = FormPlan(compiler="none:None", arguments={}, used_here=frozenset())
-    collector = WorkerCollector(
-        phase="decode",
-        counters=WorkerCounters(),
-        hooks=None,
-        classifiers=None,
-        forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
-        load=lambda: worker_pb2.Load(kv_tokens_used=used, kv_tokens_total=total),
-        figures=EngineFigures,
-        taken=lambda: TAKEN,
-    )
-    found = _values(list(collector.collect()), "tandem_worker_kv_used_ratio")
+    collected = _collected(worker_pb2.Load(kv_tokens_used=used, kv_tokens_total=total))
+    found = _values(collected, "tandem_worker_kv_used_ratio")
     assert found == {"": share}
 
 
@@ -94,34 +99,13 @@ def test_kv_use_is_a_share_also_before_the_engine_knows_its_size(
 def test_the_age_of_a_step_is_absent_where_the_engine_cannot_say(
     age: int | None, shown: dict[str, float]
 ) -> None:
-    plan = FormPlan(compiler="none:None", arguments={}, used_here=frozenset())
-    collector = WorkerCollector(
-        phase="decode",
-        counters=WorkerCounters(),
-        hooks=None,
-        classifiers=None,
-        forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
-        load=lambda: worker_pb2.Load(step_age_ms=age),
-        figures=EngineFigures,
-        taken=lambda: TAKEN,
-    )
-    assert _values(list(collector.collect()), "tandem_worker_step_age_seconds") == shown
+    collected = _collected(worker_pb2.Load(step_age_ms=age))
+    assert _values(collected, "tandem_worker_step_age_seconds") == shown
 
 
 @pytest.mark.promise("S5-800")
 def test_what_keys_took_of_a_worker_is_counted_by_key() -> None:
-    plan = FormPlan(compiler="none:None", arguments={}, used_here=frozenset())
-    collector = WorkerCollector(
-        phase="prefill",
-        counters=WorkerCounters(),
-        hooks=None,
-        classifiers=None,
-        forms=Workshop(plan, Model(vocabulary=1), WorkshopLimits()),
-        load=worker_pb2.Load,
-        figures=EngineFigures,
-        taken=lambda: TAKEN,
-    )
-    found = list(collector.collect())
+    found = _collected(worker_pb2.Load(), phase="prefill")
     assert _values(found, "tandem_worker_idle_seconds_total") == {"": 2.5}
     assert _values(found, "tandem_worker_key_seconds_total") == {"": 1.0, "a": 0.5}
     assert _values(found, "tandem_worker_key_slot_seconds_total") == {"": 2.0, "a": 4.0}
