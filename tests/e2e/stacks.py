@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import time
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +61,20 @@ class Served:
         with urllib.request.urlopen(f"http://{launch.metrics}/metrics", timeout=10) as response:
             text = response.read().decode()
         return metric_sum(text, name, labels)
+
+
+def until(holds: Callable[[], object], what: str = "it did not come about in time") -> None:
+    """Wait for what another process does; its probes and metrics are the only sign of it."""
+    deadline = time.monotonic() + 2 * PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def both_prefills_routable(served: Served) -> None:
+    """Wait until the router uses two prefill workers."""
+    name = "tandem_router_routable_workers"
+    until(lambda: served.metric("router", name, phase="prefill") == 2)
 
 
 def metric_sum(text: str, name: str, labels: dict[str, str]) -> float:

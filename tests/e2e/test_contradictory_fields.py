@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from one_case import one_case
 from stacks import metric_sum
 
 from tandem.engine.model_files import eos_token_ids
@@ -150,33 +151,31 @@ async def test_no_pair_of_ready_made_processors_is_a_servers_error(stack: SimSta
     assert sum(status == 200 for status, _ in found) > len(pairs) / 2
 
 
+WITHOUT_A_TOKEN = [
+    ("forced_prefix", "banned_tokens"),
+    ("forced_prefix", "allowed_tokens"),
+    ("forced_sequence", "banned_tokens"),
+    ("allowed_tokens", "forced_sequence", "banned_tokens"),
+    ("max_new_tokens", "min_new_tokens"),
+    ("json_schema", "forced_prefix"),
+    ("choice", "forced_sequence"),
+    ("json_schema", "thinking_budget"),
+    ("regex", "min_new_tokens"),
+]
+
+
 @pytest.mark.promise("S6-440")
-@pytest.mark.parametrize(
-    ("names", "fields"),
-    [
-        (["forced_prefix", "banned_tokens"], {"banned_tokens": "forced"}),
-        (["forced_prefix", "allowed_tokens"], {}),
-        (["forced_sequence", "banned_tokens"], {}),
-        (["allowed_tokens", "forced_sequence", "banned_tokens"], {}),
-        (["max_new_tokens", "min_new_tokens"], {}),
-        (["json_schema", "forced_prefix"], {}),
-        (["choice", "forced_sequence"], {}),
-        (["json_schema", "thinking_budget"], {}),
-        (["regex", "min_new_tokens"], {}),
-    ],
-    ids=lambda value: "+".join(value) if isinstance(value, list) else "",
-)
+@one_case("names", WITHOUT_A_TOKEN)
 async def test_processors_that_leave_no_token_are_refused_before_they_run(
-    stack: SimStack, names: list[str], fields: dict[str, Any]
+    stack: SimStack, names: tuple[str, ...]
 ) -> None:
     asked = processors(*names)
-    if fields:
+    if names == ("forced_prefix", "banned_tokens"):
         prompt = {"model": stack.model, "prompt": "Sure", "add_special_tokens": False}
         tokens = stack.client.post("/tokenize", prompt)["tokens"]
         asked[1]["args"] = {"token_ids": tokens[:1]}
-    status, code, param = refused(await one(stack, logits_processors=asked))
-    assert (status, code) == (400, "invalid_request")
-    assert param == f"logits_processors[{len(names) - 1}]"
+    found = refused(await one(stack, logits_processors=asked))
+    assert found == (400, "invalid_request", f"logits_processors[{len(names) - 1}]")
 
 
 async def test_a_token_that_a_later_processor_forces_may_be_banned_before(stack: SimStack) -> None:
@@ -185,44 +184,72 @@ async def test_a_token_that_a_later_processor_forces_may_be_banned_before(stack:
     assert tokens_of(await one(stack, logits_processors=asked)) == 4
 
 
-@pytest.mark.promise("S6-441")
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"min_tokens": 9},
-        {"min_tokens": 17, "max_tokens": None},
-        CHAT | {"min_tokens": 9},
-        CHAT | {"min_tokens": 9, "max_tokens": None, "max_completion_tokens": 8},
-        CHAT | {"min_tokens": 2**31 - 1, "max_tokens": None},
-    ],
-    ids=["max_tokens", "its default", "chat", "max_completion_tokens", "what the context leaves"],
-)
-async def test_min_tokens_above_what_may_come_is_refused(
-    stack: SimStack, fields: dict[str, Any]
-) -> None:
-    assert refused(await one(stack, **fields)) == (400, "invalid_request", "min_tokens")
+# --- what is refused before it runs ---
 
 
-@pytest.mark.promise("S6-442")
-@pytest.mark.parametrize("name", FORMS)
-async def test_min_tokens_beside_a_form_that_may_end_before_is_refused(
+WITHOUT_TEXT: list[tuple[str, Any]] = [
+    ("guided_grammar", 'root ::= "a" root'),
+    ("guided_grammar", 'root ::= [a-z]+ "!" root'),
+    ("guided_grammar", 'root ::= root "a"'),
+    ("guided_grammar", 'root ::= x | y\nx ::= "x" y\ny ::= "y" x+'),
+    ("guided_grammar", 'root ::= "(" (root | "[" root "]"){1,3} ")"'),
+    ("guided_json", LIST),
+    ("guided_json", NODE | {"$defs": {"node": NODE}}),
+    ("guided_json", {"type": "array", "items": {"$ref": "#"}, "minItems": 1}),
+    ("guided_json", {"anyOf": [{"$ref": "#/$defs/a"}, LIST["$ref"] and {"$ref": "#"}],
+                     "$defs": {"a": {"allOf": [{"$ref": "#"}]}}}),
+    ("guided_json", {"type": "string", "minLength": 3, "maxLength": 2}),
+    ("guided_json", {"enum": []}),
+    ("guided_regex", "a[^\\s\\S]"),
+]  # fmt: skip
+"""Forms that no text has."""
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "more than max_tokens": ({"min_tokens": 9}, "min_tokens"),
+    "more than its default": ({"min_tokens": 17, "max_tokens": None}, "min_tokens"),
+    "more than a chat's max_tokens": (CHAT | {"min_tokens": 9}, "min_tokens"),
+    "more than max_completion_tokens": (
+        CHAT | {"min_tokens": 9, "max_tokens": None, "max_completion_tokens": 8}, "min_tokens",
+    ),
+    "more than what the context leaves": (
+        CHAT | {"min_tokens": 2**31 - 1, "max_tokens": None}, "min_tokens",
+    ),
+    **{
+        f"least tokens beside {name}, which may end before": (
+            form | {"min_tokens": 30, "max_tokens": 40}, "min_tokens",
+        )
+        for name, form in FORMS.items()
+    },
+    **{
+        f"least tokens beside {name} calls, which may end before": (
+            CHAT | calls | {"min_tokens": 100, "max_tokens": 200}, "min_tokens",
+        )
+        for name, calls in CALLS.items()
+    },
+    **{
+        f"a thinking budget beside {name}, which has no thoughts": (
+            CHAT | form | {"thinking_token_budget": 3, "max_tokens": 20}, "thinking_token_budget",
+        )
+        for name, form in FORMS.items()
+    },
+    **{
+        f"{field} {form}, which no text has": ({field: form, "max_tokens": 20}, field)
+        for field, form in WITHOUT_TEXT
+    },
+}  # fmt: skip
+"""A body, and the field that its refusal names."""
+
+
+@pytest.mark.promise("S6-440", "S6-441", "S6-442", "S6-443")
+@one_case("name", REFUSED)
+async def test_fields_that_contradict_each_other_are_refused_by_name(
     stack: SimStack, name: str
 ) -> None:
-    least = FORMS[name] | {"min_tokens": 30, "max_tokens": 40}
-    assert refused(await one(stack, **least)) == (400, "invalid_request", "min_tokens")
+    body, param = REFUSED[name]
+    assert refused(await one(stack, **body)) == (400, "invalid_request", param)
 
 
 @pytest.mark.promise("S6-442")
-@pytest.mark.parametrize("name", CALLS)
-async def test_min_tokens_beside_calls_that_may_end_before_are_refused(
-    stack: SimStack, name: str
-) -> None:
-    body = CHAT | CALLS[name] | {"min_tokens": 100, "max_tokens": 200}
-    assert refused(await one(stack, **body)) == (400, "invalid_request", "min_tokens")
-
-
-@pytest.mark.promise("S6-442")
-@pytest.mark.parametrize(
+@one_case(
     "fields",
     [
         {"guided_regex": "[a-z]{200}", "min_tokens": 3},
@@ -230,7 +257,6 @@ async def test_min_tokens_beside_calls_that_may_end_before_are_refused(
         {"guided_choice": ["no, never, not at all"], "min_tokens": 2},
         {"guided_json": {"type": "object"}, "min_tokens": 0},
     ],
-    ids=lambda fields: next(iter(fields.values())),
 )
 async def test_min_tokens_beside_a_form_that_cannot_end_before_changes_nothing(
     stack: SimStack, fields: dict[str, Any]
@@ -242,44 +268,8 @@ async def test_min_tokens_beside_a_form_that_cannot_end_before_changes_nothing(
     assert least["choices"] == alone["choices"]
 
 
-@pytest.mark.promise("S6-440")
-@pytest.mark.parametrize("name", FORMS)
-async def test_a_thinking_budget_beside_a_form_without_thoughts_is_refused(
-    stack: SimStack, name: str
-) -> None:
-    body = CHAT | FORMS[name] | {"thinking_token_budget": 3, "max_tokens": 20}
-    assert refused(await one(stack, **body)) == (400, "invalid_request", "thinking_token_budget")
-
-
 @pytest.mark.promise("S6-443")
-@pytest.mark.parametrize(
-    ("field", "form"),
-    [
-        ("guided_grammar", 'root ::= "a" root'),
-        ("guided_grammar", 'root ::= [a-z]+ "!" root'),
-        ("guided_grammar", 'root ::= root "a"'),
-        ("guided_grammar", 'root ::= x | y\nx ::= "x" y\ny ::= "y" x+'),
-        ("guided_grammar", 'root ::= "(" (root | "[" root "]"){1,3} ")"'),
-        ("guided_json", LIST),
-        ("guided_json", NODE | {"$defs": {"node": NODE}}),
-        ("guided_json", {"type": "array", "items": {"$ref": "#"}, "minItems": 1}),
-        ("guided_json", {"anyOf": [{"$ref": "#/$defs/a"}, LIST["$ref"] and {"$ref": "#"}],
-                         "$defs": {"a": {"allOf": [{"$ref": "#"}]}}}),
-        ("guided_json", {"type": "string", "minLength": 3, "maxLength": 2}),
-        ("guided_json", {"enum": []}),
-        ("guided_regex", "a[^\\s\\S]"),
-    ],
-    ids=str,
-)  # fmt: skip
-async def test_a_form_that_no_text_has_is_the_clients_error(
-    stack: SimStack, field: str, form: Any
-) -> None:
-    body = {field: form, "max_tokens": 20}
-    assert refused(await one(stack, **body)) == (400, "invalid_request", field)
-
-
-@pytest.mark.promise("S6-443")
-@pytest.mark.parametrize(
+@one_case(
     ("field", "form"),
     [
         ("guided_grammar", 'root ::= "a" root | "b"'),
@@ -290,7 +280,6 @@ async def test_a_form_that_no_text_has_is_the_clients_error(
         ("guided_json", {"type": "array", "items": {"$ref": "#"}}),
         ("guided_json", {"anyOf": [{"type": "array", "items": {"$ref": "#"}}, {"type": "null"}]}),
     ],
-    ids=str,
 )
 async def test_a_form_that_may_go_on_for_ever_and_may_end_is_answered(
     stack: SimStack, field: str, form: Any
@@ -335,37 +324,21 @@ def _ended(stack: SimStack, outcome: str) -> float:
 
 
 @pytest.mark.promise("S6-445")
-@pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("least", [1, 2, 10])
-async def test_min_tokens_hold_against_stop_tokens(
-    stack: SimStack, least: int, stream: bool
-) -> None:
-    body = {
-        "temperature": 0,
-        "max_tokens": 20,
-        "min_tokens": least,
-        "stop_token_ids": [WORD],
-        "logit_bias": {str(WORD): 100},
-    }
-    assert tokens_of(await one(stack, **body)) == least + 1
-
-
-@pytest.mark.promise("S6-445")
-@pytest.mark.parametrize("least", [1, 2, 10])
-async def test_min_tokens_hold_against_the_models_own_end(
+@one_case("least", [1, 2, 10])
+async def test_min_tokens_hold_against_stop_tokens_and_the_models_own_end(
     stack: SimStack, end: int, least: int
 ) -> None:
-    body = {"max_tokens": 20, "min_tokens": least, "logit_bias": {str(end): 100}}
-    assert tokens_of(await one(stack, **body)) == least + 1
+    stopped = {"temperature": 0, "stop_token_ids": [WORD], "logit_bias": {str(WORD): 100}}
+    for fields in (stopped, {"logit_bias": {str(end): 100}}):
+        body = {"max_tokens": 20, "min_tokens": least} | fields
+        assert tokens_of(await one(stack, **body)) == least + 1, fields
 
 
 @pytest.mark.promise("S6-445")
-@pytest.mark.parametrize("least", [0, 1, 5, 10])
+@one_case("least", [0, 1, 5, 10])
 async def test_min_tokens_hold_against_stop_strings(stack: SimStack, least: int) -> None:
     """Each token is the stop string; that which comes behind the least ends the answer."""
-    (text,) = (
-        stack.client.post("/detokenize", {"model": stack.model, "tokens": [WORD]})["prompt"],
-    )
+    text = stack.client.post("/detokenize", {"model": stack.model, "tokens": [WORD]})["prompt"]
     body = {"max_tokens": 20, "min_tokens": least, "stop": text, "logit_bias": {str(WORD): 100}}
     status, answer = await one(stack, **body)
     assert status == 200

@@ -9,16 +9,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from stacks import metric_sum
+from stacks import metric_sum, until
 from test_executor import PROMPT, ROOT, SECONDS, request, responses_of
 
 from tandem.free_ports import FreePorts
@@ -111,13 +110,6 @@ def gauge(stack: SimStack, name: str, worker: str = "prefill_worker-0") -> float
 
 def parked(stack: SimStack) -> float:
     return gauge(stack, "tandem_worker_parked")
-
-
-def until(holds: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < ends_at, "it takes too long"
-        time.sleep(0.05)
 
 
 FORM = GuidedDecodingParams(GuideType.REGEX, "[a-z]{3} [0-9]{4}")

@@ -4,12 +4,11 @@ new worker is ready once a pair uses it, and from then on whatever becomes of it
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from stacks import MODEL, SIM_READY_SECONDS, Served, options
+from stacks import MODEL, Served, options, until
 
 from tandem.cli.client import Client
 from tandem.cli.stack import Stack
@@ -48,14 +47,6 @@ def write(run_dir: Path, component: str, revision: str) -> str:
     path = run_dir / f"{component}.yaml"
     path.write_text(f"deployment_revision: {revision}\nready_when_paired: true\n")
     return f"--config={path}"
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Probes are all that says what another process does."""
-    deadline = time.monotonic() + SIM_READY_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.05)
 
 
 @pytest.mark.promise("S5-221")

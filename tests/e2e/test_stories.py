@@ -16,7 +16,15 @@ from typing import Any
 
 import httpx
 import pytest
-from stacks import MODEL, PATIENCE, SIM_READY_SECONDS, Served, options
+from stacks import (
+    MODEL,
+    PATIENCE,
+    SIM_READY_SECONDS,
+    Served,
+    both_prefills_routable,
+    options,
+    until,
+)
 
 from tandem.cli.stack import Stack
 
@@ -69,10 +77,7 @@ def served(
     with Stack(options("sim", model_path, **changes), run_dir=run_dir) as stack:
         stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
         served = Served("sim", stack, hook_log)
-        deadline = time.monotonic() + 60
-        while served.metric("router", "tandem_router_routable_workers", phase="prefill") < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        both_prefills_routable(served)
         yield served
 
 
@@ -135,10 +140,7 @@ def test_a_request_that_waited_for_a_slot_says_for_how_long_and_why(
                 answers = [running.enter_context(each).iter_lines() for each in asked]
                 assert all(map(next, answers))  # each holds a slot, until it is closed
                 waits = pool.submit(ask, served, trace := new_trace(), tandem={"report": True})
-                deadline = time.monotonic() + PATIENCE
-                while served.metric("router", "tandem_router_queue_length") != 1:
-                    assert time.monotonic() < deadline
-                    time.sleep(0.05)
+                until(lambda: served.metric("router", "tandem_router_queue_length") == 1)
             response = waits.result(PATIENCE)  # both have been cancelled
         queued, chosen, *_ = told(served, trace)["sequences"][0]["moments"]
     assert (queued["at"], queued["name"], queued["cause"]) == (0.0, "queued", full)

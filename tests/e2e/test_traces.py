@@ -19,7 +19,7 @@ import switch_hook
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes, http_attributes
 from opentelemetry.semconv.attributes import error_attributes
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from stacks import MODEL, SIM_READY_SECONDS, Served, options
+from stacks import MODEL, SIM_READY_SECONDS, Served, both_prefills_routable, options, until
 from trace_collector import ERROR, INTERNAL, SERVER, UNSET, Collector, Received, collecting
 
 from tandem.cli.plan import COMPONENTS
@@ -104,9 +104,25 @@ def ask(
     return httpx.post(url, json=given, headers=headers, timeout=60)
 
 
+def until_spans(served: Served, component: str, outcome: str) -> None:
+    """Wait until its exporter has read an answer, or given a batch up."""
+    name = "tandem_trace_spans_total"
+    until(lambda: served.metric(component, name, outcome=outcome), component)
+
+
 def named(spans: list[Received], name: str) -> Received:
     (found,) = [span for span in spans if span.name == name]
     return found
+
+
+def spans_of(
+    served: Served, collector: Collector, trace_id: str = "", *, count: int = 0, **asked: Any
+) -> list[Received]:
+    """Of a request that is answered: those of one sequence, or `count`."""
+    trace_id = trace_id or new_trace()
+    answer = ask(served, trace_id, **asked)
+    assert answer.status_code == 200, answer.text
+    return collector.wait(trace_id, count or len(OF_ONE_SEQUENCE))
 
 
 def check_tree(spans: list[Received]) -> None:
@@ -134,9 +150,7 @@ def check_tree(spans: list[Received]) -> None:
 def test_a_request_is_one_tree_with_all_its_hops(
     served: Served, collector: Collector, stream: bool
 ) -> None:
-    trace_id = new_trace()
-    assert ask(served, trace_id, stream=stream).status_code == 200
-    spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE))
+    spans = spans_of(served, collector, stream=stream)
     assert sorted(span.name for span in spans) == sorted(OF_ONE_SEQUENCE)
     check_tree(spans)
     assert all(span.status == UNSET for span in spans)
@@ -214,10 +228,8 @@ def test_a_request_is_one_tree_with_all_its_hops(
 
 
 def test_every_output_of_a_request_has_its_own_branch(served: Served, collector: Collector) -> None:
-    trace_id = new_trace()
-    assert ask(served, trace_id, n=2).status_code == 200
     of_two = [*OF_A_REQUEST, *OF_A_SEQUENCE, *OF_A_SEQUENCE]
-    spans = collector.wait(trace_id, len(of_two))
+    spans = spans_of(served, collector, count=len(of_two), n=2)
     assert sorted(span.name for span in spans) == sorted(of_two)
     check_tree(spans)
     for name in ("route", "prefill", "decode"):
@@ -237,11 +249,9 @@ def test_what_a_chat_s_reading_took_is_told_by_steps(
     history = [{"role": "user", "content": began}, {"role": "assistant", "content": began}]
     known = []
     for turn in (history, [*history, {"role": "user", "content": "and now?"}]):
-        trace_id = new_trace()
         about = {"messages": turn, "prompt": None, "user": "u" * size}
-        answer = ask(served, trace_id, path="chat/completions", **about)
-        assert answer.status_code == 200, answer.text
-        spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE) + 2)
+        count = len(OF_ONE_SEQUENCE) + 2
+        spans = spans_of(served, collector, count=count, path="chat/completions", **about)
         check_tree(spans)
         request = named(spans, "POST /v1/chat/completions")
         assert request.attributes["http.route"] == "/v1/chat/completions"
@@ -280,9 +290,8 @@ def test_no_span_holds_a_word_of_prompt_or_output(served: Served, collector: Col
 def test_a_hook_s_terminate_is_told_by_verdicts_and_finish(
     served: Served, collector: Collector
 ) -> None:
-    trace_id = switch_hook.trace(switch_hook.TERMINATE_THIRD, "decode")
-    assert ask(served, trace_id, stream=True).status_code == 200
-    spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE))
+    at_third = switch_hook.trace(switch_hook.TERMINATE_THIRD, "decode")
+    spans = spans_of(served, collector, at_third, stream=True)
     check_tree(spans)
     assert named(spans, "route").attributes["tandem.outcome"] == "terminated"
     decode = named(spans, "decode")
@@ -313,9 +322,7 @@ def test_a_conversation_has_an_id_and_nobody_is_named(
     headers: dict[str, str],
     session: str | None,
 ) -> None:
-    trace_id = new_trace()
-    assert ask(served, trace_id, headers=headers, **fields).status_code == 200
-    spans = collector.wait(trace_id, len(OF_ONE_SEQUENCE))
+    spans = spans_of(served, collector, headers=headers, **fields)
     told = named(spans, "POST /v1/completions").attributes.get("gen_ai.conversation.id")
     assert told == (session_text(session_number(session)) if session else None)
     number = session_number(fields["user"]) if "user" in fields else 0
@@ -364,10 +371,7 @@ def test_a_retry_is_an_event_and_both_attempts_hang_on_the_route(
     with Stack(options("sim", model_path, **changes), run_dir=tmp_path) as stack:
         stack.wait_ready(timeout_seconds=SIM_READY_SECONDS)
         served = Served("sim", stack, hook_log)
-        deadline = time.monotonic() + 60
-        while served.metric("router", "tandem_router_routable_workers", phase="prefill") < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)  # until the router has met both
+        both_prefills_routable(served)
         url = f"{stack.url}/v1/completions"
         answers = [httpx.post(url, json=BODY, timeout=60) for _ in range(2)]
         assert [answer.status_code for answer in answers] == [200, 200]
@@ -402,8 +406,7 @@ def test_what_is_not_sampled_exports_nothing(served: Served, collector: Collecto
     assert plain.status_code == 200
     own = plain.headers["x-tandem-trace-id"]
     assert own != none  # malformed: a trace of its own, and the ratio here is 0
-    ask(served, loud)
-    collector.wait(loud, len(OF_ONE_SEQUENCE))  # exported after them
+    spans_of(served, collector, loud)  # exported after them
     assert collector.of(quiet) == collector.of(own) == []
 
 
@@ -411,8 +414,7 @@ def test_sampled_requests_are_exemplars_of_the_histograms(
     served: Served, collector: Collector
 ) -> None:
     trace_id = new_trace()
-    ask(served, trace_id, stream=True)
-    collector.wait(trace_id, len(OF_ONE_SEQUENCE))
+    spans_of(served, collector, trace_id, stream=True)
     ask(served, new_trace(), sampled=False)
     for component, name in (
         ("frontend", "tandem_frontend_ttft_seconds"),
@@ -444,8 +446,7 @@ def test_every_component_logs_a_request_s_end_with_its_trace_id(
     served: Served, collector: Collector
 ) -> None:
     trace_id = new_trace()
-    ask(served, trace_id)
-    collector.wait(trace_id, len(OF_ONE_SEQUENCE))
+    spans_of(served, collector, trace_id)
     for component, words in (
         ("frontend", "request ended"),
         ("router", "request ended"),
@@ -461,9 +462,7 @@ def test_every_component_logs_a_request_s_end_with_its_trace_id(
 def test_names_that_conventions_have_are_those_of_the_conventions(
     served: Served, collector: Collector
 ) -> None:
-    trace_id = new_trace()
-    ask(served, trace_id)
-    collector.wait(trace_id, len(OF_ONE_SEQUENCE))
+    spans_of(served, collector)
     used = {name for span in collector.spans for name in span.attributes}
     known = {
         value
@@ -487,10 +486,7 @@ def test_a_collector_that_is_away_costs_requests_nothing_and_is_logged_once(
         for _ in range(5):
             assert ask(served, new_trace()).status_code == 200
         for component in stack.components:
-            deadline = time.monotonic() + 60
-            while not served.metric(component, "tandem_trace_spans_total", outcome="dropped"):
-                assert time.monotonic() < deadline, component
-                time.sleep(0.1)  # until the exporter has given the first batch up
+            until_spans(served, component, "dropped")
         began = time.monotonic()
         assert stack.stop() == []  # nobody had to be killed
         took = time.monotonic() - began
@@ -502,12 +498,7 @@ def test_a_collector_that_is_away_costs_requests_nothing_and_is_logged_once(
 
 
 def test_spans_that_were_exported_are_counted(served: Served, collector: Collector) -> None:
-    trace_id = new_trace()
-    ask(served, trace_id)
-    collector.wait(trace_id, len(OF_ONE_SEQUENCE))
+    spans_of(served, collector)
     for component in served.stack.components:
-        deadline = time.monotonic() + 60
-        while not served.metric(component, "tandem_trace_spans_total", outcome="exported"):
-            assert time.monotonic() < deadline, component
-            time.sleep(0.05)  # until the exporter has read the answer
+        until_spans(served, component, "exported")
         assert served.metric(component, "tandem_trace_spans_total", outcome="dropped") == 0

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from harness import MODEL, Harness, error_of, events, serving
+from harness import BOTH_WAYS, MODEL, Harness, error_of, events, serving
 from one_case import one_case
 from spoken import Script
 
@@ -241,7 +241,7 @@ async def test_codexs_request_is_answered_and_its_hints_are_named(
 
 
 @pytest.mark.promise("S5-623")
-@pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+@BOTH_WAYS
 async def test_a_call_of_a_tool_in_a_namespace_comes_back_as_the_client_knows_it(
     served: Harness, prompt: Any, stream: bool
 ) -> None:
@@ -256,7 +256,7 @@ async def test_a_call_of_a_tool_in_a_namespace_comes_back_as_the_client_knows_it
 
 
 @pytest.mark.promise("S5-623")
-@pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+@BOTH_WAYS
 async def test_a_custom_tool_is_called_with_its_text(
     served: Harness, prompt: Any, stream: bool
 ) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-from harness import MODEL, Harness, serving
+from harness import BOTH_WAYS, MODEL, Harness, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_case import one_case
-from spoken import Script
+from spoken import CALL, TEXT, THOUGHT, Script, rows_of
 
 from tandem.errors import EngineError, InvalidRequestError, QueueFullError
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
@@ -26,11 +26,8 @@ WEATHER = {
     "description": "The weather of a place.",
     "input_schema": {"type": "object", "properties": {"place": {"type": "string"}}},
 }
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Bern"}}\n</tool_call>'
-THOUGHT = "<think>\nBern is a city.\n</think>"
 USER = {"role": "user", "content": "How warm is it in Bern?"}
 ASKED = {"model": MODEL, "max_tokens": 50, "messages": [USER]}
-BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
 SCRIPT = Script()
 ERRORS = {
     400: "invalid_request_error",
@@ -409,16 +406,13 @@ async def test_a_page_of_another_origin_may_read_what_its_request_is_called(
 
 # --- whatever comes ---
 
-TEXT = THOUGHT + "Let me see.\n" + CALL + "\nDone. " + CALL[:-9]
-
 
 @given(cuts=st.sets(st.integers(1, len(TEXT) - 1), max_size=12), length=st.booleans())
 @settings(max_examples=25)
 async def test_a_stream_and_a_body_hold_the_same_however_it_comes(
     served: Harness, cuts: set[int], length: bool
 ) -> None:
-    rows = [TEXT[begin:end] for begin, end in itertools.pairwise([0, *sorted(cuts), len(TEXT)])]
-    SCRIPT.says(*rows, length=length)
+    SCRIPT.says(*rows_of(TEXT, cuts), length=length)
     body, streamed = [await ask(served, stream=each, tools=[WEATHER]) for each in (False, True)]
     for message in (body, streamed):
         del message["id"]

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from harness import MODEL, Harness, error_of, serving
+from harness import BOTH_WAYS, MODEL, Harness, error_of, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_case import one_case
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
-from spoken import Script
+from spoken import BERN, CALL, TEXT, THOUGHT, Script, rows_of
 from upstream_parts import submission
 
 from tandem.errors import EngineError
@@ -33,13 +33,9 @@ WEATHER = {
     "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
     "strict": None,
 }
-BERN = '{"place": "Bern"}'
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Bern"}}\n</tool_call>'
-THOUGHT = "<think>\nBern is a city.\n</think>"
 ASKED = {"model": MODEL, "input": "How warm is it in Bern?"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
-BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
 
 
 SCRIPT = Script()
@@ -372,17 +368,12 @@ async def test_no_response_is_found_again(served: Harness) -> None:
 # --- whatever comes ---
 
 
-TEXT = THOUGHT + "Let me see.\n" + CALL + "\nDone. " + CALL[:-9]
-
-
 @given(cuts=st.sets(st.integers(1, len(TEXT) - 1), max_size=12), length=st.booleans())
 @settings(max_examples=25)
 async def test_a_stream_and_a_body_hold_the_same_however_it_comes(
     served: Harness, cuts: set[int], length: bool
 ) -> None:
-    places = [0, *sorted(cuts), len(TEXT)]
-    rows = [TEXT[begin:end] for begin, end in itertools.pairwise(places)]
-    SCRIPT.says(*rows, length=length)
+    SCRIPT.says(*rows_of(TEXT, cuts), length=length)
     body, streamed = [await ask(served, stream=each, tools=[WEATHER]) for each in (False, True)]
     for answer in (body, streamed):
         for item in answer["output"]:

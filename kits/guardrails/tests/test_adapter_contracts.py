@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 from guardrail_server import GuardrailServer, Reply, Request, serving
+from one_case import one_case
 
 from tandem.errors import LoadError
 from tandem.hooks.classifiers.classifier_set import ClassifierSet, Judgement
 from tandem.hooks.classifiers.contract import ScoringContext
 from tandem.hooks.classifiers.settings import parse
-from tandem_guardrails.adapters.judge import CATEGORIES, JudgeClassifier
+from tandem_guardrails.adapters.judge import CATEGORIES
 from tandem_guardrails.adapters.webhook import WebhookClassifier
 
 BOUND = 60.0
@@ -297,14 +298,6 @@ async def test_whatever_type_a_field_has_the_answer_is_read_or_refused(
     await made.shutdown()
 
 
-@EVERY
-async def test_an_adapter_does_not_take_settings_it_does_not_know(name: str) -> None:
-    with pytest.raises(LoadError, match="cannot be built"):
-        classifiers(name, "http://host", no_such_setting=1)
-    with pytest.raises(LoadError, match="http has no retries"):
-        classifiers(name, "http://host", http={"retries": 3})
-
-
 @pytest.mark.parametrize("name", [name for name in VENDORS if name != "webhook"])
 async def test_an_output_without_text_is_not_sent(name: str, server: GuardrailServer) -> None:
     judgement = await judge(name, server.url, ctx=replace(CONTEXT, generated_text=""))
@@ -312,30 +305,73 @@ async def test_an_output_without_text_is_not_sent(name: str, server: GuardrailSe
     assert server.requests == []
 
 
-# --- LiteLLM -------------------------------------------------------------------------------------
+# --- what is sent --------------------------------------------------------------------------------
+
+JUDGED = {"model": "guard", "temperature": 0, "stream": False, "max_tokens": 32}
+MICROSERVICE = {"path": "/v1/guardrail/checks", "config_id": "demo"}
+ASKED = {"role": "user", "content": CONTEXT.prompt}
+ANSWERED = {"role": "assistant", "content": CONTEXT.generated_text}
+SENT: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "LiteLLM gets what LiteLLM would send": (
+        "litellm", {"params": {"threshold": 0.8}, "send_prompt": True},
+        {
+            "input_type": "response", "texts": [CONTEXT.generated_text],
+            "images": None, "tools": None, "tool_calls": None,
+            "structured_messages": [ASKED], "request_data": {}, "request_headers": None,
+            "litellm_call_id": "req-1", "litellm_trace_id": "trace-1", "model": "tiny",
+            "additional_provider_specific_params": {"threshold": 0.8},
+        },
+    ),
+    "moderations get model and input": (
+        "openai_moderations", {},
+        {"model": "omni-moderation-latest", "input": CONTEXT.generated_text},
+    ),
+    "without a template a judge gets the conversation": (
+        "judge", {"template": ""}, JUDGED | {"messages": [ASKED, ANSWERED]},
+    ),
+    "a judge may have a template and categories of one's own": (
+        "judge", {"template": "{categories}|{output}", "categories": {"X1": "Sarcasm"}},
+        JUDGED | {"messages": [{"role": "user", "content": "X1: Sarcasm.|Call me on 555-0100."}]},
+    ),
+    "NeMo checks the output rails of a configuration": (
+        "nemo", {"config_id": "pii", "model": "guard"},
+        {"model": "guard", "messages": [ASKED, ANSWERED],
+         "guardrails": {"config_id": "pii", "rail_types": ["output"]}},
+    ),
+    "NeMo is told the served model and may be kept from the prompt": (
+        "nemo", {"send_prompt": False},
+        {"model": "tiny", "messages": [ANSWERED], "guardrails": {"rail_types": ["output"]}},
+    ),
+    "NVIDIA's microservice is asked at its own path": (
+        "nemo", MICROSERVICE,
+        {"model": "tiny", "messages": [ASKED, ANSWERED], "guardrails": {"config_id": "demo"}},
+    ),
+}  # fmt: skip
+"""An adapter, its settings, and the body that its service gets."""
 
 
-async def test_litellm_gets_the_request_that_litellm_would_send(server: GuardrailServer) -> None:
-    server.reply = Reply(body={"action": "NONE"})
-    await judge(
-        "litellm", server.url, params={"threshold": 0.8}, api_key_env="GUARD_KEY", send_prompt=True
-    )
-    (request,) = server.requests
-    assert request.headers["x-api-key"] == "sk-1"
-    assert "authorization" not in request.headers
-    assert request.json == {
-        "input_type": "response",
-        "texts": ["Call me on 555-0100."],
-        "images": None,
-        "tools": None,
-        "tool_calls": None,
-        "structured_messages": [{"role": "user", "content": "How do I pick a lock?"}],
-        "request_data": {},
-        "request_headers": None,
-        "litellm_call_id": "req-1",
-        "litellm_trace_id": "trace-1",
-        "model": "tiny",
-        "additional_provider_specific_params": {"threshold": 0.8},
+@one_case("case", SENT)
+async def test_a_service_gets_the_body_of_its_contract(case: str, server: GuardrailServer) -> None:
+    name, config, body = SENT[case]
+    server.reply = Reply(body=VENDORS[name].passes)
+    await judge(name, server.url, **config)
+    request = server.requests[-1]
+    assert request.path == config.get("path", VENDORS[name].path)
+    assert request.json == body
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "value"),
+    [("litellm", "x-api-key", "sk-1"), ("openai_moderations", "authorization", "Bearer sk-1")],
+)
+async def test_a_key_is_sent_in_the_services_own_header_alone(
+    name: str, header: str, value: str, server: GuardrailServer
+) -> None:
+    server.reply = Reply(body=VENDORS[name].passes)
+    await judge(name, server.url, api_key_env="GUARD_KEY")
+    headers = server.requests[0].headers
+    assert {key: headers[key] for key in ("x-api-key", "authorization") if key in headers} == {
+        header: value
     }
 
 
@@ -345,12 +381,6 @@ async def test_litellm_does_not_get_the_prompt_unless_it_is_asked_for(
     server.reply = Reply(body={"action": "NONE"})
     await judge("litellm", server.url)
     assert b"pick a lock" not in server.requests[0].body
-
-
-async def test_litellms_reason_is_in_the_scores_and_bounded(server: GuardrailServer) -> None:
-    server.reply = Reply(body={"action": "BLOCKED", "blocked_reason": "x" * 10_000})
-    judgement = await judge("litellm", server.url)
-    assert judgement.scores["litellm"]["blocked_reason"] == "x" * 500
 
 
 # --- rewriting: LiteLLM and NeMo -----------------------------------------------------------------
@@ -380,60 +410,93 @@ async def test_a_rewritten_text_takes_the_place_of_what_was_not_shown(
         assert (judgement.blocked_by, judgement.replacement) == (name, replacement)
 
 
-# --- OpenAI moderations --------------------------------------------------------------------------
+# --- what an answer decides ----------------------------------------------------------------------
+
+HATE = {"thresholds": {"hate": 0.5}}
+DECIDED: dict[str, tuple[str, dict[str, Any], Any, bool, dict[str, Any]]] = {
+    "LiteLLM's reason is kept and bounded": (
+        "litellm", {}, {"action": "BLOCKED", "blocked_reason": "x" * 10_000}, True,
+        {"blocked_reason": "x" * 500},
+    ),
+    "moderations' scores are kept": (
+        "openai_moderations", {}, _moderated(False), False,
+        {"block": False, "flagged": False, "categories": [], "over_threshold": [],
+         "category_scores": {"violence": 0.01, "hate": 0.002}},
+    ),
+    **{
+        f"moderations with {config}: flagged {flagged}, score {score}": (
+            "openai_moderations", config, _moderated(flagged, hate=score), blocks, {},
+        )
+        for config, flagged, score, blocks in (
+            ({}, True, 0.1, True),
+            ({}, False, 0.99, False),
+            (HATE, False, 0.5, True),
+            (HATE, False, 0.49, False),
+            (HATE | {"block_flagged": False}, True, 0.1, False),
+            (HATE, True, 0.1, True),
+        )
+    },
+    "a threshold for a category that moderations do not know blocks": (
+        "openai_moderations", {"thresholds": {"violance": 0.5}}, _moderated(False, violence=0.1),
+        True, {"error": "unknown_category"},
+    ),
+    **{
+        f"a judge says {said!r} while {ignored} are ignored": (
+            "judge", {"ignore_categories": ignored}, _said(said), blocks, {"categories": codes},
+        )
+        for said, ignored, blocks, codes in (
+            ("unsafe\nS6", [], True, ["S6"]),
+            ("UNSAFE\n S6 , s13 ", ["S6", "S13"], False, ["S6", "s13"]),
+            ("unsafe\nS6,S1", ["S6"], True, ["S6", "S1"]),
+            ("unsafe", ["S6"], True, []),
+            ("unsafe\nbecause it says: call me", ["S6"], True, []),
+            (" Safe \nS1", [], False, []),
+        )
+    },
+    "NeMo's blocking rail is named": (
+        "nemo", {}, VENDORS["nemo"].blocks, True, {"rails": ["self check output"]},
+    ),
+    "NVIDIA's microservice passes": (
+        "nemo", MICROSERVICE, {"status": "success", "rails_status": {"a": {"status": "success"}}},
+        False, {},
+    ),
+    "NVIDIA's microservice blocks and names the rail": (
+        "nemo", MICROSERVICE,
+        {"status": "blocked",
+         "rails_status": {"b": {"status": "blocked"}, "a": {"status": "success"}},
+         "guardrails_data": {"log": {"activated_rails": ["b"]}}},
+        True, {"rails": ["b"]},
+    ),
+}  # fmt: skip
+"""An adapter, its settings, its service's answer, whether that blocks, and scores that are kept."""
 
 
-async def test_moderations_gets_model_and_input(server: GuardrailServer) -> None:
-    server.reply = Reply(body=_moderated(False))
-    judgement = await judge("openai_moderations", server.url, api_key_env="GUARD_KEY")
-    (request,) = server.requests
-    assert request.headers["authorization"] == "Bearer sk-1"
-    assert request.json == {
-        "model": "omni-moderation-latest",
-        "input": "Call me on 555-0100.",
-    }
-    assert judgement.scores["openai_moderations"] == {
-        "block": False,
-        "flagged": False,
-        "categories": [],
-        "over_threshold": [],
-        "category_scores": {"violence": 0.01, "hate": 0.002},
-    }
+@one_case("case", DECIDED)
+async def test_what_a_service_says_decides_and_is_kept(case: str, server: GuardrailServer) -> None:
+    name, config, answer, blocked, scores = DECIDED[case]
+    server.reply = Reply(body=answer)
+    judgement = await judge(name, server.url, **config)
+    assert judgement.blocked is blocked
+    assert scores.items() <= judgement.scores[name].items()
 
 
-@pytest.mark.parametrize(
-    ("config", "flagged", "score", "blocks"),
-    [
-        ({}, True, 0.1, True),
-        ({}, False, 0.99, False),
-        ({"thresholds": {"hate": 0.5}}, False, 0.5, True),
-        ({"thresholds": {"hate": 0.5}}, False, 0.49, False),
-        ({"thresholds": {"hate": 0.5}, "block_flagged": False}, True, 0.1, False),
-        ({"thresholds": {"hate": 0.5}}, True, 0.1, True),
-    ],
-)
-async def test_moderations_blocks_what_is_flagged_or_over_a_threshold(
-    config: dict[str, Any], flagged: bool, score: float, blocks: bool, server: GuardrailServer
+REFUSED = [
+    *((name, {"no_such_setting": 1}, "cannot be built") for name in VENDORS),
+    *((name, {"http": {"retries": 3}}, "http has no retries") for name in VENDORS),
+    ("openai_moderations", {"thresholds": {"hate": 2}}, None),
+    ("openai_moderations", {"thresholds": {"hate": "x"}}, None),
+    ("openai_moderations", {"block_flagged": False}, None),
+    ("judge", {"template": "Is {prompt} safe?"}, r"must hold \{output\}"),
+    ("nemo", {"path": "/v1/chat/completions"}, "path must be"),
+]
+
+
+@one_case(("name", "config", "says"), REFUSED)
+def test_settings_that_could_not_work_are_refused_at_start(
+    name: str, config: dict[str, Any], says: str | None
 ) -> None:
-    server.reply = Reply(body=_moderated(flagged, hate=score))
-    assert (await judge("openai_moderations", server.url, **config)).blocked is blocks
-
-
-async def test_a_threshold_for_a_category_that_the_service_does_not_know_blocks(
-    server: GuardrailServer,
-) -> None:
-    server.reply = Reply(body=_moderated(False, violence=0.1))
-    judgement = await judge("openai_moderations", server.url, thresholds={"violance": 0.5})
-    assert judgement.scores == {"openai_moderations": {"error": "unknown_category"}}
-    assert judgement.blocked
-
-
-@pytest.mark.parametrize(
-    "config", [{"thresholds": {"hate": 2}}, {"thresholds": {"hate": "x"}}, {"block_flagged": False}]
-)
-def test_moderations_that_could_not_work_are_refused_at_start(config: dict[str, Any]) -> None:
-    with pytest.raises(LoadError):
-        classifiers("openai_moderations", "http://host", **config)
+    with pytest.raises(LoadError, match=says):
+        classifiers(name, "http://host", **config)
 
 
 # --- judge ---------------------------------------------------------------------------------------
@@ -442,46 +505,13 @@ def test_moderations_that_could_not_work_are_refused_at_start(config: dict[str, 
 async def test_a_judge_gets_llama_guards_instruction(server: GuardrailServer) -> None:
     server.reply = Reply(body=_said("safe"))
     await judge("judge", server.url, api_key_env="GUARD_KEY")
-    sent = server.requests[0].json
-    assert {key: sent[key] for key in ("model", "temperature", "stream", "max_tokens")} == {
-        "model": "guard", "temperature": 0, "stream": False, "max_tokens": 32,
-    }  # fmt: skip
-    (message,) = sent["messages"]
+    (message,) = server.requests[0].json["messages"]
     assert message["role"] == "user"
     content = message["content"]
     assert content.startswith("Task: Check if there is unsafe content in 'Agent' messages")
     assert "S1: Violent Crimes.\nS2: Non-Violent Crimes." in content
     assert all(f"{code}: {name}." in content for code, name in CATEGORIES.items())
     assert "User: How do I pick a lock?\n\nAgent: Call me on 555-0100.\n\n<END" in content
-
-
-async def test_without_a_template_a_judge_gets_the_conversation(server: GuardrailServer) -> None:
-    server.reply = Reply(body=_said("safe"))
-    await judge("judge", server.url, template="")
-    assert server.requests[0].json["messages"] == [
-        {"role": "user", "content": "How do I pick a lock?"},
-        {"role": "assistant", "content": "Call me on 555-0100."},
-    ]
-
-
-@pytest.mark.parametrize(
-    ("said", "ignored", "blocks", "codes"),
-    [
-        ("unsafe\nS6", [], True, ["S6"]),
-        ("UNSAFE\n S6 , s13 ", ["S6", "S13"], False, ["S6", "s13"]),
-        ("unsafe\nS6,S1", ["S6"], True, ["S6", "S1"]),
-        ("unsafe", ["S6"], True, []),
-        ("unsafe\nbecause it says: call me", ["S6"], True, []),
-        (" Safe \nS1", [], False, []),
-    ],
-)
-async def test_a_judges_categories_decide(
-    said: str, ignored: list[str], blocks: bool, codes: list[str], server: GuardrailServer
-) -> None:
-    server.reply = Reply(body=_said(said))
-    judgement = await judge("judge", server.url, ignore_categories=ignored)
-    assert judgement.blocked is blocks
-    assert judgement.scores["judge"]["categories"] == codes
 
 
 async def test_an_output_cannot_end_the_judges_conversation_or_fill_its_template(
@@ -496,82 +526,6 @@ async def test_an_output_cannot_end_the_judges_conversation_or_fill_its_template
     assert (
         "Agent: a < END CONVERSATION> b < |eot_id|> c < /begin x> {prompt} {output} \\1" in content
     )
-
-
-async def test_a_template_and_categories_of_ones_own(server: GuardrailServer) -> None:
-    server.reply = Reply(body=_said("safe"))
-    await judge("judge", server.url, template="{categories}|{output}", categories={"X1": "Sarcasm"})
-    content = server.requests[0].json["messages"][0]["content"]
-    assert content == "X1: Sarcasm.|Call me on 555-0100."
-
-
-def test_a_template_without_the_output_is_refused() -> None:
-    with pytest.raises(LoadError, match=r"must hold \{output\}"):
-        JudgeClassifier(url="http://host", model="m", template="Is {prompt} safe?")
-
-
-# --- NeMo ----------------------------------------------------------------------------------------
-
-
-async def test_nemo_checks_the_output_rails_of_a_configuration(server: GuardrailServer) -> None:
-    server.reply = Reply(body={"status": "passed", "content": "Call me on 555-0100."})
-    await judge("nemo", server.url, config_id="pii", model="guard")
-    assert server.requests[0].json == {
-        "model": "guard",
-        "messages": [
-            {"role": "user", "content": "How do I pick a lock?"},
-            {"role": "assistant", "content": "Call me on 555-0100."},
-        ],
-        "guardrails": {"config_id": "pii", "rail_types": ["output"]},
-    }
-
-
-async def test_nemo_names_the_served_model_and_may_be_kept_from_the_prompt(
-    server: GuardrailServer,
-) -> None:
-    server.reply = Reply(body={"status": "passed", "content": ""})
-    await judge("nemo", server.url, send_prompt=False)
-    sent = server.requests[0].json
-    assert sent["model"] == "tiny"
-    assert [message["role"] for message in sent["messages"]] == ["assistant"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "blocked", "scores"),
-    [
-        ({"status": "success", "rails_status": {"a": {"status": "success"}}}, False, {}),
-        (
-            {
-                "status": "blocked",
-                "rails_status": {"b": {"status": "blocked"}, "a": {"status": "success"}},
-                "guardrails_data": {"log": {"activated_rails": ["b"]}},
-            },
-            True,
-            {"rails": ["b"]},
-        ),
-    ],
-)
-async def test_nvidias_microservice_is_asked_at_its_own_path(
-    answer: dict[str, Any], blocked: bool, scores: dict[str, Any], server: GuardrailServer
-) -> None:
-    server.reply = Reply(body=answer)
-    judgement = await judge("nemo", server.url, path="/v1/guardrail/checks", config_id="demo")
-    (request,) = server.requests
-    assert request.path == "/v1/guardrail/checks"
-    assert request.json["guardrails"] == {"config_id": "demo"}
-    assert judgement.blocked is blocked
-    assert scores.items() <= judgement.scores["nemo"].items()
-
-
-async def test_nemos_blocking_rail_is_named(server: GuardrailServer) -> None:
-    server.reply = Reply(body=VENDORS["nemo"].blocks)
-    judgement = await judge("nemo", server.url)
-    assert judgement.scores["nemo"]["rails"] == ["self check output"]
-
-
-def test_nemo_has_no_other_path() -> None:
-    with pytest.raises(LoadError, match="path must be"):
-        classifiers("nemo", "http://host", path="/v1/chat/completions")
 
 
 # --- webhook -------------------------------------------------------------------------------------
@@ -640,18 +594,14 @@ async def test_a_webhook_gets_the_output_and_more_only_where_it_is_asked_for(
     }
 
 
-async def test_a_webhooks_replacement_is_shown_and_its_scores_are_kept(
+async def test_a_webhooks_replacement_is_shown_and_else_the_refusal(
     server: GuardrailServer,
 ) -> None:
-    server.reply = Reply(body={"block": True, "replacement": "Ask us.", "labels": ["phone"]})
-    judgement = await judge("webhook", server.url)
-    assert judgement.replacement == "Ask us."
-    assert judgement.scores == {"webhook": {"block": True, "labels": ["phone"]}}
-
-
-async def test_a_webhooks_missing_replacement_is_the_refusal(server: GuardrailServer) -> None:
-    server.reply = Reply(body={"block": True, "replacement": None})
-    assert (await judge("webhook", server.url)).replacement == REFUSAL
+    for sent, shown in (("Ask us.", "Ask us."), (None, REFUSAL)):
+        server.reply = Reply(body={"block": True, "replacement": sent, "labels": ["phone"]})
+        judgement = await judge("webhook", server.url)
+        assert judgement.replacement == shown
+        assert judgement.scores == {"webhook": {"block": True, "labels": ["phone"]}}
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import fake_router
 import httpx
+import pytest
 from openai import AsyncOpenAI
 
 from tandem.engine import model_files
@@ -30,6 +31,8 @@ from tandem_frontend.openai.reading import reader
 T = TypeVar("T")
 MODEL = "tandem-tiny"
 PATIENCE = 60.0
+BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
+"""How a client may have its answer."""
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 COMPLETION = {"model": MODEL, "prompt": "Hello"}
 BODIES: dict[str, dict[str, Any]] = {

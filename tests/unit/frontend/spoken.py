@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +11,18 @@ from fake_router import Reply
 
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, router_pb2
+
+BERN = '{"place": "Bern"}'
+CALL = f'<tool_call>\n{{"name": "weather", "arguments": {BERN}}}\n</tool_call>'
+THOUGHT = "<think>\nBern is a city.\n</think>"
+TEXT = THOUGHT + "Let me see.\n" + CALL + "\nDone. " + CALL[:-9]
+"""A thought, a text, a call, a text, and a call that breaks off."""
+
+
+def rows_of(text: str, cuts: Iterable[int]) -> list[str]:
+    """The text, cut at those places."""
+    places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
+    return [text[begin:end] for begin, end in itertools.pairwise(places)]
 
 
 class Script:

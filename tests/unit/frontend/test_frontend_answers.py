@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from typing import Any
 
+import httpx
 import pytest
 from fake_router import Reply
 from harness import (
+    BOTH_WAYS,
     CHAT,
     COMPLETION,
     MODEL,
+    Harness,
     Start,
     error_of,
     events,
@@ -19,8 +23,20 @@ from harness import (
     say_hello,
     stream_text,
 )
+from one_case import one_case
 
 from tandem.v1 import common_pb2
+
+
+@pytest.fixture
+async def served(start: Start) -> Harness:
+    return await start(say_hello)
+
+
+def ends_of(response: httpx.Response, *, stream: bool) -> dict[int, dict[str, Any]]:
+    """Each choice of a body; of a stream, the chunk of each that has its finish reason."""
+    bodies = events(response.text) if stream else [response.json()]
+    return {c["index"]: c for body in bodies for c in body["choices"] if c["finish_reason"]}
 
 
 async def test_the_openai_client_gets_and_streams_answers_and_lists_the_model(start: Start) -> None:
@@ -105,7 +121,7 @@ async def test_rows_split_over_frames_at_will_give_the_same_answer_both_ways(sta
     assert (collected[0]["stop_reason"], collected[1]["finish_reason"]) == ("END", "length")
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_the_stop_token_that_ended_a_choice_is_its_stop_reason(
     start: Start, stream: bool
 ) -> None:
@@ -116,13 +132,12 @@ async def test_the_stop_token_that_ended_a_choice_is_its_stop_reason(
 
     frontend = await start(script)
     response = await frontend.chat(stop_token_ids=[7], stream=stream)
-    chunks = events(response.text) if stream else [response.json()]
-    (end,) = [c for each in chunks for c in each["choices"] if c["finish_reason"]]
+    (end,) = ends_of(response, stream=stream).values()
     assert (end["finish_reason"], end["stop_reason"]) == ("stop", 7)
 
 
 @pytest.mark.promise("S0-029")
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_a_sibling_ended_by_a_hook_finishes_with_its_reason(
     start: Start, stream: bool
 ) -> None:
@@ -134,12 +149,10 @@ async def test_a_sibling_ended_by_a_hook_finishes_with_its_reason(
 
     frontend = await start(script)
     response = await frontend.chat(n=2, stream=stream)
+    found = ends_of(response, stream=stream)
     if stream:
-        chunks = events(response.text)
-        found = {c["index"]: c for e in chunks for c in e["choices"] if c["finish_reason"]}
-        assert stream_text(chunks, 1) == "kept"
+        assert stream_text(events(response.text), 1) == "kept"
     else:
-        found = dict(enumerate(response.json()["choices"]))
         # How far the sibling had come is chance: its tokens do not count.
         assert response.json()["usage"]["completion_tokens"] == 2
         assert found[1]["message"]["content"] == "kept"
@@ -148,7 +161,7 @@ async def test_a_sibling_ended_by_a_hook_finishes_with_its_reason(
 
 
 @pytest.mark.promise("S0-024")
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_without_detokenising_token_ids_come_instead_of_text(
     start: Start, stream: bool
 ) -> None:
@@ -164,16 +177,12 @@ async def test_without_detokenising_token_ids_come_instead_of_text(
 
     frontend = await start(script)
     response = await frontend.complete(prompt=[1, 2], n=2, detokenize=False, stream=stream)
-    if stream:
-        found: dict[int, list[int]] = {0: [], 1: []}
-        for chunk in events(response.text):
-            for choice in chunk["choices"]:
-                assert choice["text"] == ""
-                found[choice["index"]] += choice["token_ids"]
-        assert found == {0: [7, 8], 1: [5, 6]}
-    else:
-        choices = response.json()["choices"]
-        assert [(c["text"], c["token_ids"]) for c in choices] == [("", [7, 8]), ("", [5, 6])]
+    found: dict[int, list[int]] = {0: [], 1: []}
+    for body in events(response.text) if stream else [response.json()]:
+        for choice in body["choices"]:
+            assert choice["text"] == ""
+            found[choice["index"]] += choice["token_ids"]
+    assert found == {0: [7, 8], 1: [5, 6]}
 
 
 async def test_rows_of_a_request_that_has_gone_do_not_shift_the_token_ids_of_others(
@@ -250,56 +259,36 @@ async def test_completion_logprobs_are_parallel_lists(start: Start) -> None:
     assert set(found.top_logprobs[0]) == {found.tokens[0], "!"}
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_echo_begins_each_choice_with_its_prompt(start: Start, stream: bool) -> None:
     frontend = await start(say_hello)
     response = await frontend.complete(prompt=["One ", "Two "], n=2, echo=True, stream=stream)
-    if stream:
-        chunks = events(response.text)
-        texts = [stream_text(chunks, choice) for choice in range(4)]
-    else:
-        texts = [choice["text"] for choice in response.json()["choices"]]
-    assert texts == ["One Hello!", "One Hello!", "Two Hello!", "Two Hello!"]
+    bodies = events(response.text) if stream else [response.json()]
+    assert [stream_text(bodies, choice) for choice in range(4)] == [
+        "One Hello!", "One Hello!", "Two Hello!", "Two Hello!",
+    ]  # fmt: skip
 
 
 async def test_every_sampling_field_reaches_the_workers(start: Start) -> None:
     frontend = await start(say_hello, client_logits_processors=("forced_sequence",))
+    as_they_are = {
+        "temperature": 0, "top_p": 0.5, "top_k": 3, "min_p": 0.25, "seed": 2**63 - 1,
+        "frequency_penalty": -2, "presence_penalty": 2, "repetition_penalty": 1.5,
+        "stop": ["a", "b"], "stop_token_ids": [5], "ignore_eos": True,
+    }  # fmt: skip
     response = await frontend.chat(
+        **as_they_are,
         max_completion_tokens=9,
-        temperature=0,
-        top_p=0.5,
-        top_k=3,
-        min_p=0.25,
-        seed=2**63 - 1,
-        frequency_penalty=-2,
-        presence_penalty=2,
-        repetition_penalty=1.5,
         logit_bias={"7": -100},
-        stop=["a", "b"],
-        stop_token_ids=[5],
-        ignore_eos=True,
         priority=3,
         timeout=12.5,
         user="someone",
         logits_processors=[{"name": "forced_sequence", "args": {"token_ids": [1]}}],
     )
     assert response.status_code == 200, response.text
-    (reply,) = frontend.router.replies.values()
-    assert reply.task.sampling == common_pb2.SamplingParams(
-        max_tokens=9,
-        temperature=0,
-        top_p=0.5,
-        top_k=3,
-        min_p=0.25,
-        seed=2**63 - 1,
-        frequency_penalty=-2,
-        presence_penalty=2,
-        repetition_penalty=1.5,
-        logit_bias={7: -100},
-        stop=["a", "b"],
-        stop_token_ids=[5],
-        ignore_eos=True,
-    )
+    reply = frontend.router.last
+    sampling: Any = as_they_are | {"max_tokens": 9, "logit_bias": {7: -100}}
+    assert reply.task.sampling == common_pb2.SamplingParams(**sampling)
     assert reply.submit.priority == 3
     assert 11_500 < reply.submit.timeout_ms <= 12_500  # what reading the body took is gone
     assert reply.submit.max_tokens == 9
@@ -371,7 +360,7 @@ TRACEPARENT = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01"}
 
 
 @pytest.mark.promise("S6-146")
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_the_ids_of_a_request_are_ours_whatever_its_client_sends(
     start: Start, stream: bool
 ) -> None:
@@ -410,7 +399,7 @@ async def test_a_gateway_that_is_trusted_gives_the_trace_and_not_the_answers_id(
 
 
 @pytest.mark.promise("S6-146")
-@pytest.mark.parametrize(
+@one_case(
     ("sent", "told"),
     [
         (b"abc-123", "abc-123"),
@@ -421,16 +410,14 @@ async def test_a_gateway_that_is_trusted_gives_the_trace_and_not_the_answers_id(
     ],
 )
 async def test_the_clients_own_name_for_its_request_comes_back_clean_and_short(
-    start: Start, sent: bytes, told: str | None
+    served: Harness, sent: bytes, told: str | None
 ) -> None:
-    frontend = await start(say_hello)
     for path in ("/v1/models", "/nothing"):
-        response = await frontend.http.get(path, headers=[(b"x-request-id", sent)])
-        assert response.headers["x-request-id"] == told or told is None
-        assert response.headers["x-request-id"] == (told or response.headers["x-tandem-trace-id"])
+        headers = (await served.http.get(path, headers=[(b"x-request-id", sent)])).headers
+        assert headers["x-request-id"] == (told or headers["x-tandem-trace-id"])
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_a_report_tells_what_each_phase_did(start: Start, stream: bool) -> None:
     async def script(reply: Reply) -> None:
         assert reply.submit.want_report
@@ -450,53 +437,39 @@ async def test_a_report_tells_what_each_phase_did(start: Start, stream: bool) ->
 
 
 PREFILL, DECODE = common_pb2.PHASE_PREFILL, common_pb2.PHASE_DECODE
+TIMES: dict[str, tuple[list[Any], list[tuple[float, str]], tuple[float | str, ...]]] = {
+    "prefill measures the hand-over": (
+        [(PREFILL, 2.0, 9, 0.5), (DECODE, 3.0, 0, 0.0)],
+        [(5.0, "all is full")], (5.0, "all is full", 1.5, 0.5, 1.0),
+    ),
+    "decode measures it": (
+        [(PREFILL, 2.0, 0, 0.0), (DECODE, 3.0, 9, 0.25)], [(0.0, "")], (0.0, "", 1.75, 0.25, 1.0),
+    ),
+    "decode's figure holds its wait for prefill": (
+        [(PREFILL, 2.0, 0, 0.0), (DECODE, 3.0, 9, 2.5)], [], (0.0, "", 0.0, 2.0, 1.0),
+    ),
+    "prefill says nothing": ([(DECODE, 3.0, 9, 0.5)], [], (0.0, "", 0.0, 0.5, 2.5)),
+    "decode ended before prefill had its acknowledgement": (
+        [(PREFILL, 2.0, 9, 0.5), (DECODE, 1.0, 0, 0.0)], [], (0.0, "", 1.5, 0.5, 0.0),
+    ),
+    "queued several times": (
+        [(PREFILL, 1.0, 9, 0.5), (DECODE, 2.0, 0, 0.0)],
+        [(1.0, "full"), (2.0, "full"), (0.0, ""), (4.0, "lost")],
+        (7.0, "full; lost", 0.5, 0.5, 1.0),
+    ),
+}  # fmt: skip
+"""What phases report (how long, with how many bytes, that took), what is said of the queue, and the
+timeline that is told: in the queue, why, in prefill, for the KV cache, in decode.
+"""
 
 
 @pytest.mark.promise("S5-580")
-@pytest.mark.parametrize(
-    ("phases", "queue", "told"),
-    [
-        pytest.param(
-            [(PREFILL, 2.0, 9, 0.5), (DECODE, 3.0, 0, 0.0)],
-            [(5.0, "all is full")],
-            (5.0, "all is full", 1.5, 0.5, 1.0),
-            id="prefill measures the hand-over",
-        ),
-        pytest.param(
-            [(PREFILL, 2.0, 0, 0.0), (DECODE, 3.0, 9, 0.25)],
-            [(0.0, "")],
-            (0.0, "", 1.75, 0.25, 1.0),
-            id="decode measures it",
-        ),
-        pytest.param(
-            [(PREFILL, 2.0, 0, 0.0), (DECODE, 3.0, 9, 2.5)],
-            [],
-            (0.0, "", 0.0, 2.0, 1.0),
-            id="decode's figure holds its wait for prefill",
-        ),
-        pytest.param(
-            [(DECODE, 3.0, 9, 0.5)], [], (0.0, "", 0.0, 0.5, 2.5), id="prefill says nothing"
-        ),
-        pytest.param(
-            [(PREFILL, 2.0, 9, 0.5), (DECODE, 1.0, 0, 0.0)],
-            [],
-            (0.0, "", 1.5, 0.5, 0.0),
-            id="decode ended before prefill had its acknowledgement",
-        ),
-        pytest.param(
-            [(PREFILL, 1.0, 9, 0.5), (DECODE, 2.0, 0, 0.0)],
-            [(1.0, "full"), (2.0, "full"), (0.0, ""), (4.0, "lost")],
-            (7.0, "full; lost", 0.5, 0.5, 1.0),
-            id="queued several times",
-        ),
-    ],
-)
+@pytest.mark.parametrize("name", TIMES)
 async def test_a_report_says_where_the_time_went_and_counts_no_second_twice(
-    start: Start,
-    phases: list[tuple[common_pb2.Phase.ValueType, float, int, float]],
-    queue: list[tuple[float, str]],
-    told: tuple[float | str, ...],
+    start: Start, name: str
 ) -> None:
+    phases, queue, told = TIMES[name]
+
     async def script(reply: Reply) -> None:
         reply.queue_wait(100.0, "of another choice", output=1)
         for seconds, cause in queue:
@@ -520,11 +493,9 @@ async def test_a_report_says_where_the_time_went_and_counts_no_second_twice(
     ]
     assert all(0 < each < report["request_seconds"] for each in spent)
     nothing = {"hooks_seconds": 0.0, "other_seconds": 0.0}
-    queue, *others = told
-    assert first.pop("queue_seconds") == pytest.approx(queue, abs=report["request_seconds"])
+    waited, *others = told
+    assert first.pop("queue_seconds") == pytest.approx(waited, abs=report["request_seconds"])
     assert second.pop("queue_seconds") == pytest.approx(100.0, abs=report["request_seconds"])
-    if not (phases or queue):
-        nothing.pop("other_seconds")
     assert first == {"choice": 0} | nothing | dict(zip(names[1:], others, strict=True))
     other = ("of another choice", 0.0, 0.0, 0.0)
     assert second == {"choice": 1} | nothing | dict(zip(names[1:], other, strict=True))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import CHAT, PATIENCE, Start, request_bytes, say_hello
+from harness import BOTH_WAYS, CHAT, PATIENCE, Start, request_bytes, say_hello
 
 from tandem.pool.process import ChildProcess
 from tandem.upstream.request_state import RequestState
@@ -109,7 +109,7 @@ def _then(call: Callable[..., None], event: asyncio.Event) -> Callable[..., None
     return both
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_a_request_leaves_nothing_to_the_garbage_collector(
     start: Start, stream: bool
 ) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import MODEL, Start, events, say_hello
+from harness import BOTH_WAYS, MODEL, Start, events, say_hello
 
 from tandem.errors import ConfigError
 from tandem.v1 import common_pb2
@@ -33,7 +33,7 @@ async def reporting(reply: Reply) -> None:
 
 
 @pytest.mark.promise("S5-802")
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 @pytest.mark.parametrize("name", ["*", MODEL])
 async def test_usage_says_what_an_answer_cost(start: Start, name: str, stream: bool) -> None:
     """A report that cannot be costs nothing, and nobody sees a report by it."""

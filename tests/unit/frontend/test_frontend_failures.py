@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fake_router import Reply
 from harness import (
+    BOTH_WAYS,
     CHAT,
     COMPLETION,
     PATIENCE,
@@ -102,7 +103,7 @@ async def test_the_openai_client_raises_what_comes_behind_a_comment(start: Start
     assert caught.value.code == "worker_lost"
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_one_failing_choice_fails_the_request_and_cancels_the_others(
     start: Start, stream: bool
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fake_router import Reply
-from harness import CHAT, MODEL, Harness, Start, say_hello, say_nothing
+from harness import BOTH_WAYS, CHAT, MODEL, Harness, Start, say_hello, say_nothing
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics as conventions
 from opentelemetry.semconv.attributes import error_attributes
@@ -49,7 +49,7 @@ async def scraped(frontend: Harness) -> str:
 
 
 @pytest.mark.promise("S5-781")
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_a_request_is_counted_under_the_conventions_names_as_under_tandems(
     start: Start, stream: bool
 ) -> None:

@@ -16,6 +16,7 @@ import fake_router
 import pytest
 from fake_router import FakeRouter, Reply
 from harness import (
+    BOTH_WAYS,
     CHAT,
     COMPLETION,
     MODEL,
@@ -235,7 +236,7 @@ async def test_a_dial_that_reaches_the_draining_router_again_is_repeated_until_a
     assert (first.replies, first.refused, len(second.replies)) == ({}, [], 1)
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_a_router_that_is_lost_fails_what_it_had_and_nothing_else(
     serve: Serve, stream: bool
 ) -> None:
@@ -259,7 +260,7 @@ async def test_a_router_that_is_lost_fails_what_it_had_and_nothing_else(
 
 
 @pytest.mark.promise("S5-561")
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_what_waits_at_a_router_that_is_lost_is_answered_by_the_next(
     serve: Serve, stream: bool
 ) -> None:

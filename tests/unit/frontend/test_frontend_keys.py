@@ -32,12 +32,22 @@ from tandem.prefix_blocks import packed
 from tandem_frontend import lifecycle, tenants
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.key_metrics import KeyMetrics
-from tandem_frontend.tenants import Tenants
+from tandem_frontend.tenants import Tenant, Tenants
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.jsonl"
+
+
+@pytest.fixture
+def keyed(start: Start, path: Path) -> Start:
+    """Starts frontends: `await keyed(lines, script, setting=value)`, with such a file of keys."""
+
+    async def go(lines: str, script: fake_router.Script = say_hello, **settings: Any) -> Harness:
+        return await start(script, api_keys_file=str(replace_file(path, lines)), **settings)
+
+    return go
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -65,15 +75,17 @@ def of(content: str, path: Path, **how: Any) -> Tenants:
     return made(KeyFile(str(replace_file(path, content))), **how)
 
 
+def holder(found: Tenants, key: bytes) -> Tenant:
+    tenant = found.find(key)
+    assert tenant is not None
+    return tenant
+
+
 # --- over HTTP ---
 
 
-async def test_a_key_of_the_file_opens_and_others_do_not(start: Start, path: Path) -> None:
-    frontend = await start(
-        say_hello,
-        api_keys=("plain",),
-        api_keys_file=str(replace_file(path, key_line("acme") + key_line("b"))),
-    )
+async def test_a_key_of_the_file_opens_and_others_do_not(keyed: Start) -> None:
+    frontend = await keyed(key_line("acme") + key_line("b"), api_keys=("plain",))
     for key in ("acme", "b", "plain"):
         assert (await ask(frontend, key)).status_code == 200
     for key in ("Acme", digest_of(b"acme"), "api-key-1", "acme x"):
@@ -91,10 +103,10 @@ async def test_a_file_without_keys_opens_nothing(path: Path) -> None:
 
 @pytest.mark.promise("S6-152")
 async def test_keys_come_and_go_without_a_restart(
-    start: Start, path: Path, monkeypatch: pytest.MonkeyPatch
+    keyed: Start, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tenants, "LOOK_SECONDS", 0.01)
-    frontend = await start(say_hello, api_keys_file=str(replace_file(path, key_line("old"))))
+    frontend = await keyed(key_line("old"))
     assert (await ask(frontend, "old")).status_code == 200
     replace_file(path, key_line("new"))
     await until(lambda: ask(frontend, "new"), lambda answer: answer.status_code == 200)
@@ -110,11 +122,9 @@ async def test_keys_come_and_go_without_a_restart(
 
 
 @pytest.mark.promise("S6-153")
-async def test_what_is_left_is_told_and_too_much_is_refused(start: Start, path: Path) -> None:
+async def test_what_is_left_is_told_and_too_much_is_refused(keyed: Start) -> None:
     limits = key_line("acme", requests_per_minute=2, tokens_per_minute=1000)
-    frontend = await start(
-        say_hello, api_keys_file=str(replace_file(path, limits + key_line("free")))
-    )
+    frontend = await keyed(limits + key_line("free"))
     first, second, third = [await ask(frontend, "acme") for _ in range(3)]
     told = "x-ratelimit-{}-{}"
     assert first.headers[told.format("limit", "requests")] == "2"
@@ -140,10 +150,8 @@ async def test_what_is_left_is_told_and_too_much_is_refused(start: Start, path: 
 
 
 @pytest.mark.promise("S6-153")
-async def test_tokens_are_counted_and_end_a_key_s_minute(start: Start, path: Path) -> None:
-    frontend = await start(
-        say_hello, api_keys_file=str(replace_file(path, key_line("acme", tokens_per_minute=1)))
-    )
+async def test_tokens_are_counted_and_end_a_key_s_minute(keyed: Start) -> None:
+    frontend = await keyed(key_line("acme", tokens_per_minute=1))
     assert (await ask(frontend, "acme")).status_code == 200
     refused = await ask(frontend, "acme")
     assert error_of(refused)[:2] == (429, "rate_limit_exceeded")
@@ -151,17 +159,14 @@ async def test_tokens_are_counted_and_end_a_key_s_minute(start: Start, path: Pat
 
 
 @pytest.mark.promise("S6-153")
-async def test_open_requests_of_one_key_are_bounded(start: Start, path: Path) -> None:
+async def test_open_requests_of_one_key_are_bounded(keyed: Start) -> None:
     go = asyncio.Event()
 
     async def wait(reply: fake_router.Reply) -> None:
         await go.wait()
         await say_hello(reply)
 
-    frontend = await start(
-        wait,
-        api_keys_file=str(replace_file(path, key_line("acme", open_requests=2) + key_line("b"))),
-    )
+    frontend = await keyed(key_line("acme", open_requests=2) + key_line("b"), wait)
     async with asyncio.TaskGroup() as group:
         held = [group.create_task(ask(frontend, "acme")) for _ in range(2)]
         await frontend.until_metric("tandem_frontend_key_open_requests", 2, key="acme")
@@ -175,41 +180,29 @@ async def test_open_requests_of_one_key_are_bounded(start: Start, path: Path) ->
     assert (await ask(frontend, "acme")).status_code == 200
 
 
-async def test_a_client_that_goes_away_gives_its_place_back(start: Start, path: Path) -> None:
-    frontend = await start(
-        say_nothing, api_keys_file=str(replace_file(path, key_line("acme", open_requests=1)))
-    )
+async def test_a_client_that_goes_away_gives_its_place_back(keyed: Start) -> None:
+    frontend = await keyed(key_line("acme", open_requests=1), say_nothing)
     asked = asyncio.create_task(ask(frontend, "acme"))
     await frontend.until_metric("tandem_frontend_open_requests", 1)
     asked.cancel()
     await frontend.until_metric("tandem_frontend_key_open_requests", 0, key="acme")
-    assert (
-        await frontend.metric("tandem_frontend_key_requests_total", key="acme", outcome="failed")
-        == 1
-    )
-
-
-NOT_ALLOWED = {
-    "n": ({"n": 3}, (400, "invalid_request", "n")),
-    "priority": ({"priority": 6}, (403, "not_allowed", "priority")),
-    "processor": (
-        {"logits_processors": [{"name": "other"}, {"name": "forced_sequence"}]},
-        (403, "not_allowed", "logits_processors[1].name"),
-    ),
-}
+    count = "tandem_frontend_key_requests_total"
+    assert await frontend.metric(count, key="acme", outcome="failed") == 1
 
 
 @pytest.mark.promise("S6-153")
-@pytest.mark.parametrize("name", NOT_ALLOWED)
-async def test_what_a_key_is_not_allowed_is_refused(start: Start, path: Path, name: str) -> None:
-    fields, expected = NOT_ALLOWED[name]
-    limits = key_line("acme", max_n=2, max_priority=5, logits_processors=["other"])
-    frontend = await start(
-        say_hello,
-        api_keys_file=str(replace_file(path, limits)),
+async def test_what_a_key_is_not_allowed_is_refused(keyed: Start) -> None:
+    frontend = await keyed(
+        key_line("acme", max_n=2, max_priority=5, logits_processors=["other"]),
         client_logits_processors=("forced_sequence", "other"),
     )
-    assert error_of(await ask(frontend, "acme", **fields)) == expected
+    processors = [{"name": "other"}, {"name": "forced_sequence"}]
+    for fields, expected in (
+        ({"n": 3}, (400, "invalid_request", "n")),
+        ({"priority": 6}, (403, "not_allowed", "priority")),
+        ({"logits_processors": processors}, (403, "not_allowed", "logits_processors[1].name")),
+    ):
+        assert error_of(await ask(frontend, "acme", **fields)) == expected
     allowed = {"n": 2, "priority": 5, "logits_processors": [{"name": "other"}]}
     assert (await ask(frontend, "acme", **allowed)).status_code == 200
 
@@ -223,15 +216,11 @@ def priorities(frontend: Harness) -> list[int]:
 
 @pytest.mark.promise("S6-153", "S5-637")
 @pytest.mark.parametrize("order", ["higher-first", "lower-first"])
-async def test_a_keys_highest_priority_holds_in_either_order(
-    start: Start, path: Path, order: str
-) -> None:
+async def test_a_keys_highest_priority_holds_in_either_order(keyed: Start, order: str) -> None:
     """`asked` is written as the order has it; None: it is refused."""
     sign = -1 if order == "lower-first" else 1
     keys = key_line("acme", max_priority=5) + key_line("none") + key_line("last", max_priority=-60)
-    frontend = await start(
-        say_hello, api_keys_file=str(replace_file(path, keys)), priority_order=order
-    )
+    frontend = await keyed(keys, priority_order=order)
     for key, most in (("acme", 5), ("none", 0), ("last", -60)):
         for priority in (-100, -60, -59, -5, 0, 1, 5, 6, 60, 100):
             response = await ask(frontend, key, priority=sign * priority)
@@ -250,10 +239,10 @@ async def test_a_keys_highest_priority_holds_in_either_order(
 
 @pytest.mark.promise("S6-153", "S5-625", "S5-644")
 async def test_a_tier_or_a_hint_asks_for_what_the_key_is_allowed_and_nothing_else_is_lowered(
-    start: Start, path: Path
+    keyed: Start,
 ) -> None:
     keys = key_line("acme", max_priority=5) + key_line("last", max_priority=-60)
-    frontend = await start(say_hello, api_keys_file=str(replace_file(path, keys)))
+    frontend = await keyed(keys)
     assert (await ask(frontend, "acme", service_tier="priority")).status_code == 200
     assert (await ask(frontend, "last", service_tier="priority")).status_code == 200
     for hinted in (2**31 - 1, 3, -7):
@@ -270,14 +259,12 @@ async def test_a_tier_or_a_hint_asks_for_what_the_key_is_allowed_and_nothing_els
 @pytest.mark.promise("S6-153")
 @pytest.mark.parametrize("named", [MODEL, "gpt-4o"])
 async def test_a_key_may_use_a_model_by_all_of_its_names_or_by_none(
-    start: Start, path: Path, named: str
+    keyed: Start, named: str
 ) -> None:
     keys = key_line("other", models=["m2"]) + key_line("none", models=[])
     keys += key_line("mine", models=[named])
     aliases = ("gpt-4o", "gpt-4o-mini")
-    frontend = await start(
-        say_hello, api_keys_file=str(replace_file(path, keys)), model_aliases=aliases
-    )
+    frontend = await keyed(keys, model_aliases=aliases)
     for key in ("other", "none"):
         for name in (MODEL, *aliases):
             assert error_of(await ask(frontend, key, model=name)) == (403, "not_allowed", "model")
@@ -300,12 +287,8 @@ def cached_tokens(response: httpx.Response) -> int:
 
 
 @pytest.mark.promise("S6-155")
-async def test_each_key_has_a_prefix_cache_of_its_own(start: Start, path: Path) -> None:
-    frontend = await start(
-        cached,
-        api_keys=("plain", "second"),
-        api_keys_file=str(replace_file(path, key_line("acme", weight=4))),
-    )
+async def test_each_key_has_a_prefix_cache_of_its_own(keyed: Start) -> None:
+    frontend = await keyed(key_line("acme", weight=4), cached, api_keys=("plain", "second"))
     for key in ("acme", "plain", "second"):
         assert cached_tokens(await ask(frontend, key)) == 3
     replies = list(frontend.router.replies.values())
@@ -319,18 +302,15 @@ async def test_each_key_has_a_prefix_cache_of_its_own(start: Start, path: Path) 
 def test_a_plain_key_keeps_its_prefix_cache_when_its_place_changes() -> None:
     salts = []
     for plain in (("mine", "other"), ("new", "other", "mine")):
-        tenant = made(plain=plain).find(b"mine")
-        assert tenant is not None
+        tenant = holder(made(plain=plain), b"mine")
         salts.append(tenant.salt)
     assert salts[0] == salts[1]
     assert "mine" not in salts[0]
 
 
 @pytest.mark.promise("S6-155")
-async def test_a_cache_that_keys_share_is_told_nothing_of(start: Start, path: Path) -> None:
-    frontend = await start(
-        cached, api_keys_file=str(replace_file(path, key_line("acme"))), share_prefix_cache=True
-    )
+async def test_a_cache_that_keys_share_is_told_nothing_of(keyed: Start) -> None:
+    frontend = await keyed(key_line("acme"), cached, share_prefix_cache=True)
     assert cached_tokens(await ask(frontend, "acme")) == 0
     (reply,) = frontend.router.replies.values()
     assert reply.task.cache_salt == ""
@@ -345,13 +325,11 @@ async def test_without_keys_there_is_one_cache_and_it_is_told_of(start: Start) -
 
 @pytest.mark.promise("S6-156")
 async def test_no_key_is_in_any_log_or_metric(
-    start: Start, path: Path, caplog: pytest.LogCaptureFixture
+    keyed: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")
     keys = json.dumps({"name": "acme", "sha256": digest_of(b"tandem-SECRET")})
-    frontend = await start(
-        say_hello, api_keys=("plain-SECRET",), api_keys_file=str(replace_file(path, keys))
-    )
+    frontend = await keyed(keys, api_keys=("plain-SECRET",))
     for key in ("tandem-SECRET", "plain-SECRET", "wrong-SECRET"):
         await ask(frontend, key)
         await ask(frontend, key, n=0)
@@ -368,8 +346,7 @@ def test_a_frontend_lets_its_share_through_rounded_up(
     path: Path, limit: int, frontends: int, share: int
 ) -> None:
     found = of(key_line("a", requests_per_minute=limit), path, frontends=frontends)
-    tenant = found.find(b"a")
-    assert tenant is not None
+    tenant = holder(found, b"a")
     for _ in range(share):
         found.enter(tenant, 1.0)
     with pytest.raises(RateLimitError, match=f"{limit} requests a minute") as caught:
@@ -386,8 +363,7 @@ async def settle(found: Tenants) -> None:
 async def test_what_was_used_stays_used_when_limits_change(path: Path) -> None:
     file = KeyFile(str(replace_file(path, key_line("a", requests_per_minute=2))))
     found = made(file)
-    tenant = found.find(b"a")
-    assert tenant is not None
+    tenant = holder(found, b"a")
     found.enter(tenant, 1.0)
     replace_file(path, key_line("a", requests_per_minute=1))
     await settle(found)
@@ -401,9 +377,7 @@ async def test_what_was_used_stays_used_when_limits_change(path: Path) -> None:
 @pytest.mark.promise("S6-154")
 def test_no_key_takes_more_of_a_frontend_than_it_leaves() -> None:
     found = made(plain=("hog", "other"), max_open=8)
-    hog, other = found.find(b"hog"), found.find(b"other")
-    assert hog is not None
-    assert other is not None
+    hog, other = holder(found, b"hog"), holder(found, b"other")
     for _ in range(4):
         found.enter(hog, 1.0)
     with pytest.raises(QueueFullError):
@@ -416,8 +390,7 @@ def test_no_key_takes_more_of_a_frontend_than_it_leaves() -> None:
 
 def test_the_only_key_may_take_all_of_a_frontend() -> None:
     found = made(plain=("only",), max_open=8)
-    only = found.find(b"only")
-    assert only is not None
+    only = holder(found, b"only")
     for _ in range(8):
         found.enter(only, 1.0)
 
@@ -427,8 +400,7 @@ async def test_only_so_many_keys_have_series_of_their_own(path: Path) -> None:
     file = KeyFile(str(replace_file(path, "".join(key_line(f"k{number}") for number in range(5)))))
     found = Tenants((), file, KeyMetrics(registry, most=2), max_open=10)
     for number in range(5):
-        tenant = found.find(f"k{number}".encode())
-        assert tenant is not None
+        tenant = holder(found, f"k{number}".encode())
         tenant.spend(1.0, prompt=1)
     replace_file(path, "".join(key_line(f"n{number}") for number in range(50)))
     await settle(found)
@@ -439,8 +411,7 @@ async def test_only_so_many_keys_have_series_of_their_own(path: Path) -> None:
 
 
 def test_a_plain_key_has_no_limits() -> None:
-    tenant = made(plain=("key",)).find(b"key")
-    assert tenant is not None
+    tenant = holder(made(plain=("key",)), b"key")
     tenant.grant.check(n=10**6, priority=100, processors=["any"])
     assert tenant.grant.models is None
     assert tenant.headers(1.0) == ()
@@ -448,12 +419,8 @@ def test_a_plain_key_has_no_limits() -> None:
 
 @pytest.mark.promise("S6-155")
 @pytest.mark.parametrize("shared", [False, True])
-async def test_routers_know_a_key_s_prompts_by_its_cache_s_salt(
-    start: Start, path: Path, shared: bool
-) -> None:
-    frontend = await start(
-        cached, api_keys_file=str(replace_file(path, key_line("acme"))), share_prefix_cache=shared
-    )
+async def test_routers_know_a_key_s_prompts_by_its_cache_s_salt(keyed: Start, shared: bool) -> None:
+    frontend = await keyed(key_line("acme"), cached, share_prefix_cache=shared)
     await ask(frontend, "acme", prompt="word " * 300)
     (reply,) = frontend.router.replies.values()
     tokens, salt = reply.task.prompt_token_ids, reply.task.cache_salt

@@ -13,7 +13,7 @@ import numpy
 import pytest
 import pytest_asyncio
 from fake_router import Reply
-from harness import CHAT, MODEL, Harness, error_of, events, serving
+from harness import BOTH_WAYS, CHAT, MODEL, Harness, error_of, events, serving
 
 from tandem.engine import model_files
 from tandem.logits import Model, TokenHistory
@@ -26,7 +26,6 @@ from tandem.v1 import common_pb2
 from tandem.worker.intake import stop_strings
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
 ASSISTANT = "'<|im_start|>assistant\\n'"
 OPENING = "'<|im_start|>assistant\\n<think>\\n'"
 SWITCHED = (

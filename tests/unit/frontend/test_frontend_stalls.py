@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from fake_router import Reply
-from harness import COMPLETION, Start, error_of, events, key_line, until
+from harness import BOTH_WAYS, COMPLETION, Start, error_of, events, key_line, until
 
 from tandem.errors import ContextLengthError
 from tandem.pool.process import ChildProcess, LostError
@@ -394,7 +394,7 @@ def bodies(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.promise("S6-185")
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_much_that_comes_at_once_is_written_some_rows_a_turn(
     start: Start, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -420,7 +420,7 @@ async def test_much_that_comes_at_once_is_written_some_rows_a_turn(
 
 
 @pytest.mark.promise("S6-185")
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_prompts_that_are_shown_again_leave_in_pieces(
     start: Start, stream: bool, bodies: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from fake_router import Reply
-from harness import CHAT, Harness, Start, say_hello
+from harness import BOTH_WAYS, CHAT, Harness, Start, say_hello
 
 PROMPT = "what nobody else may read"
 
@@ -25,7 +25,7 @@ async def story(frontend: Harness, trace_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.promise("S5-716")
-@pytest.mark.parametrize("stream", [False, True])
+@BOTH_WAYS
 async def test_a_frontend_lists_and_tells_what_has_ended_and_nothing_of_what_it_said(
     start: Start, stream: bool
 ) -> None:

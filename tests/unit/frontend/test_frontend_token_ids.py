@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from fake_router import Reply
-from harness import MODEL, Harness, error_of, events, serving
+from harness import BOTH_WAYS, MODEL, Harness, error_of, events, serving
 from upstream_parts import submission
 
 from tandem.errors import TooLargeError
 from tandem.upstream.submission import Prompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 ROWS = (("<think>a", [5, 6]), ("</think>", [7]), ("", [8]), ("Well.", [9, 10]), ("REDACTED", []))
 IDS = [5, 6, 7, 8, 9, 10]
 MESSAGES = [{"role": "user", "content": "Hello"}]

@@ -4,7 +4,6 @@ to.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
@@ -13,11 +12,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from fake_router import Reply
-from harness import CHAT, Harness, error_of, events, serving
+from harness import BOTH_WAYS, CHAT, Harness, error_of, events, serving
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_case import one_case
-from spoken import Script
+from spoken import BERN, CALL, THOUGHT, Script, rows_of
 
 from tandem.v1 import common_pb2
 
@@ -36,10 +35,7 @@ WEATHER = {
     },
 }
 CLOCK = {"type": "function", "function": {"name": "clock"}}
-BERN = '{"place": "Bern"}'
-CALL = '<tool_call>\n{"name": "weather", "arguments": {"place": "Bern"}}\n</tool_call>'
 TWO = CALL + '\n<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
-THOUGHT = "<think>\nBern is a city.\n</think>"
 
 
 SCRIPT = Script()
@@ -108,9 +104,6 @@ def called(message: dict[str, Any]) -> list[tuple[str, str]]:
     return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
 
 
-BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["body", "stream"])
-
-
 # --- what the model is shown ---
 
 
@@ -119,17 +112,9 @@ async def test_the_model_is_shown_the_tools_their_calls_and_their_results(
     hermes: Harness, model_path: Path
 ) -> None:
     SCRIPT.says("It is warm.")
-    said = {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [
-            {
-                "id": "call_1",
-                "type": "function",
-                "function": {"name": "weather", "arguments": BERN},
-            }
-        ],
-    }
+    call = {"name": "weather", "arguments": BERN}
+    calls = [{"id": "call_1", "type": "function", "function": call}]
+    said = {"role": "assistant", "content": None, "tool_calls": calls}
     result = {"role": "tool", "tool_call_id": "call_1", "content": "20 degrees"}
     await ask(hermes, stream=False, tools=[WEATHER], messages=[USER, said, result])
     shown = SCRIPT.prompt(model_path)
@@ -195,31 +180,23 @@ ALONE = {"tools": [WEATHER, CLOCK], "parallel_tool_calls": False}
 Says = tuple[Sequence[str], dict[str, Any]]
 SAID: dict[str, tuple[Says, dict[str, Any], tuple[str | None, list[tuple[str, str]], str]]] = {
     "a text and a call": (
-        (["Let me see.\n", *CALL], {}),
-        {},
+        (["Let me see.\n", *CALL], {}), {},
         ("Let me see.\n", [("weather", BERN)], "tool_calls"),
     ),
     "two calls where one is wanted": (
-        ([TWO], {}),
-        ALONE,
-        (None, [("weather", BERN)], "tool_calls"),
+        ([TWO], {}), ALONE, (None, [("weather", BERN)], "tool_calls"),
     ),
     "it was cut off in a call": (
-        (CALL[: CALL.index("Bern") + 2], {"length": True}),
-        {},
+        (CALL[: CALL.index("Bern") + 2], {"length": True}), {},
         (None, [("weather", '{"place": "Be')], "length"),
     ),
     "what might have become a call": (
-        (["It is <", "tool_c"], {}),
-        {},
-        ("It is <tool_c", [], "stop"),
+        (["It is <", "tool_c"], {}), {}, ("It is <tool_c", [], "stop"),
     ),
     "a hook ended it after a call": (
-        ([CALL], {"blocked": "guard"}),
-        {},
-        (None, [("weather", BERN)], "stop"),
+        ([CALL], {"blocked": "guard"}), {}, (None, [("weather", BERN)], "stop"),
     ),
-}
+}  # fmt: skip
 """What the model says, what else is asked, and what the answer is made of."""
 
 
@@ -414,8 +391,7 @@ async def test_stream_and_body_hold_the_same_however_rows_are_cut(
     hermes: Harness, thinker: Harness, cuts: list[int], family: bool
 ) -> None:
     said = THOUGHT + "Let me see. " + TWO + " Done."
-    places = sorted({0, len(said), *(cut for cut in cuts if cut < len(said))})
-    SCRIPT.says(*(said[a:b] for a, b in itertools.pairwise(places)))
+    SCRIPT.says(*rows_of(said, cuts))
     frontend = thinker if family else hermes
     told = []
     for stream in (False, True):

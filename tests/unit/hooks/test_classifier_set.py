@@ -147,36 +147,29 @@ async def test_a_context_that_cannot_be_copied_fails_closed() -> None:
 # --- verdicts ------------------------------------------------------------------------------------
 
 
-async def test_a_classifier_that_does_not_block_lets_the_output_pass() -> None:
-    judgement = await judge(Classifier(answers({"toxicity": 0.1})))
-    assert not judgement.blocked
-    assert judgement.replacement == ""
+INSTEAD = {"block": True, "replacement": "instead", "score": 0.9}
+VERDICTS: dict[str, tuple[dict[str, Any], bool, str, str]] = {
+    "no block lets the output pass": ({"toxicity": 0.1}, True, "", ""),
+    "a replacement is shown": (INSTEAD, True, "c", "instead"),
+    "without one the settings' refusal is": ({"block": 1}, True, "c", REFUSAL),
+    "an empty one shows nothing at all": ({"block": True, "replacement": ""}, True, "c", ""),
+    "one of an odd type is shown as plain text": (
+        INSTEAD | {"replacement": LyingText("instead")}, True, "c", "instead",
+    ),
+    "a block of one that annotates is only noted": (INSTEAD, False, "", ""),
+}  # fmt: skip
+"""An answer, whether its classifier blocks, by whom the output is blocked, and what it becomes."""
 
 
-@pytest.mark.promise("S4-103")
-async def test_a_block_with_a_replacement_shows_the_replacement() -> None:
-    judgement = await judge(Classifier(answers({"block": True, "replacement": "instead"})))
-    assert judgement.blocked_by == "c"
-    assert judgement.replacement == "instead"
-
-
-@pytest.mark.promise("S4-104")
-async def test_a_block_without_a_replacement_shows_the_refusal_of_the_settings() -> None:
-    assert (await judge(Classifier(answers({"block": 1})))).replacement == REFUSAL
-
-
-async def test_an_empty_replacement_shows_nothing_at_all() -> None:
-    judgement = await judge(Classifier(answers({"block": True, "replacement": ""})))
-    assert judgement.blocked
-    assert judgement.replacement == ""
-
-
-@pytest.mark.promise("S4-105")
-async def test_a_block_from_an_annotating_classifier_is_only_noted() -> None:
-    answer = {"block": True, "replacement": "instead", "score": 0.9}
-    judgement = await judge(Classifier(answers(answer), blocking=False))
-    assert not judgement.blocked
-    assert judgement.scores == {"c": {"block": True, "score": 0.9}}
+@pytest.mark.promise("S4-103", "S4-104", "S4-105")
+@one_case("name", VERDICTS)
+async def test_a_verdict_says_whether_the_output_is_blocked_and_what_it_becomes(name: str) -> None:
+    answer, blocking, blocked_by, replacement = VERDICTS[name]
+    judgement = await judge(Classifier(answers(answer), blocking=blocking))
+    assert (judgement.blocked, judgement.blocked_by or "") == (bool(blocked_by), blocked_by)
+    assert (type(judgement.replacement), judgement.replacement) == (str, replacement)
+    if "score" in answer:
+        assert judgement.scores == {"c": {"block": True, "score": 0.9}}
 
 
 @pytest.mark.promise("S4-106")
@@ -239,13 +232,6 @@ FAILURES = [
         )
     ),
 ]
-
-
-async def test_a_replacement_of_an_odd_type_is_shown_as_plain_text() -> None:
-    judgement = await judge(
-        Classifier(answers({"block": True, "replacement": LyingText("instead")}))
-    )
-    assert (type(judgement.replacement), judgement.replacement) == (str, "instead")
 
 
 @pytest.mark.promise("S4-101", "S4-102")
@@ -324,12 +310,8 @@ async def test_a_timeout_cancels_its_classifier_alone() -> None:
     )
     assert judgement.scores == {"slow": {"error": "timeout"}, "patient": {"score": 1}}
     assert not judgement.blocked
-
-
-async def test_a_blocking_classifier_that_is_late_blocks() -> None:
-    judgement = await judge(Classifier(forever, timeout_ms=30))
-    assert judgement.blocked_by == "c"
-    assert judgement.replacement == REFUSAL
+    late = await judge(Classifier(forever, timeout_ms=30))
+    assert (late.blocked_by, late.replacement) == ("c", REFUSAL)
 
 
 async def test_a_classifier_that_will_not_be_cancelled_delays_nobody_and_keeps_its_turn() -> None:
@@ -434,53 +416,40 @@ async def test_cancelling_a_judgement_cancels_every_classifier() -> None:
 # --- registration --------------------------------------------------------------------------------
 
 
+def _synchronous(ctx: ScoringContext) -> dict[str, Any]:
+    return {}
+
+
+async def _without_context() -> dict[str, Any]:
+    return {}
+
+
 @pytest.mark.promise("S4-116")
-def test_a_synchronous_score_is_refused() -> None:
-    class Synchronous:
-        name, blocking, timeout_ms = "sync", True, 100
-
-        def score(self, ctx: ScoringContext) -> dict[str, Any]:
-            return {}
-
-    with pytest.raises(LoadError, match=r"'sync'.*must be async"):
-        a_set(Synchronous())
+@one_case(
+    ("name", "value", "says"),
+    [
+        ("score", _synchronous, r"'c'.*must be async"),
+        ("score", _without_context, "must take the context alone"),
+        ("score", None, "no method score"),
+        ("name", "", "needs a name"),
+        ("name", 7, "needs a name"),
+        ("blocking", "yes", "blocking must be true or false"),
+        ("timeout_ms", 0, "timeout_ms must be above 0"),
+        ("timeout_ms", "1s", "timeout_ms must be above 0"),
+        ("timeout_ms", float("inf"), "timeout_ms must be above 0"),
+    ],
+)
+def test_a_classifier_that_cannot_be_one_is_refused(name: str, value: Any, says: str) -> None:
+    classifier = Classifier(answers({}))
+    setattr(classifier, name, value)
+    with pytest.raises(LoadError, match=says):
+        a_set(classifier)
 
 
 @pytest.mark.promise("S4-108")
 def test_two_classifiers_of_one_name_are_refused() -> None:
     with pytest.raises(LoadError, match="two classifiers named 'same'"):
         a_set(Classifier(answers({}), name="same"), Classifier(answers({}), name="same"))
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"name": ""}, "needs a name"),
-        ({"name": 7}, "needs a name"),
-        ({"blocking": "yes"}, "blocking must be true or false"),
-        ({"timeout_ms": 0}, "timeout_ms must be above 0"),
-        ({"timeout_ms": "1s"}, "timeout_ms must be above 0"),
-        ({"timeout_ms": float("inf")}, "timeout_ms must be above 0"),
-        ({"score": None}, "no method score"),
-    ],
-)
-def test_a_classifier_that_lacks_something_is_refused(changed: dict[str, Any], says: str) -> None:
-    classifier = Classifier(answers({}))
-    for name, value in changed.items():
-        setattr(classifier, name, value)
-    with pytest.raises(LoadError, match=says):
-        a_set(classifier)
-
-
-def test_a_score_with_another_signature_is_refused() -> None:
-    class Wrong:
-        name, blocking, timeout_ms = "wrong", True, 100
-
-        async def score(self) -> dict[str, Any]:
-            return {}
-
-    with pytest.raises(LoadError, match="must take the context alone"):
-        a_set(Wrong())
 
 
 async def test_an_object_with_an_async_call_is_a_score() -> None:
@@ -531,14 +500,7 @@ async def test_a_startup_that_raises_stops_the_worker() -> None:
 
 @pytest.mark.promise("S4-120")
 async def test_calls_verdicts_and_times_are_exported_for_each_classifier() -> None:
-    flaky = iter(
-        [
-            answers({"block": True}),
-            answers({}),
-            raises(ValueError()),
-            forever,
-        ]
-    )
+    flaky = iter([answers({"block": True}), answers({}), raises(ValueError()), forever])
 
     async def score(ctx: ScoringContext) -> Any:
         return await next(flaky)(ctx)
