@@ -23,7 +23,7 @@ main() {
     step "imports every module" import_all || broken=1
     step "demo, as it is" "$VENV/bin/tandem" demo --engine sglang || broken=1
     step "demo, with every unit" "$VENV/bin/tandem" demo --engine sglang \
-        --engine-options strict_units=true || broken=1
+        --engine-option strict_units=true || broken=1
     for name in "${TESTS[@]}"; do
         step "$name" "$VENV/bin/python" -m pytest -q -m "sglang and not long" "tests/contract/$name.py" || broken=1
     done
