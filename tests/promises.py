@@ -1028,6 +1028,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-809",
+        "Given an SGLang in which seeds, penalties or forms come out otherwise than a plain count "
+        "says, then a worker does without that unit, as without one whose names are gone.",
+        ours=True,
+    ),
+    Promise(
         "S5-790",
         "Given `tandem up --monitoring`, then a Prometheus with Tandem's rules scrapes every "
         "component of the stack, keeps bounded data, and runs for as long as the stack.",

@@ -72,11 +72,13 @@ class SglangEngine(OverTraffic):
             self._traffic.tasks.start(self._setup.cache.follow())
         try:
             launched = self._launched = await self._thread.start()
-            self._setup.do_without(launched)
-            bounds = describe.bounds(launched, role=self._role, seeded=self._setup.seeded)
-            description = self._setup.describe(launched, bounds, endpoint)
+            bounds = self._bounds(launched)
             self._traffic.begin(launched, bounds, endpoint=endpoint)
-            await self._warm_up(launched, bounds)
+            if otherwise := await self._warm_up(launched, bounds):
+                launched = self._launched = self._thread.withdraw(launched, otherwise)
+                bounds = self._bounds(launched)
+                self._traffic.confine(launched, bounds)
+            description = self._setup.describe(launched, bounds, endpoint)
         except StartError:
             await self.close()
             raise
@@ -87,8 +89,13 @@ class SglangEngine(OverTraffic):
             self._sharing.opened(launched)
         return replace(description, sharing=self._sharing)
 
-    async def _warm_up(self, launched: Launched, bounds: EngineBounds) -> None:
-        """Raises StartError, also where SGLang fails meanwhile."""
+    def _bounds(self, launched: Launched) -> EngineBounds:
+        """With what the units that are lacking leave out. Raises StartError."""
+        self._setup.do_without(launched)
+        return describe.bounds(launched, role=self._role, seeded=self._setup.seeded)
+
+    async def _warm_up(self, launched: Launched, bounds: EngineBounds) -> dict[str, str]:
+        """See warm_up.run. Raises StartError, also where SGLang fails meanwhile."""
         warming = self._traffic.tasks.start(self._setup.warm_up(launched, bounds))
         # No request of anybody's is open yet, so that all it tells is that SGLang has failed.
         failing = asyncio.get_running_loop().create_task(self._traffic.hand_on(lambda step: None))
@@ -103,7 +110,7 @@ class SglangEngine(OverTraffic):
             raise StartError(str(error)) from error
         finally:
             failing.cancel()
-        warming.result()
+        return warming.result()
 
     def figures(self) -> EngineFigures:
         """The logits states are those in the scheduler's memory."""
