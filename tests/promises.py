@@ -2965,6 +2965,13 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-697",
+        "Given a transfer between real SGLang engines that is late, stale, torn or doubled, pages "
+        "that are reused before they are written, metadata of another hand-over, or legs of other "
+        "prompts, tenants or adapters, then no answer is wrong, and no good hand-over is refused.",
+        ours=True,
+    ),
+    Promise(
         "S5-694",
         "Given what SGLang says of KV or metadata that were refused, then the request ends as "
         "`kv_corrupt` and may be tried again.",
