@@ -19,7 +19,6 @@ from tandem.engine.base import (
     Role,
 )
 from tandem.errors import EngineError, StartError
-from tandem_sglang import describe
 from tandem_sglang.launch import Launched, SglangThread
 from tandem_sglang.ports import Ports
 from tandem_sglang.setup import Setup
@@ -44,7 +43,6 @@ class SglangEngine(OverTraffic):
         Raises ConfigError for options that are unknown or impossible, StartError for logits
         processors that could not run.
         """
-        self._role = role
         self._settings = settings
         self._setup = Setup(role, settings)
         super().__init__(self._setup.traffic())
@@ -72,11 +70,11 @@ class SglangEngine(OverTraffic):
             self._traffic.tasks.start(self._setup.cache.follow())
         try:
             launched = self._launched = await self._thread.start()
-            bounds = self._bounds(launched)
+            bounds = self._setup.bounds(launched)
             self._traffic.begin(launched, bounds, endpoint=endpoint)
             if otherwise := await self._warm_up(launched, bounds):
                 launched = self._launched = self._thread.withdraw(launched, otherwise)
-                bounds = self._bounds(launched)
+                bounds = self._setup.bounds(launched)
                 self._traffic.confine(launched, bounds)
             description = self._setup.describe(launched, bounds, endpoint)
         except StartError:
@@ -88,11 +86,6 @@ class SglangEngine(OverTraffic):
         if self._sharing is not None:
             self._sharing.opened(launched)
         return replace(description, sharing=self._sharing)
-
-    def _bounds(self, launched: Launched) -> EngineBounds:
-        """With what the units that are lacking leave out. Raises StartError."""
-        self._setup.do_without(launched)
-        return describe.bounds(launched, role=self._role, seeded=self._setup.seeded)
 
     async def _warm_up(self, launched: Launched, bounds: EngineBounds) -> dict[str, str]:
         """See warm_up.run. Raises StartError, also where SGLang fails meanwhile."""

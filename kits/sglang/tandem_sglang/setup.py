@@ -188,12 +188,14 @@ class Setup:
             cannot_apply=self.processors.refused(),
         )
 
-    def do_without(self, launched: Launched) -> None:
-        """Take in which units a started engine lacks. Raises StartError where every request is to
-        have a logits processor that the engine cannot apply then.
+    def bounds(self, launched: Launched) -> EngineBounds:
+        """Those of a started engine's requests, without what the units that are lacking would do.
+        Raises StartError where every request is to have a logits processor that the engine cannot
+        apply then, and as describe.bounds does.
         """
         for unit, found in fitting.lacking(launched.units):
             self.processors.withhold(unit.withheld, f"its SGLang lacks {found.lacks}")
+        return describe.bounds(launched, role=self._role, seeded=self.seeded)
 
     def export(self) -> None:
         """Set the variables that SGLang reads in the environment of this process."""
