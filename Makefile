@@ -70,7 +70,7 @@ fuzz-parsers: lean ## give the parsers of answers 10,000 spoilt outputs of each 
 hand-overs: lean ## 1,000,000 hand-overs of the sim engine over a transfer that misbehaves (ARGS="--seed 7")
 	$(BIN)/python kits/sim/tests/handover_mischief.py --hand-overs 1000000 $(ARGS)
 
-hand-overs-sglang: full ## 10,000 hand-overs between real SGLang engines, likewise (ARGS="--hand-overs 500 --blind tag")
+hand-overs-sglang: full ## 10,000 hand-overs between real SGLang engines, likewise (ARGS="--hand-overs 300 --mutants")
 	$(BIN)/python tests/contract/wrong_kv.py $(ARGS)
 
 conversations: lean ## read 100,000 random conversations with the store of prefixes and without (ARGS="qwen3")

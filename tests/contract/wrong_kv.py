@@ -2,12 +2,12 @@
 that does some of its writes wrong (transfer_faults.py), as many as are asked for.
 
     python tests/contract/wrong_kv.py --hand-overs 10000
-    python tests/contract/wrong_kv.py --hand-overs 500 --blind tag
+    python tests/contract/wrong_kv.py --hand-overs 300 --mutants
 
 Each hand-over is answered from or refused. `wrong` counts answers that are not those of the prompt,
 or that came of KV of another prompt, tenant or adapter; `needless` refusals of hand-overs that
-nothing happened to. Both have to be 0. With --blind decode leaves a part of its check out, and
-wrong answers have to be found.
+nothing happened to. Both have to be 0. With --mutants decode leaves parts of its check out, one
+after the other, and wrong answers have to be found each time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
-from transfer_faults import ANOTHERS, FAULTS, MUTANT, OF_TRANSFER, TOLD, Fault, room_of
+from transfer_faults import ANOTHERS, BLIND, FAULTS, OF_TRANSFER, TOLD, Fault, room_of
 from worker_pair import (
     FINISHED,
     ROOT,
@@ -41,6 +41,8 @@ from worker_pair import (
     launched_pair,
 )
 
+from tandem.engine.kv_tag import KvTag
+
 sys.path.insert(0, str(ROOT / "scripts"))
 from make_lora_adapter import make
 
@@ -49,10 +51,16 @@ PROMPTS, TOKENS, AT_ONCE = 40, 2, 64
 SHARE = 0.4
 """Of the hand-overs to which something is done."""
 ADAPTERS, SALTS = ("", "sql", "law"), ("", "acme", "umbrella")
-BLIND = ("tag", "prompt", "salt", "adapter", "contents")
-"""What of a tag decode may be told not to compare."""
+MUTANTS = {
+    "the tag": KvTag._fields,
+    "whose prompt": ("prompt", "prompt_rest"),
+    "whose adapter": ("adapter",),
+    "whose salt": ("salt",),
+    "the bytes": ("contents",),
+}
+"""What decode may leave out, and the numbers of the tag that say that."""
 # Few pages, which come round soon. In float32 no rounding decides between two tokens.
-OPTIONS = f"device=cpu,dtype=float32,max_total_tokens=1024,{WITHOUT_FORMS}"
+OPTIONS = f"device=cpu,dtype=float32,max_total_tokens=1024,kv_check=bytes,{WITHOUT_FORMS}"
 Workers = tuple[WorkerProcess, WorkerProcess]
 
 
@@ -100,18 +108,25 @@ class Tally:
 class WrongKv:
     """Hand-overs, and what should come of them."""
 
-    def __init__(self, workers: Workers, told: Path, *, seed: int) -> None:
-        """`told`: what the transfer says that it did."""
+    def __init__(self, workers: Workers, folder: Path, *, seed: int) -> None:
+        """`folder`: that of `between_engines`."""
         self.tally = Tally()
-        self._workers, self._told, self._read = workers, told, 0
+        self._workers, self._folder, self._read = workers, folder, 0
         self._random = random.Random(seed)
         self._prompts = self._make_prompts()
         self._right: dict[tuple[int, str], list[int]] = {}
 
-    async def run(self, hand_overs: int, seconds: float = math.inf) -> Tally:
-        """So many, or as many as `seconds` allow."""
+    async def run(
+        self, hand_overs: int, *, seconds: float = math.inf, without: Sequence[str] = ()
+    ) -> Tally:
+        """So many, or as many as `seconds` allow. `without`: decode compares all of a tag but these
+        numbers.
+        """
         until = time.monotonic() + seconds
-        await self._ask_for_what_is_right()
+        (self._folder / BLIND).write_text(" ".join(without))
+        self.tally = Tally()
+        if not self._right:
+            await self._ask_for_what_is_right()
         while (left := hand_overs - self.tally.injected.total()) > 0 and time.monotonic() < until:
             async with connected(self._workers) as pair:
                 await self._round(pair, min(left, AT_ONCE))
@@ -196,7 +211,7 @@ class WrongKv:
 
     def _hit(self) -> set[int]:
         """The rooms to whose KV anything was done in this round."""
-        lines = self._told.read_text().splitlines()
+        lines = (self._folder / TOLD).read_text().splitlines()
         new, self._read = lines[self._read :], len(lines)
         told = [line.split(maxsplit=1) for line in new]
         self.tally.done.update(what for _, what in told)
@@ -225,10 +240,13 @@ def _tokens(pair: Pair, sequence: Sequence_) -> list[int]:
 
 
 @contextmanager
-def between_engines(folder: Path, *, check: str, blind: str = "") -> Iterator[tuple[Workers, Path]]:
-    """A pair whose transfer misbehaves, and the file that says what it did."""
-    told = folder / "faults"
-    told.touch()
+def between_engines(folder: Path) -> Iterator[Workers]:
+    """A pair whose transfer misbehaves. In the folder it says what it did, and is told what decode
+    leaves out.
+    """
+    files = {name: folder / name for name in (TOLD, BLIND)}
+    for file in files.values():
+        file.touch()
     model = ROOT / "model" / "tandem-tiny"
     adapters = [
         f"{name}={make(model, folder / name, seed=seed)}"
@@ -236,16 +254,27 @@ def between_engines(folder: Path, *, check: str, blind: str = "") -> Iterator[tu
         if name
     ]
     flags = (
-        f"--engine-options={OPTIONS},kv_check={check}",
+        f"--engine-options={OPTIONS}",
         f"--lora-adapters={','.join(adapters)}",
         "--logits-processors=transfer_faults=transfer_faults:Loads",
         f"--max-sequences={AT_ONCE}",
     )
     with (
-        mock.patch.dict(os.environ, {TOLD: str(told), MUTANT: blind}),
+        mock.patch.dict(os.environ, {name: str(file) for name, file in files.items()}),
         launched_pair("sglang", model, folder, ready_seconds=READY_SECONDS, flags=flags) as workers,
     ):
-        yield workers, told
+        yield workers
+
+
+async def try_mutants(wrong_kv: WrongKv, hand_overs: int) -> bool:
+    """Prints a table. Whether wrong answers were found of each."""
+    found = []
+    for name, without in MUTANTS.items():
+        wrong = (await wrong_kv.run(hand_overs, without=without)).wrong
+        by_fault = ", ".join(f"{fault} {count}" for fault, count in wrong.items() if count)
+        print(f"decode does not compare {name:14} {wrong.total():4} wrong: {by_fault}", flush=True)
+        found.append(wrong.total() > 0)
+    return all(found)
 
 
 def main() -> int:
@@ -253,18 +282,15 @@ def main() -> int:
     parser.add_argument("--hand-overs", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=math.inf, help="end after so many")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kv-check", choices=("bytes", "tag", "off"), default="bytes")
-    parser.add_argument("--blind", choices=BLIND, default="", help="what decode does not compare")
+    parser.add_argument("--mutants", action="store_true", help="leave parts of the check out")
     given = parser.parse_args()
     os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        between_engines(Path(folder), check=given.kv_check, blind=given.blind) as (workers, told),
-    ):
+    with tempfile.TemporaryDirectory() as made, between_engines(Path(made)) as workers:
+        wrong_kv = WrongKv(workers, Path(made), seed=given.seed)
+        if given.mutants:
+            return 0 if asyncio.run(try_mutants(wrong_kv, given.hand_overs)) else 1
         began = time.monotonic()
-        tally = asyncio.run(
-            WrongKv(workers, told, seed=given.seed).run(given.hand_overs, given.seconds)
-        )
+        tally = asyncio.run(wrong_kv.run(given.hand_overs, seconds=given.seconds))
         print(f"{tally}\nin {time.monotonic() - began:.0f} s")
     return 0 if not tally.wrong.total() and not tally.needless else 1
 

@@ -84,7 +84,7 @@ def withdrawn(units: Iterable[EngineUnit], otherwise: Mapping[str, str]) -> tupl
         replace(
             each,
             state=UnitState.LACKING,
-            lacks=f"what the unit proves: {otherwise[each.name]}",
+            lacks=f"proof of the unit ({otherwise[each.name]})",
             without=without[each.name],
         )
         if each.name in otherwise

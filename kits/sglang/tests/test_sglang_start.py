@@ -140,7 +140,7 @@ def test_strict_units_end_a_start_by_what_a_unit_did_not_prove(scheduler: Schedu
         given: dict[str, Any] = {"kept": {}, "unequal": False, "strict": strict, "seconds": 1.0}
         thread = SglangThread({}, additions, **given)
         if strict:
-            with pytest.raises(StartError, match=r"0\.5\.23 lacks what the unit.*token 1"):
+            with pytest.raises(StartError, match=r"0\.5\.23 lacks proof of the unit.*token 1"):
                 thread.withdraw(launched, {"seeds": "token 1"})
         else:
             (unit,) = thread.withdraw(launched, {"seeds": "token 1"}).units
