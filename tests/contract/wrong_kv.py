@@ -271,7 +271,7 @@ async def try_mutants(wrong_kv: WrongKv, hand_overs: int) -> bool:
     found = []
     for name, without in MUTANTS.items():
         wrong = (await wrong_kv.run(hand_overs, without=without)).wrong
-        by_fault = ", ".join(f"{fault} {count}" for fault, count in wrong.items() if count)
+        by_fault = ", ".join(f"{fault or ANOTHERS} {n}" for fault, n in wrong.items() if n)
         print(f"decode does not compare {name:14} {wrong.total():4} wrong: {by_fault}", flush=True)
         found.append(wrong.total() > 0)
     return all(found)
