@@ -155,8 +155,8 @@ class SglangThread(EngineThread[Launched]):
         return told.who
 
     def withdraw(self, launched: Launched, otherwise: Mapping[str, str]) -> Launched:
-        """Of a started engine the units that proved `otherwise`, by name, count as lacking. Raises
-        StartError where the engine may not be without one.
+        """The started engine without the units that proved `otherwise`, by name: they count as
+        lacking. Raises StartError where the engine may not be without one.
         """
         units = fitting.withdrawn(launched.units, otherwise)
         new = [each for each in units if each.name in otherwise]

@@ -29,7 +29,7 @@ _PENALTY = 2.0
 """SGLang takes no larger one."""
 _NEAR = _PENALTY / 4
 _CHOSEN, _SECOND = 3, 0
-"""Of the prompt: a token that comes each time, and the likeliest beside it, which never comes."""
+"""Tokens of the prompt: one that comes each time, and the likeliest beside it, which never does."""
 _BIASES: Final = {str(_CHOSEN): 200.0, str(_SECOND): 100.0}
 _NEVER_SAID = "☃" * 9
 _WORD = 0xFFFFFFFF
@@ -78,8 +78,8 @@ async def drawn_by_seed(ask: Ask) -> str:
 
 
 async def penalties_counted(ask: Ask) -> str:
-    """Of requests whose tokens are the same, one has penalties: by them alone the second token's
-    log-probability differs, which gains on the chosen one what that one's count takes.
+    """Requests put out the same tokens, one of them with penalties: by these alone the second
+    token's log-probability differs, which gains on the chosen one what that one's count takes.
     """
     chosen = {"logit_bias": _BIASES, "custom_params": {requests.MADE_KEY: _MADE}}
     free = await ask(chosen)

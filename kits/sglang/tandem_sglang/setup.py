@@ -222,7 +222,7 @@ class Setup:
         )
 
     def _proofs(self, launched: Launched) -> dict[str, Proof]:
-        """Of what the engine would do. With drafts seeds and tokens come otherwise."""
+        """Those of what the engine would do. With drafts seeds decide tokens otherwise."""
         proofs: dict[str, Proof] = fitting.proofs(launched.units)
         if not self._applies_grammars():
             proofs.pop(FORMS, None)
