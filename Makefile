@@ -17,7 +17,7 @@ LEVEL := $(if $(filter sim,$(ENGINE)),lean,$(if $(filter vllm,$(ENGINE)),vllm,fu
 ENGINE_BIN := $(if $(filter vllm,$(ENGINE)),.venv-vllm,.venv)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next vllm-next wheels install-test hand-overs why-causes vllm vllm-test vllm-long-test site top-pictures plot-pictures lean full clean
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next vllm-next wheels install-test hand-overs why-causes vllm vllm-test vllm-long-test site top-pictures plot-pictures lean full clean hand-overs-sglang
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang and ENGINE=vllm run real engines on the CPU, ENGINE=sim needs no torch):"
@@ -70,6 +70,9 @@ fuzz-parsers: lean ## give the parsers of answers 10,000 spoilt outputs of each 
 
 hand-overs: lean ## 1,000,000 hand-overs of the sim engine over a transfer that misbehaves (ARGS="--seed 7")
 	$(BIN)/python kits/sim/tests/handover_mischief.py --hand-overs 1000000 $(ARGS)
+
+hand-overs-sglang: full ## 10,000 hand-overs between real SGLang engines, likewise (ARGS="--hand-overs 300 --mutants")
+	$(BIN)/python tests/contract/wrong_kv.py $(ARGS)
 
 conversations: lean ## read 100,000 random conversations with the store of prefixes and without (ARGS="qwen3")
 	$(BIN)/python tests/conversations/run.py $(ARGS)

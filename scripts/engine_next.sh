@@ -25,7 +25,7 @@ main() {
     step "demo, as it is" "$VENV/bin/tandem" demo --engine "$ENGINE" || broken=1
     if [ "$ENGINE" = sglang ]; then
         step "demo, with every unit" "$VENV/bin/tandem" demo --engine sglang \
-            --engine-options strict_units=true || broken=1
+            --engine-option strict_units=true || broken=1
     fi
     for name in "${TESTS[@]}"; do
         step "$name" "$VENV/bin/python" -m pytest -q -m "$ENGINE and not long" "tests/contract/$name.py" || broken=1

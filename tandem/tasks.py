@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
+Made = TypeVar("Made")
 
 
 class Tasks:
@@ -21,8 +22,8 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
 
     def start(
-        self, work: Coroutine[Any, Any, None], *, name: str | None = None
-    ) -> asyncio.Task[None]:
+        self, work: Coroutine[Any, Any, Made], *, name: str | None = None
+    ) -> asyncio.Task[Made]:
         """A task that ends with `close`."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._running.add(task)

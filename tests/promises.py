@@ -1028,6 +1028,12 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-809",
+        "Given an SGLang in which seeds, penalties or forms come out otherwise than a plain count "
+        "says, then a worker does without that unit, as without one whose names are gone.",
+        ours=True,
+    ),
+    Promise(
         "S5-790",
         "Given `tandem up --monitoring`, then a Prometheus with Tandem's rules scrapes every "
         "component of the stack, keeps bounded data, and runs for as long as the stack.",
@@ -2956,6 +2962,13 @@ PROMISES: tuple[Promise, ...] = (
         "S5-692",
         "Given legs of a pair that are of different prompts or cache salts, on any engine, then "
         "decode shows nothing and the leg may be tried again.",
+        ours=True,
+    ),
+    Promise(
+        "S5-697",
+        "Given a transfer between real SGLang engines that is late, stale, torn or doubled, pages "
+        "that are reused before they are written, metadata of another hand-over, or legs of other "
+        "prompts, tenants or adapters, then no answer is wrong, and no good hand-over is refused.",
         ours=True,
     ),
     Promise(

@@ -258,6 +258,7 @@ class Pair:
         hold: bool = False,
         timeout_ms: int = 60_000,
         output_index: int = 0,
+        room: int | None = None,
         task: dict[str, Any] | None = None,
         decode_task: dict[str, Any] | None = None,
         **sampling: Any,
@@ -284,7 +285,7 @@ class Pair:
             "destination": 1,
             "sequence": number,
             "output_index": output_index,
-            "room": secrets.randbits(62) | 1,
+            "room": secrets.randbits(62) | 1 if room is None else room,
             "timeout_ms": timeout_ms,
         }
         if "decode" in phases:

@@ -19,7 +19,6 @@ from tandem.engine.base import (
     Role,
 )
 from tandem.errors import EngineError, StartError
-from tandem_sglang import describe
 from tandem_sglang.launch import Launched, SglangThread
 from tandem_sglang.ports import Ports
 from tandem_sglang.setup import Setup
@@ -44,7 +43,6 @@ class SglangEngine(OverTraffic):
         Raises ConfigError for options that are unknown or impossible, StartError for logits
         processors that could not run.
         """
-        self._role = role
         self._settings = settings
         self._setup = Setup(role, settings)
         super().__init__(self._setup.traffic())
@@ -72,11 +70,13 @@ class SglangEngine(OverTraffic):
             self._traffic.tasks.start(self._setup.cache.follow())
         try:
             launched = self._launched = await self._thread.start()
-            self._setup.do_without(launched)
-            bounds = describe.bounds(launched, role=self._role, seeded=self._setup.seeded)
-            description = self._setup.describe(launched, bounds, endpoint)
+            bounds = self._setup.bounds(launched)
             self._traffic.begin(launched, bounds, endpoint=endpoint)
-            await self._warm_up(launched, bounds)
+            if otherwise := await self._warm_up(launched, bounds):
+                launched = self._launched = self._thread.withdraw(launched, otherwise)
+                bounds = self._setup.bounds(launched)
+                self._traffic.confine(launched, bounds)
+            description = self._setup.describe(launched, bounds, endpoint)
         except StartError:
             await self.close()
             raise
@@ -87,8 +87,8 @@ class SglangEngine(OverTraffic):
             self._sharing.opened(launched)
         return replace(description, sharing=self._sharing)
 
-    async def _warm_up(self, launched: Launched, bounds: EngineBounds) -> None:
-        """Raises StartError, also where SGLang fails meanwhile."""
+    async def _warm_up(self, launched: Launched, bounds: EngineBounds) -> dict[str, str]:
+        """See warm_up.run. Raises StartError, also where SGLang fails meanwhile."""
         warming = self._traffic.tasks.start(self._setup.warm_up(launched, bounds))
         # No request of anybody's is open yet, so that all it tells is that SGLang has failed.
         failing = asyncio.get_running_loop().create_task(self._traffic.hand_on(lambda step: None))
@@ -103,7 +103,7 @@ class SglangEngine(OverTraffic):
             raise StartError(str(error)) from error
         finally:
             failing.cancel()
-        warming.result()
+        return warming.result()
 
     def figures(self) -> EngineFigures:
         """The logits states are those in the scheduler's memory."""

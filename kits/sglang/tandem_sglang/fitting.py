@@ -6,8 +6,10 @@ import importlib
 import inspect
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from msgspec.structs import replace
 
 from tandem.engine.base import EngineUnit, UnitState
 from tandem.errors import StartError
@@ -67,6 +69,28 @@ def lacking(units: Iterable[EngineUnit]) -> list[tuple[Unit, EngineUnit]]:
     """The units that are lacking, with what was found."""
     by_name = {unit.name: unit for unit in UNITS}
     return [(by_name[each.name], each) for each in units if each.state is UnitState.LACKING]
+
+
+def proofs(units: Iterable[EngineUnit]) -> dict[str, Any]:
+    """The proofs of the units that are kept, by the units' names: see proofs.Proof."""
+    kept = {each.name for each in units if each.state is UnitState.KEPT}
+    return {unit.name: own(unit.proves) for unit in UNITS if unit.proves and unit.name in kept}
+
+
+def withdrawn(units: Iterable[EngineUnit], otherwise: Mapping[str, str]) -> tuple[EngineUnit, ...]:
+    """The units, of which those that proved `otherwise`, by name, count as lacking."""
+    without = {unit.name: unit.without for unit in UNITS}
+    return tuple(
+        replace(
+            each,
+            state=UnitState.LACKING,
+            lacks=f"proof of the unit ({otherwise[each.name]})",
+            without=without[each.name],
+        )
+        if each.name in otherwise
+        else each
+        for each in units
+    )
 
 
 def left_out(units: Iterable[EngineUnit]) -> frozenset[str]:

@@ -19,7 +19,6 @@ from tandem.engine.base import (
     Role,
 )
 from tandem.errors import StartError
-from tandem_sglang import describe
 from tandem_sglang.launch import Launched
 from tandem_sglang.setup import Setup
 from tandem_sglang.sharing import Ticket
@@ -31,7 +30,6 @@ class SglangJoined(OverTraffic):
 
     def __init__(self, role: Role, settings: EngineSettings, ticket: Awaitable[bytes]) -> None:
         """`settings`: those of the engine. Raises as SglangEngine does."""
-        self._role = role
         self._settings = settings
         self._setup = Setup(role, settings)
         super().__init__(self._setup.traffic())
@@ -52,8 +50,7 @@ class SglangJoined(OverTraffic):
                 f"SGLang cannot be joined ({type(error).__name__}: {error})"
             ) from error
         self._launched = launched
-        self._setup.do_without(launched)
-        bounds = describe.bounds(launched, role=self._role, seeded=self._setup.seeded)
+        bounds = self._setup.bounds(launched)
         self._traffic.begin(launched, bounds, begins=begins)
         return self._setup.describe(launched, bounds)
 

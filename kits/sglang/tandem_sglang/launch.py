@@ -154,6 +154,15 @@ class SglangThread(EngineThread[Launched]):
             self._kill_children()
         return told.who
 
+    def withdraw(self, launched: Launched, otherwise: Mapping[str, str]) -> Launched:
+        """The started engine without the units that proved `otherwise`, by name: they count as
+        lacking. Raises StartError where the engine may not be without one.
+        """
+        units = fitting.withdrawn(launched.units, otherwise)
+        new = [each for each in units if each.name in otherwise]
+        fitting.check(new, self._additions, strict=self._strict, release=launched.version)
+        return replace(launched, units=units)
+
     def _failure(self, error: BaseException) -> tuple[BaseException, str]:
         told = self._gave_up or self._of_failure()
         known = self._gave_up is not None or told is not UNKNOWN

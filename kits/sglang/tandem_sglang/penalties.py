@@ -38,7 +38,10 @@ def count_outputs(_: Additions) -> None:
 
     @functools.wraps(original)
     def sample(self: Any, logits_output: Any, forward_batch: Any) -> Any:
-        planned = forward_batch.sampling_info.acc_additive_penalties
+        info = forward_batch.sampling_info
+        if info.penalizer_orchestrator is not None:
+            info.update_penalties()  # without overlap scheduling a step has no copy that is planned
+        planned = info.acc_additive_penalties
         if planned is not None and forward_batch.forward_mode.is_decode():
             planned.count(forward_batch.input_ids)
         return original(self, logits_output, forward_batch)

@@ -31,8 +31,9 @@ from tandem_sglang import options as engine_options
 from tandem_sglang.additions import Additions, TokenAddresses, shared_numbers
 from tandem_sglang.launch import Launched, SglangThread
 from tandem_sglang.ports import Ports, inner_port
+from tandem_sglang.proofs import Proof
 from tandem_sglang.traffic import Traffic
-from tandem_sglang.units import TAGS
+from tandem_sglang.units import FORMS, SEEDS, TAGS
 from tandem_sglang.validation import EngineBounds
 
 
@@ -187,12 +188,14 @@ class Setup:
             cannot_apply=self.processors.refused(),
         )
 
-    def do_without(self, launched: Launched) -> None:
-        """Take in which units a started engine lacks. Raises StartError where every request is to
-        have a logits processor that the engine cannot apply then.
+    def bounds(self, launched: Launched) -> EngineBounds:
+        """Those of a started engine's requests, without what the units that are lacking would do.
+        Raises StartError where every request is to have a logits processor that the engine cannot
+        apply then, and as describe.bounds does.
         """
         for unit, found in fitting.lacking(launched.units):
             self.processors.withhold(unit.withheld, f"its SGLang lacks {found.lacks}")
+        return describe.bounds(launched, role=self._role, seeded=self.seeded)
 
     def export(self) -> None:
         """Set the variables that SGLang reads in the environment of this process."""
@@ -205,17 +208,27 @@ class Setup:
             )
         )
 
-    async def warm_up(self, launched: Launched, bounds: EngineBounds) -> None:
-        """Run what a started engine is to run before any client's request. Raises StartError."""
-        await warm_up.run(
+    async def warm_up(self, launched: Launched, bounds: EngineBounds) -> dict[str, str]:
+        """See warm_up.run."""
+        return await warm_up.run(
             launched,
             bounds,
             grammars=self._applies_grammars(),
             processors=self.processors.enabled,
             lora_adapters=[each.name for each in self._settings.lora_adapters],
+            proofs=self._proofs(launched),
             ranks=self.parallel.data,
             seconds=self._options.warm_up_seconds,
         )
+
+    def _proofs(self, launched: Launched) -> dict[str, Proof]:
+        """Those of what the engine would do. With drafts seeds decide tokens otherwise."""
+        proofs: dict[str, Proof] = fitting.proofs(launched.units)
+        if not self._applies_grammars():
+            proofs.pop(FORMS, None)
+        if arguments.speculative(self._options):
+            proofs.pop(SEEDS, None)
+        return proofs
 
     def _applies_grammars(self) -> bool:
         """Whether the engine applies grammars that clients ask for."""

@@ -75,6 +75,10 @@ class Traffic:
             manager.recv_from_detokenizer = self._inbox
         self.tasks.start(self._handle(manager))
 
+    def confine(self, launched: Launched, bounds: EngineBounds) -> None:
+        """The engine that began has fewer units, and other bounds, than was thought."""
+        self._launched, self._bounds = launched, bounds
+
     def submit(self, request: EngineRequest) -> None:
         """Raises RequestError, as an Engine does."""
         assert self._launched is not None, "submit before start"

@@ -23,6 +23,8 @@ KV_MANAGER: Final = ".disaggregation.{kv}:{Kv}KVManager"
 KV_RECEIVER: Final = ".disaggregation.{kv}:{Kv}KVReceiver"
 OUTPUTS: Final = "outputs"
 TAGS: Final = "hand-over tags"
+FORMS: Final = "forms"
+SEEDS: Final = "seeds"
 _KV_CONN: Final = ".disaggregation.{kv}.conn"
 _BATCH_INFO: Final = ".sampling.sampling_batch_info:SamplingBatchInfo"
 _DECODE: Final = ".disaggregation.decode"
@@ -100,6 +102,8 @@ class Unit:
     """Functions of Tandem's that are called with the additions."""
     otherwise: Sequence[str] = ()
     """Functions of Tandem's that are called where the unit is lacking."""
+    proves: str = ""
+    """A function of Tandem's by which a started engine proves the promise (proofs.py)."""
     in_worker: bool = False
     """`put` is for the worker's process; else it is for each scheduler's."""
 
@@ -242,7 +246,7 @@ UNITS: Final = (
         parts=[(SCHEDULER, "delayed_sampling:DelaysSampling")],
     ),
     Unit(
-        name="forms",
+        name=FORMS,
         promise="A form that fails ends its request alone, and what is kept of forms is bounded.",
         without="Forms are refused.",
         withheld=Withheld.FORMS,
@@ -263,13 +267,14 @@ UNITS: Final = (
         ],
         parts=[(SCHEDULER, "grammar_queue:ManagesGrammars")],
         put=["grammar_backends:register", "grammars:end_alike"],
+        proves="proofs:forms_fail_alone",
     ),
     Unit(
         name="forms of drafts",
         promise="A form that fails where drafts are verified ends its request alone.",
         without="Forms are refused.",
         withheld=Withheld.FORMS,
-        after="forms",
+        after=FORMS,
         asked=lambda additions: additions.speculative,
         needs=[".speculative.spec_utils:generate_token_bitmask"],
         put=["drafts:end_alike"],
@@ -287,15 +292,17 @@ UNITS: Final = (
             ".model_executor.model_runner:ModelRunner.sample(logits_output, forward_batch)",
         ],
         put=["penalties:count_outputs"],
+        proves="proofs:penalties_counted",
     ),
     Unit(
-        name="seeds",
+        name=SEEDS,
         promise="A request's seed decides its tokens, whatever shares its batches.",
         without="Requests with a seed are refused, as with seeded_sampling=false.",
         sampling=frozenset({"seed"}),
         asked=lambda additions: additions.seeded,
         needs=[*_SAMPLER, f"{_BATCH_INFO}.from_schedule_batch(batch, vocab_size)"],
         put=["seeds:seed_every_row", "sampler:register"],
+        proves="proofs:drawn_by_seed",
     ),
     Unit(
         name="tokens of ranks",

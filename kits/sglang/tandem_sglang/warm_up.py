@@ -2,7 +2,8 @@
 compiled when they are first used, which may take minutes on a GPU. They hand over to nobody.
 
 One of them fails by its logits processors, and has to end so, and alone: what SGLang does there
-otherwise than Tandem expects would end a scheduler with the first client's request.
+otherwise than Tandem expects would end a scheduler with the first client's request. And units prove
+what they are for (proofs.py).
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tandem.engine.base import Role
@@ -21,12 +23,12 @@ from tandem.logits.spec import LogitsProcessorEntry, write_entries
 from tandem.v1 import common_pb2
 from tandem_sglang import chunks, requests
 from tandem_sglang.launch import Launched
+from tandem_sglang.proofs import PROMPT, Answer, Ask, Proof
 from tandem_sglang.validation import EngineBounds
 
 log = logging.getLogger(__name__)
 _NOBODY = "2.2.2.2"
 """SGLang's FAKE_BOOTSTRAP_HOST: KV that is sent there, or awaited from there, has moved at once."""
-_PROMPT_TOKENS = 4
 _TOKENS = 8
 _GRAMMAR = {"regex": r"[\s\S]*"}
 """Any text fits it: decode begins with a token that nobody chose."""
@@ -57,16 +59,19 @@ async def run(
     grammars: bool,
     processors: bool,
     lora_adapters: Sequence[str] = (),
+    proofs: Mapping[str, Proof] = {},
     ranks: int = 1,
     seconds: float,
-) -> None:
+) -> dict[str, str]:
     """One request of each kind that kernels differ by, on each of so many data-parallel ranks:
     first by itself, because what is compiled for one row is compiled again for several, then all in
     one batch. Those with LoRA adapters, which may be more than a batch takes, show besides that
     each fits the model.
 
-    `grammars`: SGLang applies some. `processors`: it applies logits processors. Raises StartError
-    where they take more than `seconds`, or one ends otherwise than it should.
+    `grammars`: SGLang applies some. `processors`: it applies logits processors. `proofs`: of units,
+    by name; returned is what came out otherwise, of those that did not prove what they are for.
+    Raises StartError where all takes more than `seconds`, or a request ends otherwise than it
+    should.
     """
     began = time.monotonic()
     kinds = [_Kind(_plain()), _Kind(_drawn(bounds))]
@@ -80,17 +85,43 @@ async def run(
         for batch in (*([kind] for kind in kinds), kinds):
             async with asyncio.TaskGroup() as together:
                 for kind, rank in itertools.product(batch, range(ranks)):
-                    sent = _generate(launched, bounds, kind, room=next(rooms), rank=rank)
+                    sent = _run(launched, bounds, kind, room=next(rooms), rank=rank)
                     together.create_task(sent)
+
+        first = next(room for room in rooms if room % ranks == 0)
+
+        def ask(sampling: dict[str, Any], number: int = 0) -> Awaitable[Answer]:
+            kind, room = _Kind(_plain() | sampling), first + number * ranks
+            return _generate(launched, bounds, kind, room=room, rank=0)
+
+        came = {unit: await _came_of(proof, ask) for unit, proof in proofs.items()}
     log.info("the engine is warm", extra={"seconds": round(time.monotonic() - began, 1)})
+    return {unit: otherwise for unit, otherwise in came.items() if otherwise}
+
+
+async def _came_of(proof: Proof, ask: Ask) -> str:
+    try:
+        return await proof(ask)
+    except (LookupError, TypeError, ValueError) as error:  # of an answer of another shape
+        return f"an answer that cannot be read ({error!r})"
+
+
+async def _run(
+    launched: Launched, bounds: EngineBounds, kind: _Kind, *, room: int, rank: int
+) -> None:
+    end = (await _generate(launched, bounds, kind, room=room, rank=rank)).end
+    if kind.fails and not isinstance(end.error, ProcessorError):
+        raise StartError(f"a logits processor that fails did not end its request ({end.error})")
+    if end.error is not None and not kind.fails:
+        raise StartError(str(end.error))
 
 
 async def _generate(
     launched: Launched, bounds: EngineBounds, kind: _Kind, *, room: int, rank: int
-) -> None:
+) -> Answer:
     fields: dict[str, Any] = {
         "rid": requests.rid(-room),
-        "input_ids": list(range(min(_PROMPT_TOKENS, bounds.vocabulary))),
+        "input_ids": [token for token in PROMPT if token < bounds.vocabulary],
         "sampling_params": dict(kind.sampling),
         "lora_path": kind.lora_adapter,
         "stream": True,
@@ -104,15 +135,19 @@ async def _generate(
     if kind.fails:
         fields["custom_logit_processor"] = launched.processor
     end = None
+    tokens: list[int | None] = []
+    second: list[float] = []
     request = launched.messages.GenerateReqInput(**fields)
     async for chunk in launched.manager.generate_request(request, None):
+        tokens += chunk["output_ids"]
+        top = chunk["meta_info"].get("output_top_logprobs") or ()
+        second += [of_token[1][0] if of_token else math.nan for of_token in top]
         end = chunks.end_of(chunk["meta_info"])
     if end is None:
         raise StartError("no end")
-    if kind.fails and not isinstance(end.error, ProcessorError):
-        raise StartError(f"a logits processor that fails did not end its request ({end.error})")
-    if end.error is not None and not kind.fails:
-        raise StartError(str(end.error))
+    if bounds.role is Role.DECODE:
+        tokens[:1] = [None]
+    return Answer(tokens, second, end)
 
 
 def _plain() -> dict[str, Any]:

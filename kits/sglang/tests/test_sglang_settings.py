@@ -7,6 +7,7 @@ import random
 import socket
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from sglang_settings import MODEL, engine_settings, server_args
 
 from tandem import free_ports
 from tandem.engine import model_files
-from tandem.engine.base import ONE_NODE, EngineRequest, Nodes, Role
+from tandem.engine.base import ONE_NODE, EngineRequest, EngineUnit, Nodes, Role, UnitState
 from tandem.errors import ConfigError, InternalError, RequestError, StartError, UnsupportedError
 from tandem.free_ports import FreePorts
 from tandem.logits import BaseLogitsProcessor, Model, Row, TokenHistory
@@ -341,27 +342,29 @@ def test_speculative_decoding_without_grammars_refuses_forms_and_says_so() -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "runs"),
+    ("given", "runs", "proved"),
     [
-        ({}, True),
-        ({"speculative_algorithm": "EAGLE"}, True),
-        ({"speculative_algorithm": "PLUGIN"}, False),
-        ({"grammar_backend": "none"}, False),
+        ({}, True, {"seeds", "forms"}),
+        ({"speculative_algorithm": "EAGLE"}, True, {"forms"}),
+        ({"speculative_algorithm": "PLUGIN"}, False, set()),
+        ({"grammar_backend": "none"}, False, {"seeds"}),
     ],
 )
 async def test_a_form_is_among_the_first_requests_where_clients_may_ask_for_one(
-    given: dict[str, Any], runs: bool, monkeypatch: pytest.MonkeyPatch
+    given: dict[str, Any], runs: bool, proved: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran: list[bool] = []
+    """And is proved then, as seeds are without drafts."""
+    ran: list[tuple[bool, set[str]]] = []
 
-    async def run(*_: Any, grammars: bool, **__: Any) -> None:
-        ran.append(grammars)
+    async def run(*_: Any, grammars: bool, proofs: dict[str, Any], **__: Any) -> None:
+        ran.append((grammars, set(proofs)))
 
     monkeypatch.setattr("tandem_sglang.warm_up.run", run)
-    launched: Any = None
+    kept = [EngineUnit(name=name, promise="", state=UnitState.KEPT) for name in ("seeds", "forms")]
+    launched: Any = SimpleNamespace(units=kept)
     setup = Setup(Role.DECODE, engine_settings({"server_args": json.dumps(given)}))
     await setup.warm_up(launched, launched)
-    assert ran == [runs]
+    assert ran == [(runs, proved)]
 
 
 def test_a_processor_that_ranks_would_not_agree_on_is_refused_at_start() -> None:

@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 import pytest
 from sglang_settings import engine_settings
 
-from tandem.engine.base import EngineDescription, Role
+from tandem.engine.base import EngineDescription, EngineUnit, Role, UnitState
 from tandem.errors import StartError
 from tandem.v1 import common_pb2, worker_pb2
-from tandem_sglang import SglangEngine, describe, setup
-from tandem_sglang.launch import Launched
+from tandem_sglang import SglangEngine, describe, fitting, setup
+from tandem_sglang.launch import Launched, SglangThread
 from tandem_sglang.traffic import Traffic
 
 
@@ -37,6 +38,10 @@ class Scheduler:
     async def start(self) -> Launched:
         self.told.append("started")
         return self.launched
+
+    def withdraw(self, launched: Launched, otherwise: Mapping[str, str]) -> Launched:
+        units = fitting.withdrawn(launched.units, otherwise)
+        return replace(launched, units=units)
 
     async def stop(self) -> None:
         self.told.append("stopped")
@@ -89,6 +94,57 @@ async def test_schedulers_that_could_not_warm_up_are_only_stopped(
     with pytest.raises(StartError, match="no kernel"):
         await engine(Role.DECODE).start()
     assert scheduler.told == ["started", "stopped"]
+
+
+SEEDS = EngineUnit(name="seeds", promise="", state=UnitState.KEPT)
+
+
+@pytest.mark.promise("S5-809")
+async def test_what_a_unit_did_not_prove_the_engine_does_not_offer(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler.launched = replace(scheduler.launched, units=(SEEDS,))
+    bounded: list[Any] = []
+
+    async def warm_up(*_: Any) -> dict[str, str]:
+        return {"seeds": "seed 7 drew token 1"}
+
+    def bounds(launched: Launched, **_: Any) -> Any:
+        return [found.lacks for _, found in fitting.lacking(launched.units)]
+
+    def describe_(_: Any, launched: Launched, limits: Any, __: Any) -> EngineDescription:
+        bounded.append(limits)
+        return EngineDescription(
+            fingerprint=common_pb2.Fingerprint(), limits=worker_pb2.Limits(max_sequences=1)
+        )
+
+    monkeypatch.setattr(setup.Setup, "warm_up", warm_up)
+    monkeypatch.setattr(setup.Setup, "describe", describe_)
+    monkeypatch.setattr(describe, "bounds", bounds)
+    made = engine(Role.DECODE)
+    await made.start()
+    ((said,),) = bounded
+    assert "seed 7 drew token 1" in said
+    held: Any = made._traffic._bounds
+    assert held == [said]
+    (unit,) = made.figures().units
+    assert unit.state is UnitState.LACKING
+    await made.close()
+
+
+@pytest.mark.promise("S5-809")
+def test_strict_units_end_a_start_by_what_a_unit_did_not_prove(scheduler: Scheduler) -> None:
+    launched = replace(scheduler.launched, units=(SEEDS,), version="0.5.23")
+    additions: Any = None
+    for strict in (False, True):
+        given: dict[str, Any] = {"kept": {}, "unequal": False, "strict": strict, "seconds": 1.0}
+        thread = SglangThread({}, additions, **given)
+        if strict:
+            with pytest.raises(StartError, match=r"0\.5\.23 lacks proof of the unit.*token 1"):
+                thread.withdraw(launched, {"seeds": "token 1"})
+        else:
+            (unit,) = thread.withdraw(launched, {"seeds": "token 1"}).units
+            assert unit.state is UnitState.LACKING
 
 
 @pytest.mark.parametrize("lingers", [0, 0.01])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from tandem.engine.base import Role
 from tandem.errors import StartError
 from tandem_sglang import warm_up
+from tandem_sglang.proofs import Ask, Proof
 from tandem_sglang.validation import EngineBounds
 
 pytestmark = pytest.mark.asyncio
@@ -50,7 +51,8 @@ async def run(
     ranks: int = 1,
     seconds: float = 5.0,
     lora_adapters: Sequence[str] = (),
-) -> None:
+    proofs: Mapping[str, Proof] = {},
+) -> dict[str, str]:
     launched: Any = SimpleNamespace(
         manager=manager, messages=SimpleNamespace(GenerateReqInput=dict), processor="ours"
     )
@@ -62,13 +64,14 @@ async def run(
         cannot_sample={},
         scores_prompts=True,
     )
-    await warm_up.run(
+    return await warm_up.run(
         launched,
         bounds,
         grammars=grammars,
         processors=processors,
         ranks=ranks,
         lora_adapters=lora_adapters,
+        proofs=proofs,
         seconds=seconds,
     )
 
@@ -167,3 +170,32 @@ async def test_a_start_fails_where_a_processor_that_fails_ends_nothing_or_too_mu
 ) -> None:
     with pytest.raises(StartError):
         await run(Manager(*reasons), grammars=False, processors=True)
+
+
+@pytest.mark.promise("S5-809")
+@pytest.mark.parametrize("role", list(Role))
+async def test_units_are_tried_when_all_is_warm(role: Role) -> None:
+    """Each by itself: what one asks for tells nothing of another."""
+    seen = []
+
+    async def good(ask: Ask) -> str:
+        seen.append((await ask({"temperature": 2.0})).tokens)
+        return ""
+
+    async def bad(ask: Ask) -> str:
+        await ask({})
+        return "as it should not be"
+
+    async def of_another_shape(ask: Ask) -> str:
+        return str((await ask({})).second[3])
+
+    manager = Manager()
+    units = {"seeds": good, "forms": bad, "penalties": of_another_shape}
+    said = await run(manager, role, grammars=False, proofs=units)
+    assert set(said) == {"forms", "penalties"}
+    assert said["forms"] == "as it should not be"
+    assert "cannot be read" in said["penalties"]
+    assert seen == [[None] if role is Role.DECODE else [1]]
+    assert manager.asked[-3]["sampling_params"]["temperature"] == 2.0
+    assert len({fields["rid"] for fields in manager.asked[-3:]}) == 1
+    assert manager.open_at_start[-3:] == [1, 1, 1]
