@@ -72,15 +72,8 @@ class Watched:
     def fill_vocab_mask(self, vocab_mask: Any, idx: int) -> None:
         if failure_of(self):
             return
-        began = thread_time()
-        try:
-            super().fill_vocab_mask(vocab_mask, idx)  # type: ignore[misc]
-        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
-            _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
-            vocab_mask[idx].fill_(-1)
-            return
-        _time(self, began)
-        if not vocab_mask[idx].any():
+        filled = _tried(self, super().fill_vocab_mask, vocab_mask, idx)  # type: ignore[misc]
+        if not filled or not vocab_mask[idx].any():
             _fail(self, "the answer's form allows no further token")
             vocab_mask[idx].fill_(-1)
 
@@ -88,25 +81,14 @@ class Watched:
         """SGLang would end a request on the rank that raises."""
         # One that was only late goes on until its request has ended: where a stage of a pipeline
         # is late that does not sample, none is told of it, and the others count on its end.
-        if failure_of(self) not in ("", _TOO_SLOW):
-            return
-        began = thread_time()
-        try:
-            super().accept_token(token)  # type: ignore[misc]
-        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
-            _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
-            return
-        _time(self, began)
+        if failure_of(self) in ("", _TOO_SLOW):
+            _tried(self, super().accept_token, token)  # type: ignore[misc]
 
     def rollback(self, tokens: int) -> None:
         """SGLang takes back what it tried of drafts. One that has failed took no token, and its
         request ends.
         """
-        try:
-            super().rollback(tokens)  # type: ignore[misc]
-        except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
-            if not failure_of(self):
-                _fail(self, f"the answer's form cannot go on ({type(error).__name__})")
+        _tried(self, super().rollback, tokens)  # type: ignore[misc]
 
 
 def note_failures(
@@ -157,12 +139,21 @@ def failure_of(grammar: Any) -> str:
     return getattr(grammar, _FAILURE, "")
 
 
-def _time(grammar: Any, began: float) -> None:
+def _tried(grammar: Any, act: Callable[..., object], *given: Any) -> bool:
+    """Whether what SGLang's own grammar does has not raised. Late it may have been."""
+    began = thread_time()
+    try:
+        act(*given)
+    except Exception as error:  # noqa: BLE001 - of a library: it would end the scheduler
+        _fail(grammar, f"the answer's form cannot go on ({type(error).__name__})")
+        return False
     if thread_time() - began > _STEP_SECONDS:
         _fail(grammar, _TOO_SLOW)
+    return True
 
 
 def _fail(grammar: Any, why: str) -> None:
+    """What failed first stays the reason."""
     if failure_of(grammar):
         return
     log.warning("the form of an answer failed", extra={"reason": why})

@@ -370,58 +370,50 @@ COMPANIONS: Mapping[tuple[str, ...], tuple[str, ...]] = {
         "speculative_skip_dp_mlp_sync",
         *(name for name in PASSED[_DRAFTS] if name != "speculative_algorithm"),
     ),
-    (
-        "enable_hierarchical_cache",
-        "disaggregation_decode_enable_offload_kvcache",
-        "enable_unified_cache_external_linker",
-    ): _names(
-        """
-        hicache_storage_backend hicache_storage_backend_extra_config hicache_storage_prefetch_policy
-        hicache_storage_prefetch_retry_max_attempts hicache_storage_prefetch_retry_poll_interval
-        hicache_write_policy
-        """
-    ),
-    ("enable_unified_cache_external_linker",): _names(
-        "unified_cache_external_linker_backend unified_cache_external_linker_config"
-    ),
-    ("prefill_decode_interval",): _names("prefill_decode_interval_min_bs"),
-    ("enable_paged_experts",): _names("paged_experts_num_resident"),
-    ("enable_flexkv",): _names("flexkv_config_file"),
-    ("enable_hisparse",): _names("hisparse_config"),
-    ("enable_lmcache",): _names("lmcache_config_file"),
-    ("enable_prefill_delayer",): _names(
-        """
-        prefill_delayer_max_delay_ms prefill_delayer_max_delay_passes
-        prefill_delayer_queue_min_ratio prefill_delayer_token_usage_low_watermark
-        """
-    ),
-    ("enable_eplb", "elastic_ep_backend", "init_expert_location"): _names("eplb_algorithm"),
-    ("enable_eplb", "elastic_ep_backend"): _names(
-        """
-        eplb_min_rebalancing_utilization_threshold eplb_rebalance_layers_per_chunk
-        eplb_rebalance_num_iterations
-        """
-    ),
-    ("moe_a2a_backend",): _names(
-        """
-        deepep_config deepep_dispatcher_output_dtype deepep_mode deepep_v2_mode
-        flashinfer_a2a_dispatch_type
-        """
-    ),
-    ("kt_weight_path",): _names(
-        """
-        kt_cpuinfer kt_max_deferred_experts_per_token kt_method kt_num_gpu_experts
-        kt_threadpool_count
-        """
-    ),
-    ("offload_group_size",): _names("offload_mode offload_num_in_group offload_prefetch_step"),
-    ("enable_torch_compile",): _names("torch_compile_max_bs"),
-    ("enable_two_batch_overlap",): _names("tbo_token_distribution_threshold"),
-    ("kv_canary",): _names("kv_canary_real_data kv_canary_sweep_interval"),
-    ("debug_tensor_dump_output_folder",): _names("debug_tensor_dump_layers"),
-    ("enable_forward_pass_metrics",): _names(
-        "forward_pass_metrics_ipc_name forward_pass_metrics_worker_id"
-    ),
+    **{
+        _names(needed): _names(idle)
+        for needed, idle in {
+            "enable_hierarchical_cache disaggregation_decode_enable_offload_kvcache"
+            " enable_unified_cache_external_linker": """
+            hicache_storage_backend hicache_storage_backend_extra_config
+            hicache_storage_prefetch_policy hicache_storage_prefetch_retry_max_attempts
+            hicache_storage_prefetch_retry_poll_interval hicache_write_policy
+            """,
+            "enable_unified_cache_external_linker": """
+            unified_cache_external_linker_backend unified_cache_external_linker_config
+            """,
+            "prefill_decode_interval": "prefill_decode_interval_min_bs",
+            "enable_paged_experts": "paged_experts_num_resident",
+            "enable_flexkv": "flexkv_config_file",
+            "enable_hisparse": "hisparse_config",
+            "enable_lmcache": "lmcache_config_file",
+            "enable_prefill_delayer": """
+            prefill_delayer_max_delay_ms prefill_delayer_max_delay_passes
+            prefill_delayer_queue_min_ratio prefill_delayer_token_usage_low_watermark
+            """,
+            "enable_eplb elastic_ep_backend init_expert_location": "eplb_algorithm",
+            "enable_eplb elastic_ep_backend": """
+            eplb_min_rebalancing_utilization_threshold eplb_rebalance_layers_per_chunk
+            eplb_rebalance_num_iterations
+            """,
+            "moe_a2a_backend": """
+            deepep_config deepep_dispatcher_output_dtype deepep_mode deepep_v2_mode
+            flashinfer_a2a_dispatch_type
+            """,
+            "kt_weight_path": """
+            kt_cpuinfer kt_max_deferred_experts_per_token kt_method kt_num_gpu_experts
+            kt_threadpool_count
+            """,
+            "offload_group_size": "offload_mode offload_num_in_group offload_prefetch_step",
+            "enable_torch_compile": "torch_compile_max_bs",
+            "enable_two_batch_overlap": "tbo_token_distribution_threshold",
+            "kv_canary": "kv_canary_real_data kv_canary_sweep_interval",
+            "debug_tensor_dump_output_folder": "debug_tensor_dump_layers",
+            "enable_forward_pass_metrics": """
+            forward_pass_metrics_ipc_name forward_pass_metrics_worker_id
+            """,
+        }.items()
+    },
 }
 """Arguments without effect alone, by the arguments of which one must be set."""
 
