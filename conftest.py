@@ -92,7 +92,12 @@ def _leave_out_models() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts SGLang takes longest, and begins."""
+    """What starts SGLang takes longest, and begins. What needs vLLM is left out without it."""
+    if find_spec("vllm") is None:
+        reason = "vLLM is not installed: `make vllm-test` runs this in an environment of its own"
+        for item in items:
+            if item.get_closest_marker("vllm"):
+                item.add_marker(pytest.mark.skip(reason=reason))
     items.sort(key=lambda item: not _starts_sglang(item.nodeid, item.config.rootpath))
 
 

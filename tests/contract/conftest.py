@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -51,10 +50,6 @@ def sglang_workers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def vllm_workers(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    if find_spec("vllm") is None:
-        pytest.skip(
-            "vLLM is not installed: `make vllm-test` runs this in an environment of its own"
-        )
     flags = (*FLAGS, *VLLM_FLAGS)
     yield from _pair("vllm", model_path, tmp_path_factory, VLLM_READY_SECONDS, flags)
 

@@ -36,7 +36,7 @@ _WORD = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Generated:
     """What came of a request."""
 
     tokens: Sequence[int | None]
@@ -52,7 +52,7 @@ class Ask(Protocol):
     `number`, one after the other, have the same name.
     """
 
-    def __call__(self, sampling: dict[str, Any], number: int = 0) -> Awaitable[Answer]: ...
+    def __call__(self, sampling: dict[str, Any], number: int = 0) -> Awaitable[Generated]: ...
 
 
 Proof = Callable[[Ask], Awaitable[str]]

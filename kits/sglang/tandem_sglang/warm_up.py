@@ -23,7 +23,7 @@ from tandem.logits.spec import LogitsProcessorEntry, write_entries
 from tandem.v1 import common_pb2
 from tandem_sglang import chunks, requests
 from tandem_sglang.launch import Launched
-from tandem_sglang.proofs import PROMPT, Answer, Ask, Proof
+from tandem_sglang.proofs import PROMPT, Ask, Generated, Proof
 from tandem_sglang.validation import EngineBounds
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ async def run(
 
         first = next(room for room in rooms if room % ranks == 0)
 
-        def ask(sampling: dict[str, Any], number: int = 0) -> Awaitable[Answer]:
+        def ask(sampling: dict[str, Any], number: int = 0) -> Awaitable[Generated]:
             kind, room = _Kind(_plain() | sampling), first + number * ranks
             return _generate(launched, bounds, kind, room=room, rank=0)
 
@@ -118,7 +118,7 @@ async def _run(
 
 async def _generate(
     launched: Launched, bounds: EngineBounds, kind: _Kind, *, room: int, rank: int
-) -> Answer:
+) -> Generated:
     fields: dict[str, Any] = {
         "rid": requests.rid(-room),
         "input_ids": [token for token in PROMPT if token < bounds.vocabulary],
@@ -147,7 +147,7 @@ async def _generate(
         raise StartError("no end")
     if bounds.role is Role.DECODE:
         tokens[:1] = [None]
-    return Answer(tokens, second, end)
+    return Generated(tokens, second, end)
 
 
 def _plain() -> dict[str, Any]:

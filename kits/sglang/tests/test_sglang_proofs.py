@@ -12,7 +12,7 @@ from tandem.engine.base import Ending, EngineUnit, UnitState
 from tandem.errors import ContradictionError, EngineError
 from tandem_sglang import fitting, proofs
 from tandem_sglang.chunks import Ended
-from tandem_sglang.proofs import Answer
+from tandem_sglang.proofs import Generated
 from tandem_sglang.units import UNITS
 
 pytestmark = pytest.mark.asyncio
@@ -44,16 +44,16 @@ class Engine:
         self._form = form or Ended(Ending.FAILED, ContradictionError("no further token"))
         self._beside = beside
 
-    async def ask(self, sampling: Mapping[str, Any], number: int = 0) -> Answer:
+    async def ask(self, sampling: Mapping[str, Any], number: int = 0) -> Generated:
         if "regex" in sampling:
-            return Answer([], [], self._form)
+            return Generated([], [], self._form)
         if "temperature" in sampling:
-            return Answer([*self._first, *self._draws[len(self._first) :]], [], _DONE)
+            return Generated([*self._first, *self._draws[len(self._first) :]], [], _DONE)
         if "logit_bias" in sampling:
             return self._penalised(sampling)
-        return Answer([1], [], self._beside)
+        return Generated([1], [], self._beside)
 
-    def _penalised(self, sampling: Mapping[str, Any]) -> Answer:
+    def _penalised(self, sampling: Mapping[str, Any]) -> Generated:
         tokens = [*self._first, *[proofs._CHOSEN] * (TOKENS - len(self._first))]
         put_out: list[Any] = [2, 3] if self._made else []
         second = []
@@ -64,7 +64,7 @@ class Engine:
             taken += sampling.get("presence_penalty", 0.0) * (count > 0)
             second.append(-20.0 + taken + self._drift * self._asked)
             put_out.append(token)
-        return Answer(tokens, second, _DONE)
+        return Generated(tokens, second, _DONE)
 
 
 def drawn(seed: int = proofs._SEED, shift: int = 0) -> list[int]:

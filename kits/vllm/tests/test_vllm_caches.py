@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -32,7 +31,6 @@ print("\\n" + json.dumps({
 
 
 @pytest.mark.vllm
-@pytest.mark.skipif(find_spec("vllm") is None, reason="`make vllm-test` has vLLM")
 @pytest.mark.promise("S5-863")
 def test_what_compiles_for_vllm_keeps_it_where_the_chart_mounts_a_volume(tmp_path: Path) -> None:
     cache = str(tmp_path / "cache")

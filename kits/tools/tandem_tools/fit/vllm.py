@@ -22,8 +22,8 @@ _SEEN_SHARE = 0.987
 40,960 MiB, 79.19 of an H100 of 81,559.
 """
 _LOGIT_BYTES = 28
-"""Of a number that gives a logit, while tokens are drawn: in half and in single precision, sorted
-with its place, as a probability, summed up, put back, and beside noise.
+"""What a logit takes while tokens are drawn: in half and single precision, sorted with its place,
+as a probability, summed up, put back, and beside noise.
 """
 _STEP_BYTES = 2
 _REST = 2 * 2**30
@@ -93,7 +93,7 @@ def profiled_bytes(shape: Shape, worker: WorkerPlan) -> int:
 
 
 def _pages_of_sequence(shape: Shape, worker: WorkerPlan) -> int:
-    """Of a window prefill holds what a step adds too (`SlidingWindowSpec.max_admission_blocks`)."""
+    """Prefill holds of a window what a step adds too (`SlidingWindowSpec.max_admission_blocks`)."""
     whole = -(-worker.context // worker.page_size)
     if not shape.window:
         return whole
