@@ -54,7 +54,7 @@ def problems(distribution: str, extras: Collection[str]) -> list[str]:
 
 
 def missing(packages: Collection[str]) -> list[str]:
-    """Which of these requirements are not met here."""
+    """The packages that are missing here, or of other versions than these requirements ask for."""
     from packaging.requirements import Requirement
 
     return [problem for each in packages if (problem := _problem(Requirement(each)))]

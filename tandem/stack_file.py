@@ -65,8 +65,10 @@ OWNED: Final[Mapping[str, frozenset[str]]] = {
 """Settings that follow from a stack or from sections of their own: no `config` takes them."""
 _FILE: Final = "file://"
 _URI: Final = f"^({_FILE}/.+)?$"
+_OF_VLLM: Final = "tensorParallel"
+"""The only value of `engine` below that workers of vLLM are told too."""
 _NUMBERS: Final = {
-    "tensorParallel": "tensor_parallel",
+    _OF_VLLM: "tensor_parallel",
     "dataParallel": "data_parallel",
     "pipelineParallel": "pipeline_parallel",
 }
@@ -114,8 +116,9 @@ class StackModel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class StackEngine(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What computes in all workers. All but `type` and `options` are for SGLang; by `device` the
-    chart tells whether pods of vLLM ask for accelerators too.
+    """What computes in all workers. All but `type` and `options` are for SGLang, and
+    `tensorParallel` for vLLM too; by `device` the chart tells whether pods of vLLM ask for
+    accelerators.
     """
 
     type: Literal["auto", "sglang", "vllm", "sim"] = "auto"
@@ -245,8 +248,8 @@ def part(path: str, component: str) -> SettingsFile:
         for index, adapter in enumerate(stack.loraAdapters):
             told.take(("loraAdapters", index, "path"), ("lora_adapters", adapter.name))
     for source, setting, sections in _TOLD:
-        if source[0] == "engine" and stack.engine.type == "vllm":
-            continue  # vLLM has no such options
+        if source[0] == "engine" and source[1] != _OF_VLLM and stack.engine.type == "vllm":
+            continue
         if section in sections and _at(file.content, source) not in ("", {}):
             told.take(source, setting)
     if stack.model_path and section != "router":
@@ -321,8 +324,8 @@ def _problems(stack: StackFile) -> Iterator[str]:
             yield f"{place}.{name} is not taken here: {_elsewhere(name, 'engine')}"
     if stack.engine.type == "vllm":
         for name in (*_NUMBERS, *_DECODE_NUMBERS):
-            if getattr(stack.engine, name) > 1:
-                yield f"engine.{name}: a worker of vLLM has one accelerator: leave it at 1"
+            if name != _OF_VLLM and getattr(stack.engine, name) > 1:
+                yield f"engine.{name}: workers of vLLM know {_OF_VLLM} alone: leave {name} out"
     if not re.fullmatch(_URI, stack.model.uri):
         yield (
             "model.uri must be file:///folder here: `tandem fetch-model` brings a model of a hub or"

@@ -33,7 +33,7 @@ loraAdapters: [{name: sql, path: /adapters/sql}]
 """
 VLLM = """\
 model: {uri: "file:///models/q", name: q}
-engine: {type: vllm, device: cpu, tensorParallel: 1, options: {page_size: 32, enforce_eager: true}}
+engine: {type: vllm, device: cpu, tensorParallel: 2, options: {page_size: 32, enforce_eager: true}}
 prefill: {engineOptions: {max_batched_tokens: 4096}}
 decode: {engineOptions: {decode_prefix_cache: true}}
 worker: {enabled: true}
@@ -118,5 +118,5 @@ def test_components_are_told_the_same_on_a_machine_and_by_the_chart(
         # 1 group, and as many as prefill has, are what the engine does unasked.
         assert {name: theirs.get(name, each) for name, each in options.items()} == options, section
         if part.get("engine") == "vllm":
-            vllm_options.parse(options)
-            vllm_options.parse(theirs)
+            assert vllm_options.parse(options).tensor_parallel == 2
+            assert vllm_options.parse(theirs).tensor_parallel == 2

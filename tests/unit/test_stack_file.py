@@ -165,10 +165,10 @@ CHANGED = {
         ("model:\n  uri: file://relative", "line 2: model.uri must be file:///folder here"),
         ("engine: {type: trt}", "line 1: engine.type: Invalid enum value 'trt'"),
         (
-            "engine:\n  type: vllm\n  tensorParallel: 2",
-            "line 3: engine.tensorParallel: a worker of vLLM has one accelerator",
+            "engine:\n  type: vllm\n  dataParallel: 2",
+            "line 3: engine.dataParallel: workers of vLLM know tensorParallel alone",
         ),
-        ("engine: {type: vllm, decodeDataParallel: 4}", "line 1: engine.decodeDataParallel: a"),
+        ("engine: {type: vllm, decodeDataParallel: 4}", "line 1: engine.decodeDataParallel: w"),
         ("frontend: {service: {port: 0}}", "line 1: frontend.service.port: Expected `int` >= 1"),
         ("loraAdapters:\n  - {name: 'a b', path: /x}", "line 2: loraAdapters[0].name: Expected"),
         ("- a", "must hold a mapping of settings, not a list"),
