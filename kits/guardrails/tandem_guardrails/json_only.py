@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 from tandem.hooks.sequences import Sequences
+from tandem.text.json_reader import JsonReader
 from tandem_guardrails import arguments
-from tandem_guardrails.json_reader import JsonReader
 
 REASON = "json_only"
 """A character that cannot belong to a JSON value; it is withheld."""

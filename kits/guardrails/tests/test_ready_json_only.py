@@ -13,7 +13,6 @@ from one_case import one_case
 
 from tandem.errors import LoadError
 from tandem_guardrails.json_only import JsonOnly
-from tandem_guardrails.json_reader import JsonReader
 
 VALUES = st.recursive(
     st.none()
@@ -32,18 +31,6 @@ JSON = st.builds(
 )
 
 
-def refuse(_: str) -> None:
-    raise ValueError
-
-
-def is_json(text: str) -> bool:
-    try:
-        json.loads(text, parse_constant=refuse)
-    except ValueError:
-        return False
-    return True
-
-
 @settings(max_examples=300)
 @given(text=JSON, size=st.integers(1, 6))
 def test_json_passes_untouched_with_its_tokens(text: str, size: int) -> None:
@@ -52,73 +39,6 @@ def test_json_passes_untouched_with_its_tokens(text: str, size: int) -> None:
     assert shown.text == text
     assert shown.reason is None
     assert len(shown.tokens) == len(parts)
-
-
-@settings(max_examples=500)
-@given(text=JSON, place=st.integers(0, 60), other=st.sampled_from('{}[]",:0-+.eE1tn\\u \n\x01aN'))
-def test_a_changed_text_is_complete_just_when_the_parser_takes_it(
-    text: str, place: int, other: str
-) -> None:
-    place = min(place, len(text))
-    changed = text[:place] + other + text[place + 1 :]
-    reader = JsonReader()
-    read = reader.read(changed)
-    if is_json(changed):
-        assert changed[read:].strip() == ""
-        assert reader.complete
-    else:
-        assert changed[read:].strip() or not reader.complete
-
-
-@settings(max_examples=300)
-@given(text=st.text('{}[]",:01-.etrue\\ ', max_size=8))
-def test_what_is_read_can_still_become_json_and_one_more_character_cannot(text: str) -> None:
-    """The rest that would complete a beginning is built from what the reader says is open."""
-    read = JsonReader().read(text)
-    assert can_become_json(text[:read])
-    if read < len(text):
-        assert not can_become_json(text[: read + 1]) or is_json(text[:read])
-
-
-def can_become_json(text: str, depth: int = 4) -> bool:
-    if is_json(text):
-        return True
-    closing = close_all(text)
-    rests = [
-        "",
-        "0",
-        '"',
-        "0000",
-        '0000"',
-        "\\",
-        '\\"',
-        '"":0',
-        '":0',
-        ":0",
-        "true",
-        "rue",
-        "ue",
-        "e",
-    ]
-    rests += ["false", "alse", "lse", "se", "null", "ull", "ll", "l", '000"', '00"', '0"', 'n"']
-    rests += [first + second for first in rests for second in (":0", "")]
-    return any(is_json(text + rest + closing) for rest in rests)
-
-
-def close_all(text: str) -> str:
-    """The closing brackets of what is open, strings apart."""
-    stack, inside, escaped = [], False, False
-    for character in text:
-        if inside:
-            inside = escaped or character != '"'
-            escaped = character == "\\" and not escaped
-        elif character == '"':
-            inside = True
-        elif character in "{[":
-            stack.append("}" if character == "{" else "]")
-        elif character in "}]" and stack:
-            stack.pop()
-    return "".join(reversed(stack))
 
 
 @one_case(

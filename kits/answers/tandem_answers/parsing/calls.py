@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
 
+from tandem.text.json_reader import JsonReader
 from tandem_answers.parsing.attributed import attributed_arguments, attributed_name
 from tandem_answers.parsing.formats import (
     Attributed,
@@ -18,7 +19,6 @@ from tandem_answers.parsing.formats import (
     Unquoted,
     Xml,
 )
-from tandem_answers.parsing.json_reader import JsonReader
 from tandem_answers.parsing.nested import another_call, name_in_tag, nested_arguments
 from tandem_answers.parsing.schemas import types_of_property
 from tandem_answers.parsing.source import Fault, Reader, Source
@@ -120,13 +120,13 @@ class CallReader:
         self._begin(name, id_)
         self.stage = Stage.ARGUMENTS
         reader = JsonReader()
-        while not reader.done:
+        while not reader.over:
             written, end = reader.mended(self._source.text, self._source.at)
             self._source.take(end)
             self.arguments(written)
             if reader.faulty:
                 raise Fault
-            if not reader.done:
+            if not reader.over:
                 yield from self._source.more()
         self._end()
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator
 from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
-from tandem_answers.parsing.json_reader import JsonReader
+from tandem.text.json_reader import JsonReader
 
 T = TypeVar("T")
 Reader: TypeAlias = Generator[None, None, T]
@@ -222,7 +222,7 @@ class Source:
             taken.append(written)
             if reader.faulty:
                 raise Fault
-            if reader.done:
+            if reader.over:
                 return "".join(taken)
             yield from self.more()
 

@@ -7,7 +7,7 @@ import json
 import re
 from typing import Never
 
-from tandem_answers.parsing.json_reader import JsonReader
+from tandem.text.json_reader import JsonReader
 from tandem_answers.parsing.schemas import types_of
 
 LITERAL_LIMIT = 16 * 1024

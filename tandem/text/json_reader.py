@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Literal
 
@@ -31,15 +32,28 @@ _Expect = Literal["value", "value or ]", "key", "key or }", ":", ", or close", "
 class JsonReader:
     """Reads one JSON value: any, or an object only. Memory grows with the nesting alone."""
 
-    __slots__ = ("_expect", "_is_key", "_literal", "_number", "_objects_only", "_stack", "_string")
+    __slots__ = (
+        "_expect",
+        "_is_key",
+        "_literal",
+        "_number",
+        "_objects_only",
+        "_stack",
+        "_string",
+        "faulty",
+    )
 
     def __init__(self, *, objects_only: bool = False) -> None:
+        self.faulty = False
+        """The next character cannot belong to the value, which is not complete."""
         self._expect: _Expect = "value"
         self._objects_only = objects_only
         self._stack: list[str] = []
         """The open brackets."""
         self._string = ""
-        """In a string: what is expected of its next character; empty: in none."""
+        """In a string: what is expected of its next character, a quotation mark where any may come;
+        empty: in none.
+        """
         self._is_key = False
         self._literal = ""
         """What is left of true, false or null."""
@@ -57,21 +71,38 @@ class JsonReader:
             return self._number in _NUMBER_ENDS
         return self.over
 
-    def read(self, text: str) -> int:
-        """How many characters of `text` may belong to the value: fewer than all when the next one
-        cannot, or when the value is over.
+    def read(self, text: str, at: int = 0) -> int:
+        """Reads `text` from `at` on, and returns the place of the first character that does not
+        belong to the value: the end of the text where the value may go on.
         """
-        place, size = 0, len(text)
-        while place < size:
+        size = len(text)
+        while at < size:
             if self._string == '"':
-                found = _PLAIN.match(text, place)
-                place = found.end() if found else place
-                if place == size:
+                found = _PLAIN.match(text, at)
+                at = found.end() if found else at
+                if at == size:
                     break
-            if self.over or not self._step(text[place]):
-                return place
-            place += 1
-        return place
+            if self.over or not self._step(text[at]):
+                self.faulty = not self.over
+                return at
+            at += 1
+        return at
+
+    def mended(self, text: str, at: int) -> tuple[str, int]:
+        """Reads as `read` does, and gives what was read as valid JSON too: a control character in a
+        string, and a backslash that begins no escape, are escaped. A part of an escape at the end
+        of the text is not read; it has to come again, with more behind it.
+        """
+        written = []
+        while True:
+            end = self.read(text, at)
+            part = self._take_back_escape()
+            written.append(text[at : end - part])
+            if not self.faulty or not self._string:
+                return "".join(written), end - part
+            at = end - part + 1
+            written.append(json.dumps(text[at - 1])[1:-1])
+            self.faulty = False
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -107,10 +138,11 @@ class JsonReader:
         if expect in ("key", "key or }"):
             if character == "}" and expect == "key or }":
                 return self._close("{")
-            self._string, self._is_key = '"', True
+            if character == '"':
+                self._string, self._is_key = '"', True
             return character == '"'
         if expect == ":":
-            self._expect = "value"
+            self._expect = "value" if character == ":" else expect
             return character == ":"
         if character == ",":
             self._expect = "key" if self._stack[-1] == "{" else "value"
@@ -144,13 +176,26 @@ class JsonReader:
                 else:
                     self._value_over()
                 return True
+            if character != "\\":
+                return False
             self._string = "\\"
-            return character == "\\"
-        if self._string == "\\":
+        elif self._string == "\\":
+            if character != "u" and character not in _ESCAPES:
+                return False
             self._string = "uuuu" if character == "u" else '"'
-            return character == "u" or character in _ESCAPES
-        self._string = self._string[1:] or '"'
-        return character in _HEX
+        elif character not in _HEX:
+            return False
+        else:
+            self._string = self._string[1:] or '"'
+        return True
+
+    def _take_back_escape(self) -> int:
+        """Forgets the part of an escape that was read; gives the number of its characters."""
+        if not self._string or self._string == '"':
+            return 0
+        part = 1 if self._string == "\\" else 2 + 4 - len(self._string)
+        self._string = '"'
+        return part
 
     def _close(self, bracket: str) -> bool:
         if self._stack[-1] != bracket:
