@@ -45,7 +45,7 @@ from tandem.hooks.deferred import Ruling
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.config import WorkerConfig
-from tandem.worker.core.machine import Core
+from tandem.worker.core.machine import WorkerCore
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.hooks import WorkerHooks
 from tandem.worker.intake import Intake
@@ -120,7 +120,7 @@ class Bench:
         limits = worker_pb2.Limits(max_sequences=1024, context_length=10**6, vocabulary=10**6)
         self._shell = Shell(
             partial(
-                Core,
+                WorkerCore,
                 rules=DecodeRules(),
                 worker="bench",
                 max_legs=1024,

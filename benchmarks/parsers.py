@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import machine
 
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem.v1 import common_pb2, router_pb2
 from tandem_answers.parsing.families import FAMILIES
 from tandem_answers.parsing.parser import Parser
@@ -27,13 +27,13 @@ from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.asked import Asked, Parsing
 from tandem_frontend.openai.shapes import CHAT
 from tandem_frontend.openai.thought import thought_of
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 from tandem_frontend.openai.writers import EventWriter
 
 MOST_HELD = FrontendConfig(model_path="m").max_call_characters
 TEXT = "the model writes an answer about cooking pasta with tomatoes and basil, "
 CODE = "if a < b and c[0] < d: print({1: [2]}) # <b> "
-TOKENIZER = Tokenizer(Path(__file__).resolve().parents[1] / "model" / "tandem-tiny")
+TOKENIZER = ModelTokenizer(Path(__file__).resolve().parents[1] / "model" / "tandem-tiny")
 STEP = '{"at": "Zürich \\"HB\\"", "minutes": 12.5, "by": ["train", "tram"], "late": false}'
 
 
@@ -138,7 +138,7 @@ def _asked(how: Parsing | None) -> Asked:
     return Asked(
         parsing=how,
         id="0" * 32,
-        prompts=[Prompt.of([1], max_tokens=1)],
+        prompts=[SubmittedPrompt.of([1], max_tokens=1)],
         task=common_pb2.Task(trace_id="0" * 32, model="tandem-tiny", streaming=True),
         submit=router_pb2.Submit(n=1),
         withheld_reason="stop",

@@ -31,7 +31,7 @@ from tandem.prefix_blocks import BLOCK_TOKENS, unpacked
 from tandem.v1 import router_pb2, worker_pb2
 from tandem.worker.reports import Reports
 from tandem_router.core import actions, events
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
 from tandem_router.policies import LeastLoaded, PolicyFactory, Prefix
 
@@ -135,7 +135,7 @@ class World:
         self.now, self._order = 0.0, itertools.count()
         self._due: list[tuple[float, int, Callable[[], object]]] = []
         self.cores = [
-            Core(
+            RouterCore(
                 bounds=Bounds(max_queue=10**6),
                 prefill_policy=policy,
                 decode_policy=LeastLoaded,

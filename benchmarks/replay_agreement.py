@@ -37,8 +37,8 @@ from tandem_sim import options as sim_options
 from tandem_sim.options import SimOptions
 from tandem_tools.trace import TracedRequest
 from tandem_tools.trace_replay import times
-from tandem_tools.trace_replay.fleet import FleetFile, Pool
-from tandem_tools.trace_replay.replay import Replay
+from tandem_tools.trace_replay.fleet import FleetFile, ReplayedPool
+from tandem_tools.trace_replay.replay import TraceReplay
 from tandem_tools.trace_replay.router import Policies
 
 MODEL = Path(__file__).resolve().parent.parent / "model" / "tandem-tiny"
@@ -160,11 +160,11 @@ def replayed(trace: Sequence[TracedRequest], policy: str, overhead: float) -> Me
     table = times.of_sim(sim_options.parse(SimOptions, ENGINE))
     fleet = FleetFile(
         times=msgspec.structs.replace(table, overhead_ms=overhead),
-        prefill=Pool(workers=PREFILL, slots=PREFILL_SLOTS),
-        decode=Pool(workers=DECODE, slots=DECODE_SLOTS),
+        prefill=ReplayedPool(workers=PREFILL, slots=PREFILL_SLOTS),
+        decode=ReplayedPool(workers=DECODE, slots=DECODE_SLOTS),
     )
     made = POLICIES[policy]
-    answers = Replay(fleet, Policies(made, POLICIES["least_loaded"]), trace).run().answers
+    answers = TraceReplay(fleet, Policies(made, POLICIES["least_loaded"]), trace).run().answers
     ttft = [each.ttft for each in answers if each.ttft is not None]
     itl = [each.itl for each in answers if each.itl is not None]
     return Medians(median(ttft), median(itl))

@@ -27,7 +27,7 @@ from tandem.endings import Outcome
 from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
 from tandem.v1 import router_pb2, worker_pb2
 from tandem_router.core import actions, events
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.sequences import Leg, Sequence
 from tandem_router.core.values import Bounds, Fingerprint, Needs, Phase, Profile
 from tandem_router.core.worker import Worker
@@ -97,7 +97,7 @@ class Bench:
     """A core with one frontend; time goes on by a millisecond an event."""
 
     def __init__(self, workers: int, policy: str) -> None:
-        self.core = Core(
+        self.core = RouterCore(
             bounds=Bounds(max_queue=1_000_000),
             prefill_policy=POLICIES[policy],
             decode_policy=POLICIES["least_loaded" if policy == "prefix" else policy],

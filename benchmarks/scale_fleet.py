@@ -44,7 +44,7 @@ from tandem.errors import QueueFullError
 from tandem.v1 import worker_pb2
 from tandem.worker.reports import Reports
 from tandem_router.core import actions, events
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.values import Bounds, Phase, Profile
 from tandem_router.discovery import Share
 from tandem_router.policies import POLICIES, LeastLoaded, PolicyFactory, Prefix
@@ -131,7 +131,7 @@ class Router:
             "prefix": partial(Prefix, draw),
         }
         alone = fleet.policy == "prefix"  # of prefill
-        self.core = Core(
+        self.core = RouterCore(
             bounds=Bounds(max_queue=1_000_000, max_retries=3),
             prefill_policy=made[fleet.policy],
             decode_policy=made["least_loaded" if alone else fleet.policy],

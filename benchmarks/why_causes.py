@@ -458,9 +458,9 @@ def served(options: dict[str, Any], folder: Path) -> Iterator[Bench]:
         yield bench
 
 
-def _ports(stack: Stack) -> asking.Ports:
+def _ports(stack: Stack) -> asking.AdminPorts:
     names = ("router", "frontend")
-    return asking.Ports([stack.components[each].launch.metrics for each in names])
+    return asking.AdminPorts([stack.components[each].launch.metrics for each in names])
 
 
 def told(bench: Bench, trace_id: str) -> tuple[Diagnosis, list[Any]]:

@@ -17,7 +17,7 @@ SCHEMA_VERSION = 41
 _COLUMNS = 24
 
 
-class Row:
+class PanelRow:
     """A title, and the panels that are shown below it."""
 
     def __init__(self, title: str, *panels: Panel) -> None:
@@ -32,7 +32,7 @@ class Dashboard:
     name: str
     title: str
     description: str
-    rows: Sequence[Row]
+    rows: Sequence[PanelRow]
 
     @property
     def uid(self) -> str:
@@ -84,7 +84,7 @@ def _panels(dashboard: Dashboard, expressions: Expressions) -> Iterator[dict[str
         top += tallest
 
 
-def _row(row: Row, number: int, top: int) -> dict[str, Any]:
+def _row(row: PanelRow, number: int, top: int) -> dict[str, Any]:
     return {
         "id": number,
         "type": "row",

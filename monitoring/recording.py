@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from monitoring.queries import EVERY_REQUEST, FAILED_REQUEST, quantile, rate, ratio
-from monitoring.rules import Group, Recording
+from monitoring.rules import Recording, RuleGroup
 
 WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
 RELEASE = "namespace, job"
@@ -48,7 +48,7 @@ def _quantile(share: float, histogram: str) -> Recording:
 
 
 GROUPS = (
-    Group(
+    RuleGroup(
         "tandem.requests",
         [
             _release(REQUESTS, rate(EVERY_REQUEST, by=RELEASE, over="5m")),
@@ -64,7 +64,7 @@ GROUPS = (
             _quantile(0.99, "tandem_frontend_request_seconds"),
         ],
     ),
-    Group(
+    RuleGroup(
         "tandem.kv",
         [
             _release(
@@ -81,5 +81,5 @@ GROUPS = (
             ),
         ],
     ),
-    *(Group(f"tandem.{what}", list(_burns(what)), interval="30s") for what in _BURNS),
+    *(RuleGroup(f"tandem.{what}", list(_burns(what)), interval="30s") for what in _BURNS),
 )

@@ -61,7 +61,7 @@ class Alert:
 
 
 @dataclass(slots=True, frozen=True)
-class Group:
+class RuleGroup:
     """Rules that Prometheus evaluates together, in their order."""
 
     name: str
@@ -69,7 +69,7 @@ class Group:
     interval: str = ""
 
 
-def write(groups: Iterable[Group], catalogue: Catalogue) -> str:
+def write(groups: Iterable[RuleGroup], catalogue: Catalogue) -> str:
     """A rules file. What its rules record is in the catalogue from then on.
 
     Raises UnknownMetricError and UnknownLabelError.
@@ -80,7 +80,7 @@ def write(groups: Iterable[Group], catalogue: Catalogue) -> str:
     return HEAD + text
 
 
-def _group(group: Group, expressions: Expressions) -> dict[str, Any]:
+def _group(group: RuleGroup, expressions: Expressions) -> dict[str, Any]:
     interval = {"interval": group.interval} if group.interval else {}
     return {
         "name": group.name,

@@ -27,7 +27,7 @@ from tandem_answers.responses import requests as responses
 from tandem_frontend.openai import requests
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.foreign import VALUES, Foreign
-from tandem_frontend.openai.strangers import Kind
+from tandem_frontend.openai.strangers import KnownObject
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "scripts" / "request_fields.json"
@@ -131,7 +131,7 @@ def _joined(endpoints: list[str]) -> str:
     return ", ".join((*named, *rest))
 
 
-def _said(field: str, kind: Kind) -> str:
+def _said(field: str, kind: KnownObject) -> str:
     """What is done with a field of an object; empty: nobody knows it there."""
     if field in kind.fields:
         return APPLIED
@@ -146,7 +146,7 @@ class Place(NamedTuple):
     """As a client writes its place, such as `messages[].content[]`."""
     structs: tuple[type[msgspec.Struct], ...]
     """Types that the object may be read as."""
-    kind: Kind | None
+    kind: KnownObject | None
     """None: it knows the fields of `structs` alone."""
 
 
@@ -174,7 +174,7 @@ def _all_places() -> Iterator[tuple[str, Place]]:
 
 
 def _places(
-    label: str, struct: type[msgspec.Struct], kind: Kind | None, seen: tuple[type, ...]
+    label: str, struct: type[msgspec.Struct], kind: KnownObject | None, seen: tuple[type, ...]
 ) -> Iterator[Place]:
     """Objects within an object, by its types; no object within its like."""
     for field in msgspec.structs.fields(struct):

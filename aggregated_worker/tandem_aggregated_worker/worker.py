@@ -30,7 +30,7 @@ from tandem.worker.config import WorkerConfig, WorkerKind
 from tandem.worker.description import new_instance
 from tandem.worker.endpoint import Endpoint, Shared, new_ledger
 from tandem.worker.phase import LoadPhase
-from tandem.worker.server import MakeEngine, Worker, check_phase
+from tandem.worker.server import MakeEngine, WorkerServer, check_phase
 from tandem.worker.servicer import PhasesServicer, WorkerServicer
 from tandem_aggregated_worker.metrics import Merged
 
@@ -73,7 +73,9 @@ class AggregatedWorker:
         )
         engine = TwoFacedEngine(create)
         self._workers = {
-            phase: Worker(phase, config, _LOAD[phase], tracer, create=engine.face, shared=shared)
+            phase: WorkerServer(
+                phase, config, _LOAD[phase], tracer, create=engine.face, shared=shared
+            )
             for phase in PHASES
         }
 

@@ -24,13 +24,13 @@ MAX_LENGTH = 200
 """Characters of a name."""
 
 
-class Target(NamedTuple):
+class ModelTarget(NamedTuple):
     model: str
     weight: float
     """The target's share of the name's requests, beside the other targets' weights; 0: none."""
 
 
-Targets: TypeAlias = Sequence[Target]
+Targets: TypeAlias = Sequence[ModelTarget]
 Names: TypeAlias = Mapping[str, Targets]
 
 
@@ -97,13 +97,14 @@ def _name(given: object, file: str) -> str:
 
 def _targets(given: object, name: str, file: str) -> Targets:
     if isinstance(given, str):
-        return (Target(_name(given, file), 1.0),)
+        return (ModelTarget(_name(given, file), 1.0),)
     if not isinstance(given, dict) or not given:
         raise ConfigError(f"{file}: `{name}` must be a model, or models with their weights")
     if len(given) > MAX_TARGETS:
         raise ConfigError(f"{file}: `{name}` has more than {MAX_TARGETS} models")
     targets = tuple(
-        Target(_name(model, file), _weight(weight, name, file)) for model, weight in given.items()
+        ModelTarget(_name(model, file), _weight(weight, name, file))
+        for model, weight in given.items()
     )
     if not any(target.weight for target in targets):
         raise ConfigError(f"{file}: `{name}` has no model with a weight above 0")

@@ -34,7 +34,7 @@ from tandem_frontend.openai.endpoints import Endpoints
 from tandem_frontend.openai.generation import Generation
 from tandem_frontend.openai.moderations.endpoint import Moderations
 from tandem_frontend.openai.prefix_store import PrefixStore
-from tandem_frontend.openai.reading.bodies import Reading
+from tandem_frontend.openai.reading.bodies import BodyReading
 from tandem_frontend.openai.reading.models import Models
 from tandem_frontend.openai.reading.reader import field_rules
 from tandem_frontend.openai.reading.readers import Readers
@@ -91,7 +91,9 @@ class Parts:
         rules = field_rules(config)
         sessions = Sessions(config.session_headers, config.session_end_headers)
         prefixes = PrefixStore(config.prefix_store_mb * 2**20, self.metrics.prefixes)
-        self.reading = Reading(self.models, self.readers, self.metrics, rules, sessions, prefixes)
+        self.reading = BodyReading(
+            self.models, self.readers, self.metrics, rules, sessions, prefixes
+        )
         self.endpoints = Endpoints(
             self.models, self.reading, self.demultiplexer, self.draining, rules
         )

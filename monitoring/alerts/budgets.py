@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from monitoring.recording import REQUESTS, burn
-from monitoring.rules import AVAILABILITY_OBJECTIVE, ITL_OBJECTIVE, TTFT_OBJECTIVE, Alert, Group
+from monitoring.rules import AVAILABILITY_OBJECTIVE, ITL_OBJECTIVE, TTFT_OBJECTIVE, Alert, RuleGroup
 
 MIN_RATE = 0.02
 _ENOUGH = f"and on (namespace, job) {REQUESTS} > {MIN_RATE}"
@@ -65,7 +65,7 @@ def _errors(name: str, severity: Literal["critical", "warning"], share: float, a
 
 
 GROUPS = (
-    Group(
+    RuleGroup(
         "tandem.errors.alerts",
         [
             _errors("TandemErrorRatioHigh", "warning", 0.05, "10m"),
@@ -75,7 +75,7 @@ GROUPS = (
             ),
         ],
     ),
-    Group(
+    RuleGroup(
         "tandem.latency.alerts",
         [
             *_burn_alerts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitoring.rules import Alert, Group
+from monitoring.rules import Alert, RuleGroup
 
 MIN_KV_BYTES = 100_000
 """Each second; below it, other traffic of a pod may be more than its KV cache."""
@@ -93,4 +93,4 @@ _RDMA = (
             > {MIN_KV_BYTES})""",
     ),
 )
-GROUPS = (Group("tandem.kv.alerts", _KV), Group("tandem.rdma", _RDMA))
+GROUPS = (RuleGroup("tandem.kv.alerts", _KV), RuleGroup("tandem.rdma", _RDMA))

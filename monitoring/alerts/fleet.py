@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitoring.rules import PODS, START_SECONDS, Alert, Group
+from monitoring.rules import PODS, START_SECONDS, Alert, RuleGroup
 
 STALE_SECONDS = 600
 """More than a watch may be silent: it ends after 240 s and begins anew."""
@@ -291,11 +291,11 @@ _CERTIFICATES = (
     ),
 )
 GROUPS = (
-    Group("tandem.ready.alerts", _AVAILABLE),
-    Group("tandem.seen.alerts", _SEEN),
-    Group("tandem.router.alerts", _ROUTER),
-    Group("tandem.change.alerts", _CHANGE),
-    Group("tandem.memory.alerts", _MEMORY),
-    Group("tandem.reading.alerts", _READING),
-    Group("tandem.certificates", _CERTIFICATES),
+    RuleGroup("tandem.ready.alerts", _AVAILABLE),
+    RuleGroup("tandem.seen.alerts", _SEEN),
+    RuleGroup("tandem.router.alerts", _ROUTER),
+    RuleGroup("tandem.change.alerts", _CHANGE),
+    RuleGroup("tandem.memory.alerts", _MEMORY),
+    RuleGroup("tandem.reading.alerts", _READING),
+    RuleGroup("tandem.certificates", _CERTIFICATES),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitoring.rules import Alert, Group
+from monitoring.rules import Alert, RuleGroup
 
 FELT_SECONDS = 0.05
 """What a user feels between two tokens."""
@@ -89,4 +89,4 @@ _OTHERS = (
               (increase(tandem_audit_records_total{outcome="dropped"}[15m])) > 0""",
     ),
 )
-GROUPS = (Group("tandem.hooks.alerts", _HOOKS), Group("tandem.judges.alerts", _OTHERS))
+GROUPS = (RuleGroup("tandem.hooks.alerts", _HOOKS), RuleGroup("tandem.judges.alerts", _OTHERS))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitoring.dashboard import Dashboard, Row
+from monitoring.dashboard import Dashboard, PanelRow
 from monitoring.dashboards.common import KV_BYTES, heatmap, lines, percentiles, rates, shares, stat
 from monitoring.queries import quantile, rate, ratio, total
 
@@ -11,7 +11,7 @@ _KV_SUM = rate('tandem_kv_transfer_seconds_sum{phase="prefill"}', by="transport"
 _KV_BYTES = rate('tandem_kv_transfer_bytes_total{phase="prefill"}', by="transport")
 _READY = "sum(tandem_worker_ready{{phase={phase}}})"
 
-_TRANSFER = Row(
+_TRANSFER = PanelRow(
     "KV transfer",
     stat("KV received", KV_BYTES, unit="Bps"),
     stat("Transfer p50", quantile(0.5, _KV), unit="s"),
@@ -63,7 +63,7 @@ _TRANSFER = Row(
         " curve, KV goes over TCP. With hostNetwork it shows the whole node's traffic.",
     ),
 )
-_PHASES = Row(
+_PHASES = PanelRow(
     "Phases",
     percentiles("Time of a sequence", "tandem_worker_leg_seconds", by="phase", shares=(0.5, 0.99)),
     percentiles("Wait for a pair", "tandem_router_queue_seconds"),
@@ -85,7 +85,7 @@ _PHASES = Row(
     lines("Ready workers", "sum by (phase) (tandem_worker_ready)"),
     rates("How sequences ended", "tandem_worker_legs_total", by="phase, outcome", above_zero=True),
 )
-_STATES = Row(
+_STATES = PanelRow(
     "Requests in engines",
     lines(
         "Prefill",
@@ -113,7 +113,7 @@ _STATES = Row(
         note="Workers do without them: docs/engines/sglang.md says what that means.",
     ),
 )
-_ENGINE = Row(
+_ENGINE = PanelRow(
     "Engine",
     lines(
         "Tokens by phase",

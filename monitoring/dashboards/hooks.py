@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitoring.dashboard import Dashboard, Row
+from monitoring.dashboard import Dashboard, PanelRow
 from monitoring.dashboards.common import heatmap, lines, percentiles, rates, shares, table
 from monitoring.queries import quantile, rate, ratio, total
 
@@ -13,7 +13,7 @@ _HOOK_VERDICTS, _CLASSIFIER_VERDICTS = (
 )
 _FAILED = '{verdict=~"error|timeout"}'
 
-_HOOKS = Row(
+_HOOKS = PanelRow(
     "Output hooks",
     rates("Verdicts", _HOOK_VERDICTS, by=f"{_HOOK}, verdict", above_zero=True),
     rates("Errors and timeouts", _HOOK_VERDICTS + _FAILED, by=f"{_HOOK}, verdict"),
@@ -46,13 +46,13 @@ _HOOKS = Row(
         unit="cps",
     ),
 )
-_POOL = Row(
+_POOL = PanelRow(
     "Hook pool",
     lines("Processes that can judge", total("tandem_hook_pool_processes", by="phase, pod")),
     lines("Chunks that wait for a verdict", total("tandem_hook_pool_outstanding", by="phase, pod")),
     rates("Processes replaced", "tandem_hook_pool_restarts_total", by="phase, pod"),
 )
-_CLASSIFIERS = Row(
+_CLASSIFIERS = PanelRow(
     "Classifiers",
     lines(
         "Verdicts",
@@ -85,7 +85,7 @@ _CLASSIFIERS = Row(
         width=6,
     ),
 )
-_LOGITS = Row(
+_LOGITS = PanelRow(
     "Logits processors",
     lines("Sequences that hold state", total("tandem_logits_states", by="phase, pod"), width=12),
     rates(
@@ -95,7 +95,7 @@ _LOGITS = Row(
         width=12,
     ),
 )
-_FORMS = Row(
+_FORMS = PanelRow(
     "Forms of answers",
     rates("Compilations", "tandem_form_compilations_total", by="phase, outcome", width=6),
     lines(

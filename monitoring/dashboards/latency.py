@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from monitoring.dashboard import Dashboard, Row
+from monitoring.dashboard import Dashboard, PanelRow
 from monitoring.dashboards.common import (
     E2E,
     GOODPUT,
@@ -30,7 +30,7 @@ def _burns(what: str) -> list[tuple[str, str]]:
     return [(f"max({burn(what, window)})", window) for window in WINDOWS]
 
 
-_GOODPUT = Row(
+_GOODPUT = PanelRow(
     "Goodput",
     replace(GOODPUT_NOW, height=8),
     shares(
@@ -50,7 +50,7 @@ _GOODPUT = Row(
         width=10,
     ),
 )
-_PERCENTILES = Row(
+_PERCENTILES = PanelRow(
     "Latency",
     percentiles("Time to first token", TTFT, more=[_objective("ttft")]),
     percentiles(
@@ -65,7 +65,7 @@ _PERCENTILES = Row(
     heatmap("Whole request, distribution", E2E, height=9),
 )
 _RECORDED = "as recorded for the alerts"
-_BUDGET = Row(
+_BUDGET = PanelRow(
     "Error budget",
     *(
         lines(
@@ -83,7 +83,7 @@ _BUDGET = Row(
         note=f"Share of requests with status 5xx or queue_full, {_RECORDED}.",
     ),
 )
-_CLIENTS = Row(
+_CLIENTS = PanelRow(
     "Clients",
     lines(
         "Requests that their client ended",
@@ -99,7 +99,7 @@ _CLIENTS = Row(
         width=12,
     ),
 )
-_READING = Row(
+_READING = PanelRow(
     "Reading prompts",
     lines(
         "Prompt tokens",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from monitoring.dashboard import Dashboard, Row
+from monitoring.dashboard import Dashboard, PanelRow
 from monitoring.dashboards.common import (
     ERROR_RATIO,
     GOODPUT_NOW,
@@ -19,7 +19,7 @@ from monitoring.dashboards.common import (
 from monitoring.queries import quantile, rate, ratio, total
 
 _RED_WHEN_NONE = ((0, "red"), (1, "green"))
-_HEALTH = Row(
+_HEALTH = PanelRow(
     "Health",
     stat(
         "Firing alerts",
@@ -39,7 +39,7 @@ _HEALTH = Row(
     stat("TTFT p99", quantile(0.99, TTFT), unit="s"),
     stat("ITL p99", quantile(0.99, ITL), unit="s"),
 )
-_TRAFFIC = Row(
+_TRAFFIC = PanelRow(
     "Traffic",
     rates(
         "Requests by outcome",
@@ -65,7 +65,7 @@ _TRAFFIC = Row(
     percentiles("Time between tokens", ITL),
     lines("KV cache handed over", (KV_BYTES, "received by decode"), unit="Bps"),
 )
-_WORKERS = Row(
+_WORKERS = PanelRow(
     "Workers",
     lines("Ready workers", "sum by (phase) (tandem_worker_ready)"),
     lines(
@@ -81,7 +81,7 @@ _WORKERS = Row(
         ),
     ),
 )
-_KEYS = Row(
+_KEYS = PanelRow(
     "Keys",
     lines(
         "Computing by key",
@@ -99,7 +99,7 @@ _KEYS = Row(
         note="Tokens that sequences held.",
     ),
 )
-_PROCESSES = Row(
+_PROCESSES = PanelRow(
     "Processes",
     lines("CPU", rate("process_cpu_seconds_total", by="pod"), width=6),
     lines("Memory", total("process_resident_memory_bytes", by="pod"), unit="bytes", width=6),

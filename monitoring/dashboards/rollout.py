@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from monitoring.dashboard import Dashboard, Row
+from monitoring.dashboard import Dashboard, PanelRow
 from monitoring.dashboards.common import lines, rates, table
 from monitoring.queries import rate, total
 
-_READY = Row(
+_READY = PanelRow(
     "Ready and draining",
     lines(
         "Ready",
@@ -26,7 +26,7 @@ _READY = Row(
         note="Sequences that a draining worker still has.",
     ),
 )
-_DRAINS = Row(
+_DRAINS = PanelRow(
     "Drains",
     lines(
         "Time of a drain",
@@ -49,7 +49,7 @@ _DRAINS = Row(
         (rate("tandem_frontend_resubmitted_prompts_total"), "prompts submitted again"),
     ),
 )
-_REQUESTS = Row(
+_REQUESTS = PanelRow(
     "Requests during the rollout",
     lines(
         "Failed requests",
@@ -68,7 +68,7 @@ _REQUESTS = Row(
         by="phase, code",
     ),
 )
-_PODS = Row(
+_PODS = PanelRow(
     "Pods",
     lines("Pods by version", "count by (component, version) (tandem_build_info)"),
     lines(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from monitoring.dashboard import Dashboard, Row
+from monitoring.dashboard import Dashboard, PanelRow
 from monitoring.dashboards.common import heatmap, lines, percentiles, rates, shares, stat
 from monitoring.queries import rate, ratio, total
 
-_ADMISSION = Row(
+_ADMISSION = PanelRow(
     "Admission",
     lines("Queue", "sum by (pod) (tandem_router_queue_length)"),
     percentiles("Wait for a pair", "tandem_router_queue_seconds"),
@@ -29,7 +29,7 @@ _ADMISSION = Row(
         "Cancelled sequences by reason", "tandem_router_cancels_total", by="reason", above_zero=True
     ),
 )
-_PAIRING = Row(
+_PAIRING = PanelRow(
     "Pairs",
     stat(
         "Pairs that take work",
@@ -100,7 +100,7 @@ _PAIRING = Row(
         note="Each new worker has one that finishes. The router's log says why one failed.",
     ),
 )
-_DISCOVERY = Row(
+_DISCOVERY = PanelRow(
     "Discovery",
     lines(
         "Workers",
@@ -115,7 +115,7 @@ _DISCOVERY = Row(
     ),
     rates("Failed look-ups", "tandem_router_discovery_errors_total", by="reason"),
 )
-_RELAY = Row(
+_RELAY = PanelRow(
     "Relay",
     lines("Payload", rate("tandem_router_relayed_bytes_total", by="pod"), unit="Bps"),
     rates("Frames of workers", "tandem_router_relayed_frames_total", by="pod"),

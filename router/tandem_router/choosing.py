@@ -74,7 +74,7 @@ class Choosing:
         if own is not None:
             return own
         WATCH.install()
-        return partial(Guarded, _found(name), partial(self._failed, phase), self._seconds)
+        return partial(GuardedPolicy, _found(name), partial(self._failed, phase), self._seconds)
 
     def _failed(self, phase: Phase, failure: Failure, reason: str) -> None:
         self.failures[phase, failure] += 1
@@ -82,7 +82,7 @@ class Choosing:
         self._complaints.warn(message, failure.value, phase=phase.value, reason=reason)
 
 
-class Guarded:
+class GuardedPolicy:
     """An operator's policy. Whatever it does, a worker is chosen."""
 
     def __init__(

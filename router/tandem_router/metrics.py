@@ -1,7 +1,7 @@
 """The router's metrics: what its core, its relay and its discovery have counted by themselves.
 
 Nothing is counted twice, and the path of a frame pays two additions. A scrape comes from a thread
-of its own, so it asks for one `Reading`, which is taken on the event loop.
+of its own, so it asks for one `ScrapedRouter`, which is taken on the event loop.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RESUMED = ("finished", "failed", "refused")
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class Reading:
+class ScrapedRouter:
     """The state of one router that one scrape shows."""
 
     core: Snapshot
@@ -73,9 +73,9 @@ class Reading:
     policy_failures: Mapping[tuple[Phase, Failure], int]
 
 
-def read(relay: Relay, workers: Workers, choosing: Choosing | None = None) -> Reading:
+def read(relay: Relay, workers: Workers, choosing: Choosing | None = None) -> ScrapedRouter:
     """What is so now. Call it on the event loop, where nothing changes meanwhile."""
-    return Reading(
+    return ScrapedRouter(
         core=relay.core.snapshot(),
         early=relay.early,
         relayed_bytes=relay.relayed_bytes,
@@ -90,7 +90,7 @@ def read(relay: Relay, workers: Workers, choosing: Choosing | None = None) -> Re
     )
 
 
-def new_registry(reading: Callable[[], Reading]) -> CollectorRegistry:
+def new_registry(reading: Callable[[], ScrapedRouter]) -> CollectorRegistry:
     """The router's registry, every series of it present from the start."""
     registry = metrics.new_registry("router")
     registry.register(RouterCollector(reading))
@@ -100,7 +100,7 @@ def new_registry(reading: Callable[[], Reading]) -> CollectorRegistry:
 class RouterCollector(Collector):
     """Asks for one reading a scrape, so that its figures agree with each other."""
 
-    def __init__(self, reading: Callable[[], Reading]) -> None:
+    def __init__(self, reading: Callable[[], ScrapedRouter]) -> None:
         self._reading = reading
 
     def collect(self) -> Iterator[Metric]:
@@ -142,7 +142,7 @@ class RouterCollector(Collector):
         yield from _discovery(reading)
 
 
-def _discovery(reading: Reading) -> Iterator[Metric]:
+def _discovery(reading: ScrapedRouter) -> Iterator[Metric]:
     for name, text, numbers in (
         ("discovered", "Workers that discovery lists, connected or not.", reading.listed),
         ("served", "Workers of discovery's list that this router serves.", reading.served),

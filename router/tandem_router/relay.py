@@ -29,7 +29,7 @@ from tandem.v1 import worker_pb2
 from tandem.wire.prompt_chunks import ChunkRoom
 from tandem_router import inspection, spans, suspects, translate
 from tandem_router.core import actions, events
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.story import Story, shortened
 from tandem_router.core.values import Edition, Phase, Profile
 from tandem_router.inspection import Inspection
@@ -52,7 +52,7 @@ class Relay:
 
     def __init__(
         self,
-        core: Core,
+        core: RouterCore,
         *,
         tracer: Tracer | None = None,
         vouchers: Vouchers | None = None,

@@ -26,7 +26,7 @@ from tandem_router import debug, metrics, translate, vouchers
 from tandem_router.choosing import Choosing
 from tandem_router.config import RouterConfig
 from tandem_router.core import events
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.story import Story
 from tandem_router.core.values import Bounds
 from tandem_router.discovery import Discovery, make_discovery, make_share
@@ -78,10 +78,10 @@ def build_choosing(config: RouterConfig) -> Choosing:
     return Choosing(config.prefill_policy, config.decode_policy, seconds=config.policy_seconds)
 
 
-def build_core(config: RouterConfig, choosing: Choosing | None = None) -> Core:
+def build_core(config: RouterConfig, choosing: Choosing | None = None) -> RouterCore:
     """`choosing`: None: by the policies that the settings name."""
     policies = choosing or build_choosing(config)
-    return Core(
+    return RouterCore(
         budget=ByteBudget(config.max_held_bytes),
         prefix_bytes=config.prefix_index_bytes,
         bounds=_bounds(config),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tandem import ids
-from tandem.tracing.spans import Event, Span, Value
+from tandem.tracing.spans import Span, SpanEvent, Value
 from tandem_router.core.actions import SequenceTraced
 from tandem_router.core.story import Moment
 
@@ -33,7 +33,7 @@ def of_sequence(traced: SequenceTraced) -> Span:
         began=began,
         ended=traced.ended,
         attributes=attributes,
-        events=[Event(each.name, began + each.at, _attributes(each)) for each in happened],
+        events=[SpanEvent(each.name, began + each.at, _attributes(each)) for each in happened],
         error=traced.error,
     )
 

@@ -19,7 +19,7 @@ from tandem.cli.answer import AnswerError, StreamedAnswer, stream
 from tandem.cli.client import ApiError, Client
 from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
-from tandem.cli.worker_counts import Counts, Reading, Target
+from tandem.cli.worker_counts import MetricsTarget, PhaseCounts, Reading
 from tandem.logits.builtin import HELLO_WORLD
 from tandem.logits.spec import FORCED_SEQUENCE
 
@@ -122,7 +122,7 @@ class Verification:
         model: str,
         api_key: str,
         ca_file: Path | None,
-        workers: list[Target],
+        workers: list[MetricsTarget],
         kv_bytes_per_token: int,
         timeout_seconds: float,
     ) -> None:
@@ -234,7 +234,7 @@ class Verification:
         time.sleep(POLL_SECONDS)
 
 
-def _problem(grown: Mapping[str, Counts], least: int) -> str:
+def _problem(grown: Mapping[str, PhaseCounts], least: int) -> str:
     """Why the counters do not show a hand-over of `least` bytes; "" where they do."""
     for phase in ("prefill", "decode"):
         if phase not in grown:
@@ -246,7 +246,7 @@ def _problem(grown: Mapping[str, Counts], least: int) -> str:
     return ""
 
 
-def _told(grown: Mapping[str, Counts]) -> str:
+def _told(grown: Mapping[str, PhaseCounts]) -> str:
     return ", ".join(
         f"{phase} {counts.legs:.0f} sequences and {counts.kv_bytes:,.0f} bytes"
         for phase, counts in sorted(grown.items(), reverse=True)

@@ -18,19 +18,19 @@ _COMPLETED = ("finished", "terminated")
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class PhaseCounts:
     """What one phase did: bytes of KV cache that it sent or took, and sequences completed."""
 
     kv_bytes: float = 0.0
     legs: float = 0.0
 
 
-Reading = Mapping[str, Mapping[str, Counts]]
+Reading = Mapping[str, Mapping[str, PhaseCounts]]
 """Each worker's counts since its start: address -> phase -> counts."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class MetricsTarget:
     """A host's metrics port. The host may be a name that stands for many workers."""
 
     host: str
@@ -49,23 +49,23 @@ class Target:
         return [f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}" for host in hosts]
 
 
-def targets(text: str, flag: str = "--kv") -> list[Target]:
+def targets(text: str, flag: str = "--kv") -> list[MetricsTarget]:
     """HOST:PORT,HOST:PORT as targets. Raises ConfigError, naming the flag."""
     found = []
     for part in filter(None, map(str.strip, text.split(","))):
         host, _, port = part.rpartition(":")
         if not host or not port.isdecimal():
             raise ConfigError(f"{flag} {part!r}: write it HOST:PORT, with the port of /metrics")
-        found.append(Target(host.strip("[]"), int(port)))
+        found.append(MetricsTarget(host.strip("[]"), int(port)))
     return found
 
 
-def addresses(found: Iterable[Target]) -> list[str]:
+def addresses(found: Iterable[MetricsTarget]) -> list[str]:
     """Every address behind several targets, each once. Raises ApiError for an unknown name."""
     return sorted({address for target in found for address in target.addresses()})
 
 
-def read(workers: Iterable[Target], *, timeout_seconds: float) -> Reading:
+def read(workers: Iterable[MetricsTarget], *, timeout_seconds: float) -> Reading:
     """The counts of every worker now. Raises ApiError where one cannot be asked."""
     return {
         address: counts(Client(address, timeout_seconds=timeout_seconds).text("/metrics"))
@@ -73,7 +73,7 @@ def read(workers: Iterable[Target], *, timeout_seconds: float) -> Reading:
     }
 
 
-def counts(exposition: str) -> Mapping[str, Counts]:
+def counts(exposition: str) -> Mapping[str, PhaseCounts]:
     """A worker's counts by phase, from its metrics as Prometheus reads them. Raises ApiError for a
     text that is none."""
     kv_bytes: defaultdict[str, float] = defaultdict(float)
@@ -88,21 +88,21 @@ def counts(exposition: str) -> Mapping[str, Counts]:
             kv_bytes[phase] += sample.value
         elif sample.name == LEGS and sample.labels.get("outcome") in _COMPLETED:
             legs[phase] += sample.value
-    return {phase: Counts(kv_bytes[phase], legs[phase]) for phase in {*kv_bytes, *legs}}
+    return {phase: PhaseCounts(kv_bytes[phase], legs[phase]) for phase in {*kv_bytes, *legs}}
 
 
-def growth(before: Reading, after: Reading) -> Mapping[str, Counts]:
+def growth(before: Reading, after: Reading) -> Mapping[str, PhaseCounts]:
     """What all workers counted between two readings, by phase. A worker that is new, or that has
     started again, counted from zero; one that has gone adds nothing.
     """
-    grown: dict[str, Counts] = {}
+    grown: dict[str, PhaseCounts] = {}
     for address, phases in after.items():
         for phase, now in phases.items():
-            then = before.get(address, {}).get(phase, Counts())
+            then = before.get(address, {}).get(phase, PhaseCounts())
             if now.legs < then.legs or now.kv_bytes < then.kv_bytes:
-                then = Counts()
-            so_far = grown.get(phase, Counts())
-            grown[phase] = Counts(
+                then = PhaseCounts()
+            so_far = grown.get(phase, PhaseCounts())
+            grown[phase] = PhaseCounts(
                 so_far.kv_bytes + now.kv_bytes - then.kv_bytes,
                 so_far.legs + now.legs - then.legs,
             )

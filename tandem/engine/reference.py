@@ -35,14 +35,14 @@ from tandem.logits.registry import Registry
 from tandem.v1 import common_pb2
 
 
-class Asked(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ReferenceRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One request of the input."""
 
     token_ids: list[int]
     max_tokens: int
 
 
-async def generate(engine: Engine, requests: Sequence[Asked]) -> list[list[int]]:
+async def generate(engine: Engine, requests: Sequence[ReferenceRequest]) -> list[list[int]]:
     """Greedy token ids for each request, one at a time. Raises TandemError where one fails."""
     outputs = []
     async with aclosing(steps(engine)) as coming:
@@ -52,7 +52,7 @@ async def generate(engine: Engine, requests: Sequence[Asked]) -> list[list[int]]
     return outputs
 
 
-def _greedy(number: int, asked: Asked) -> EngineRequest:
+def _greedy(number: int, asked: ReferenceRequest) -> EngineRequest:
     return EngineRequest(
         request_id=number,
         token_ids=asked.token_ids,
@@ -79,7 +79,7 @@ async def _run(
     name: factory.EngineName,
     model_path: Path,
     options: Mapping[str, str],
-    requests: Sequence[Asked],
+    requests: Sequence[ReferenceRequest],
 ) -> None:
     settings = EngineSettings(
         model_path=model_path,
@@ -107,7 +107,7 @@ def main() -> int:
     arguments = parser.parse_args()
     options = dict(pair.split("=", 1) for pair in arguments.engine_options.split(",") if pair)
     try:
-        requests = msgspec.json.decode(sys.stdin.buffer.read(), type=list[Asked])
+        requests = msgspec.json.decode(sys.stdin.buffer.read(), type=list[ReferenceRequest])
         uvloop.run(_run(arguments.engine, arguments.model_path, options, requests))
     except (msgspec.DecodeError, StartError, TandemError) as error:
         sys.stderr.write(f"tandem reference: {error}\n")

@@ -13,7 +13,7 @@ MOST_ROOMS = 65_536
 Key = TypeVar("Key", bound=Hashable)
 
 
-class Timers(Generic[Key]):
+class KeyedTimers(Generic[Key]):
     """Timers by their keys. Each calls a function once, when its time is over."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class EndedRooms:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._reasons: dict[int, TandemError] = {}
-        self._timers: Timers[int] = Timers()
+        self._timers: KeyedTimers[int] = KeyedTimers()
 
     def add(self, room: int, reason: TandemError) -> None:
         """Remember a room. The first reason stays."""

@@ -22,7 +22,7 @@ import msgspec
 from tandem.errors import QueueFullError
 from tandem.pool.boot import Boot, loads
 from tandem.pool.process import ONE_THREAD, ChildProcess, LostError
-from tandem.pool.turns import Turn, Turns
+from tandem.pool.turns import PlaceInLine, Turns
 
 Reply = TypeVar("Reply")
 
@@ -36,7 +36,7 @@ class GarbledError(LostError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class PoolLimits:
     """What a pool may take."""
 
     seconds: float
@@ -66,7 +66,7 @@ class Pool(Generic[Reply]):
         program: str,
         encode: Callable[[Any], bytes],
         replies: msgspec.msgpack.Decoder[Reply],
-        limits: Limits,
+        limits: PoolLimits,
         *,
         processes: int = 1,
         environment: Mapping[str, str] | None = None,
@@ -83,7 +83,7 @@ class Pool(Generic[Reply]):
         self.turns = Turns(processes, most_waiting=limits.most_waiting, full=limits.full)
 
     @asynccontextmanager
-    async def process(self, turn: Turn) -> AsyncIterator[PooledProcess[Reply]]:
+    async def process(self, turn: PlaceInLine) -> AsyncIterator[PooledProcess[Reply]]:
         """A process, when it is this turn of `turns`. Raises QueueFullError."""
         try:
             async with asyncio.timeout(self._limits.wait_seconds):
@@ -110,7 +110,7 @@ class PooledProcess(Generic[Reply]):
         program: str,
         encode: Callable[[Any], bytes],
         replies: msgspec.msgpack.Decoder[Reply],
-        limits: Limits,
+        limits: PoolLimits,
         environment: Mapping[str, str],
     ) -> None:
         self._program = program

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from tandem.errors import QueueFullError
 
 
-class Turn:
+class PlaceInLine:
     """A place in the line for a turn, which is to be waited for."""
 
     __slots__ = ("given", "tenant")
@@ -26,13 +26,13 @@ class Line:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._keys: OrderedDict[str, list[Turn]] = OrderedDict()
+        self._keys: OrderedDict[str, list[PlaceInLine]] = OrderedDict()
         """The next key first. None is empty."""
 
     def __len__(self) -> int:
         return sum(map(len, self._keys.values()))
 
-    def __contains__(self, turn: Turn) -> bool:
+    def __contains__(self, turn: PlaceInLine) -> bool:
         return turn in self._keys.get(turn.tenant, ())
 
     def has_room(self, tenant: str) -> bool:
@@ -40,7 +40,7 @@ class Line:
         longest = max(map(len, self._keys.values()), default=0)
         return len(self) < self._most or self._count(tenant) + 1 < longest
 
-    def add(self, turn: Turn) -> Turn | None:
+    def add(self, turn: PlaceInLine) -> PlaceInLine | None:
         """Add a turn, making room. Returns the turn that had to go: the last of the longest."""
         gone = None
         if len(self) >= self._most:
@@ -49,14 +49,14 @@ class Line:
         self._keys.setdefault(turn.tenant, []).append(turn)
         return gone
 
-    def favour(self, turn: Turn, tenant: str) -> None:
+    def favour(self, turn: PlaceInLine, tenant: str) -> None:
         """Another key waits for it too: it waits where its turn comes sooner."""
         if turn in self and self._count(tenant) + 1 < self._count(turn.tenant):
             self.remove(turn)
             turn.tenant = tenant
             self.add(turn)
 
-    def next(self) -> Turn:
+    def next(self) -> PlaceInLine:
         """The one whose turn it is, which waits no longer. Something must be waiting."""
         tenant, turns = self._keys.popitem(last=False)
         turn = turns.pop(0)
@@ -64,7 +64,7 @@ class Line:
             self._keys[tenant] = turns
         return turn
 
-    def remove(self, turn: Turn) -> None:
+    def remove(self, turn: PlaceInLine) -> None:
         """Take one out that nobody wants any more. It must be waiting."""
         turns = self._keys[turn.tenant]
         turns.remove(turn)
@@ -96,10 +96,10 @@ class Turns:
         if not self._free and not self._line.has_room(tenant):
             raise QueueFullError(self._full)
 
-    def line_up(self, tenant: str) -> Turn:
+    def line_up(self, tenant: str) -> PlaceInLine:
         """Ask for a turn, which `wait` waits for. Raises QueueFullError."""
         self.check_room(tenant)
-        turn = Turn(tenant)
+        turn = PlaceInLine(tenant)
         if self._free:
             self._free -= 1
             turn.given.set_result(None)
@@ -107,7 +107,7 @@ class Turns:
             displaced.given.set_exception(QueueFullError(self._full))
         return turn
 
-    async def wait(self, turn: Turn) -> None:
+    async def wait(self, turn: PlaceInLine) -> None:
         """Until the turn is given, which must be given back. Cancelled, it leaves the line. Raises
         QueueFullError where another key took its place.
         """
@@ -117,7 +117,7 @@ class Turns:
             self.leave(turn)
             raise
 
-    def leave(self, turn: Turn) -> None:
+    def leave(self, turn: PlaceInLine) -> None:
         """Nobody wants the turn any more: whoever waits for it is cancelled."""
         if turn in self._line:
             self._line.remove(turn)
@@ -129,11 +129,11 @@ class Turns:
         """Wait for a turn, which must be given back. Raises QueueFullError."""
         await self.wait(self.line_up(tenant))
 
-    def favour(self, turn: Turn, tenant: str) -> None:
+    def favour(self, turn: PlaceInLine, tenant: str) -> None:
         """Another key waits for it too: the turn comes when either's would."""
         self._line.favour(turn, tenant)
 
-    def is_waiting(self, turn: Turn) -> bool:
+    def is_waiting(self, turn: PlaceInLine) -> bool:
         """Whether the turn was not given yet."""
         return turn in self._line
 

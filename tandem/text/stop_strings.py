@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tandem.text.thoughts import Marks, Thoughts
+from tandem.text.thoughts import ThoughtMarks, Thoughts
 
 TokenLogprob = tuple[float, Sequence[tuple[int, float]]]
 """A token's log-probability, and the most likely alternatives as (token id, log-probability)."""
@@ -32,7 +32,7 @@ class StopStrings:
     """
 
     def __init__(
-        self, strings: Sequence[str], *, least: int = 0, thoughts: Marks | None = None
+        self, strings: Sequence[str], *, least: int = 0, thoughts: ThoughtMarks | None = None
     ) -> None:
         """`least`: a string that is complete with one of so many first tokens does not count. As in
         vLLM, one may begin there. `thoughts`: how they are known; None: there are none.

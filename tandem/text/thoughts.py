@@ -13,7 +13,7 @@ _MOST_SPACE = 64
 """Characters of space that may stand before the first thought: more is an answer's beginning."""
 
 
-class Marks(NamedTuple):
+class ThoughtMarks(NamedTuple):
     begin: str
     end: str
     opened: bool = False
@@ -30,7 +30,7 @@ class Thoughts:
 
     __slots__ = ("_fresh", "_inside", "_marked", "_marks", "_tail", "held")
 
-    def __init__(self, marks: Marks) -> None:
+    def __init__(self, marks: ThoughtMarks) -> None:
         self._marks = marks
         self._inside = marks.opened
         self._fresh = not marks.opened

@@ -15,7 +15,7 @@ _LOW_BITS = 2**64
 
 
 @dataclass(slots=True, frozen=True)
-class Event:
+class SpanEvent:
     """A moment of a span. `at`: seconds of time.monotonic, as all times here."""
 
     name: str
@@ -36,7 +36,7 @@ class Span:
     began: float
     ended: float
     attributes: Attributes
-    events: Sequence[Event] = ()
+    events: Sequence[SpanEvent] = ()
     error: TandemError | None = None
     """A fault of ours (status 500 and above) makes the span an error. A client's mistake, or its
     going away, is only noted, as OpenTelemetry's rules for HTTP servers want."""

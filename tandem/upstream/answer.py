@@ -15,7 +15,7 @@ part of its prompt; and how many tokens it is of.
 """
 
 
-class Client(Protocol):
+class RequestClient(Protocol):
     """The client of a request, as far as the request must know it: it can go away."""
 
     def watch(self, *, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
@@ -27,7 +27,7 @@ class Client(Protocol):
         """Send the client nothing more, not even what is buffered for it."""
 
 
-class Finish(NamedTuple):
+class ChoiceFinish(NamedTuple):
     choice: int
     reason: FinishReason
     stop_reason: str | None

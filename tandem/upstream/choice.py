@@ -19,12 +19,12 @@ Draw = Callable[[int], int]
 """A random number below the given one."""
 
 
-class Candidate(NamedTuple):
+class RouterCandidate(NamedTuple):
     stream: RouterStream
     edition: EditionView
 
 
-class Choice:
+class RouterChoice:
     def __init__(self, model: str, draw: Draw = random.randrange) -> None:
         """`model`: the one that requests are for, as streams' views are called."""
         self._model = model
@@ -51,7 +51,7 @@ class Choice:
         views = [each.view_of(self._model).edition(sha256) for each in streams]
         return any(each is not None and each.paired and each.can_run(submission) for each in views)
 
-    def _better_of_two(self, candidates: Sequence[Candidate]) -> Candidate:
+    def _better_of_two(self, candidates: Sequence[RouterCandidate]) -> RouterCandidate:
         count = len(candidates)
         if count == 1:
             return candidates[0]
@@ -64,13 +64,15 @@ class Choice:
 
 def _candidates(
     streams: Sequence[RouterStream], submission: Submission, model: str
-) -> list[Candidate]:
+) -> list[RouterCandidate]:
     """Streams whose router knows the edition, narrowed down to routers that take requests, have a
     pair, have one that can run this request, and still say something: each as far as some do.
     """
     sha256 = submission.submit.tokenizer_sha256
     views = [(each, each.view_of(model).edition(sha256)) for each in streams]
-    candidates = [Candidate(stream, edition) for stream, edition in views if edition is not None]
+    candidates = [
+        RouterCandidate(stream, edition) for stream, edition in views if edition is not None
+    ]
     candidates = [each for each in candidates if each.edition.takes] or candidates
     candidates = [each for each in candidates if each.edition.paired] or candidates
     candidates = [each for each in candidates if each.edition.can_run(submission)] or candidates

@@ -16,12 +16,12 @@ from tandem import errors
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.upstream import rows
-from tandem.upstream.answer import Client
+from tandem.upstream.answer import RequestClient
 from tandem.upstream.choice import Draw
 from tandem.upstream.dispatch import Dispatcher
 from tandem.upstream.metrics import Missing, UpstreamMetrics
 from tandem.upstream.model_route import ModelRoute
-from tandem.upstream.output import Output
+from tandem.upstream.output import OutputReceiver
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.resumable import ResumableState
 from tandem.upstream.router_stream import RouterStream
@@ -68,7 +68,7 @@ class Demultiplexer:
         self._max_backlog_bytes = max_backlog_bytes
         self._settled = settled
         self._clock = clock
-        self._output = Output(metrics, complaints, clock)
+        self._output = OutputReceiver(metrics, complaints, clock)
         self._open: dict[RequestState, ModelRoute] = {}
         self._touched: list[RequestState] = []
         self._idle = asyncio.Event()
@@ -130,7 +130,7 @@ class Demultiplexer:
 
     @contextmanager
     def submit(
-        self, submission: Submission, client: Client, *, parent_span: int = 0
+        self, submission: Submission, client: RequestClient, *, parent_span: int = 0
     ) -> Iterator[RequestState]:
         """Send a request on its way; leaving cancels whatever of it still runs. `parent_span`: its
         span; 0: it is not traced.

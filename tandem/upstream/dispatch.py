@@ -24,8 +24,8 @@ from tandem.errors import (
     RouterLostError,
     TandemError,
 )
-from tandem.upstream.answer import Client
-from tandem.upstream.choice import Choice, Draw
+from tandem.upstream.answer import RequestClient
+from tandem.upstream.choice import Draw, RouterChoice
 from tandem.upstream.metrics import Missing, UpstreamMetrics
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
@@ -53,7 +53,7 @@ class Dispatcher:
         clock: Callable[[], float],
         draw: Draw,
     ) -> None:
-        self._choice = Choice(model, draw)
+        self._choice = RouterChoice(model, draw)
         self._model = model
         self._metrics = metrics
         self._wait_seconds = wait_seconds
@@ -97,7 +97,7 @@ class Dispatcher:
 
     # --- requests ---
 
-    async def first_pair(self, client: Client, within_seconds: float) -> None:
+    async def first_pair(self, client: RequestClient, within_seconds: float) -> None:
         """Until some router has had a pair: in a process's first moments only.
 
         Raises RefusedError where too many wait, or for too long, and CancelledError once the client

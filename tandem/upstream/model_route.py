@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tandem import errors
-from tandem.upstream.answer import Client
+from tandem.upstream.answer import RequestClient
 from tandem.upstream.dispatch import Dispatcher
 from tandem.upstream.router_stream import RouterStream
 from tandem.upstream.router_view import RouterView
@@ -55,7 +55,7 @@ class ModelRoute:
         return served.kv_cache if served is not None and served.HasField("kv_cache") else None
 
     async def served_model(
-        self, client: Client, timeout_seconds: float | None
+        self, client: RequestClient, timeout_seconds: float | None
     ) -> router_pb2.ServedModel:
         """The limits of the workers. Waits, as long as a request may wait, where no router has said
         yet what they are.

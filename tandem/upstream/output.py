@@ -68,7 +68,7 @@ class Runs:
         return self._of.get((stream, worker), _NONE)
 
 
-class Output:
+class OutputReceiver:
     """Knows every sequence that has not ended, and whose it is."""
 
     def __init__(

@@ -20,7 +20,7 @@ from tandem.byte_budget import Allotment, ByteBudget
 from tandem.endings import FINISH_FROM_WIRE, FinishReason
 from tandem.errors import InternalError, QueueFullError, SlowClientError, TandemError, WorkerError
 from tandem.sampling import MOST_STOP_WORD_TOKENS
-from tandem.upstream.answer import Client, Finish, Row, joined
+from tandem.upstream.answer import ChoiceFinish, RequestClient, Row, joined
 from tandem.upstream.submission import Submission
 from tandem.v1 import common_pb2, router_pb2
 
@@ -82,7 +82,7 @@ class RequestState:
     """
 
     submission: Submission
-    client: Client
+    client: RequestClient
     _: KW_ONLY
     base: int
     """The number of its first sequence."""
@@ -121,7 +121,7 @@ class RequestState:
     """Told the bytes of a prompt that is no longer kept, because it has output."""
     _choices: list[_Choice] = field(init=False)
     _rows: list[Row] = field(default_factory=list, init=False)
-    _ended: list[Finish] = field(default_factory=list, init=False)
+    _ended: list[ChoiceFinish] = field(default_factory=list, init=False)
     _kept_prompts: int = field(init=False)
     _counted: int = field(default=0, init=False)
     _kept: Allotment = field(init=False)
@@ -341,7 +341,7 @@ class RequestState:
         if finish.withheld:
             reason = self.submission.withheld_reason
         self._end(
-            Finish(
+            ChoiceFinish(
                 number,
                 reason,
                 finish.stop_reason or None,
@@ -358,18 +358,18 @@ class RequestState:
         choice, reason = sequence - self.base, self.submission.withheld_reason
         if completion_tokens <= self._most_tokens(choice):
             self._choices[choice].tokens = completion_tokens
-            self._end(Finish(choice, reason, stop_reason or None, withheld=True))
+            self._end(ChoiceFinish(choice, reason, stop_reason or None, withheld=True))
         else:
             self.fail(WorkerError("The router counts more tokens than the request allows"))
 
     def leave(self, sequence: int, voucher: bytes) -> None:
         """A context-only request has what it asked for; another fails."""
         if self.submission.submit.context_only:
-            self._end(Finish(sequence - self.base, "length", None, voucher=voucher))
+            self._end(ChoiceFinish(sequence - self.base, "length", None, voucher=voucher))
         else:
             self.fail(WorkerError("The router ended the request with a voucher for another"))
 
-    def _end(self, ending: Finish) -> None:
+    def _end(self, ending: ChoiceFinish) -> None:
         self._ended.append(ending)
         self.finish_reasons.append(ending.reason)
         self.open_choices -= 1
@@ -418,7 +418,7 @@ class RequestState:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
 
-    def take(self) -> tuple[list[Row], list[Finish]]:
+    def take(self) -> tuple[list[Row], list[ChoiceFinish]]:
         """All that came since the last call. A choice's rows come before its end."""
         self._is_touched = False
         rows, self._rows = self._rows, []
@@ -430,7 +430,7 @@ class RequestState:
             self._kept.give_back(self._kept.size - self._held)
         return rows, ended
 
-    def put_back(self, rows: list[Row], ended: list[Finish]) -> None:
+    def put_back(self, rows: list[Row], ended: list[ChoiceFinish]) -> None:
         """The last of what `take` gave: to be taken later."""
         self._rows, self._ended = rows + self._rows, ended + self._ended
 

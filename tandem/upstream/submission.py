@@ -23,7 +23,7 @@ _TOKEN_IDS: Final = frames.head(common_pb2.Task, "prompt_token_ids")
 _PLACE = re.compile(rf"{PARAM}\[(\d+)\]")
 
 
-class Prompt(Struct, kw_only=True):
+class SubmittedPrompt(Struct, kw_only=True):
     tokens: int
     max_tokens: int
     task: bytes
@@ -49,10 +49,10 @@ class Prompt(Struct, kw_only=True):
         lora_adapter: str = "",
         echo: str | None = None,
         shows_ids: bool = False,
-    ) -> Prompt:
+    ) -> SubmittedPrompt:
         """A prompt of these tokens, which caches know by that salt and adapter."""
         packed, key = to_bytes(array("I", token_ids)), prompt_chunks.key_of(cache_salt)
-        return Prompt.of_packed(
+        return SubmittedPrompt.of_packed(
             [packed],
             max_tokens=max_tokens,
             echo=echo,
@@ -70,12 +70,12 @@ class Prompt(Struct, kw_only=True):
         max_tokens: int,
         echo: str | None = None,
         shown_ids: bytes = b"",
-    ) -> Prompt:
+    ) -> SubmittedPrompt:
         """A prompt whose token ids, blocks and names of chunks are packed already."""
         sampling = common_pb2.Task(sampling=common_pb2.SamplingParams(max_tokens=max_tokens))
         size = sum(map(len, token_ids))
         head = _TOKEN_IDS + frames.write_varint(size)
-        return Prompt(
+        return SubmittedPrompt(
             tokens=size // TOKEN_ID_BYTES,
             max_tokens=max_tokens,
             task=b"".join((head, *token_ids, sampling.SerializeToString())),
@@ -89,7 +89,7 @@ class Prompt(Struct, kw_only=True):
 class Submission(Struct, frozen=True, kw_only=True):
     id: str
     """What the answer is called; it is ours, and never used twice."""
-    prompts: Sequence[Prompt]
+    prompts: Sequence[SubmittedPrompt]
     task: common_pb2.Task
     """What the tasks of all prompts have in common: all but the prompt and `max_tokens`."""
     submit: router_pb2.Submit

@@ -26,7 +26,7 @@ from tandem.worker.config import WorkerConfig
 from tandem.worker.drain import SETTLE_SECONDS
 from tandem.worker.phase import LoadPhase
 from tandem.worker.process_link import FurtherProcess, Lost, Stop
-from tandem.worker.server import Serves, Worker
+from tandem.worker.server import Serves, WorkerServer
 
 _LIMITS = KeepLimits(close=0.0, backoff=1.0)
 _LAST_WORDS_SECONDS = 2.0
@@ -43,8 +43,8 @@ def worker(
 ) -> Serves:
     """The worker that these settings describe, in one process or in several. Raises StartError."""
     if config.token_processes == 1:
-        return Worker(phase, config, load, tracer)
-    first = partial(Worker, phase, config, load, tracer, with_admin=False, divided=True)
+        return WorkerServer(phase, config, load, tracer)
+    first = partial(WorkerServer, phase, config, load, tracer, with_admin=False, divided=True)
     numbers = range(2, config.token_processes + 1)
     orders = [(number, phase, config.of_process(phase, number), load) for number in numbers]
     return DividedWorker(lambda drained: first(drained=drained), orders, config.drain_seconds)
@@ -57,7 +57,7 @@ class DividedWorker:
 
     def __init__(
         self,
-        make: Callable[[Callable[[], Awaitable[None]]], Worker],
+        make: Callable[[Callable[[], Awaitable[None]]], WorkerServer],
         orders: Sequence[Order],
         drain_seconds: float,
         process: Callable[..., FurtherProcess] = FurtherProcess,

@@ -77,12 +77,12 @@ class Further:
         self._ticket: asyncio.Future[bytes] = loop.create_future()
         self._started: asyncio.Future[Loaded] = loop.create_future()
         self._engine: JoinedEngine | None = None
-        self._worker: server.Worker | None = None
+        self._worker: server.WorkerServer | None = None
         self._registry: CollectorRegistry | None = None
 
     def make(self, tracer: Tracer | None) -> Further:
         """As server.live asks for it. Raises StartError."""
-        self._worker = server.Worker(
+        self._worker = server.WorkerServer(
             self._phase,
             self._config,
             self._load,
@@ -146,6 +146,6 @@ class Further:
         return self._engine
 
     @property
-    def _made(self) -> server.Worker:
+    def _made(self) -> server.WorkerServer:
         assert self._worker is not None, "made first"
         return self._worker

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from tandem.worker.core.leg import Leg, Stage
+from tandem.worker.core.leg import Leg, LegStage
 
 log = logging.getLogger(__name__)
 HANGS_SECONDS = 30.0
@@ -27,7 +27,7 @@ class Hanging:
             return
         since: dict[str, list[float]] = {}
         for leg in legs:
-            if leg.stage is Stage.WAITING and now - leg.started_at >= HANGS_SECONDS:
+            if leg.stage is LegStage.WAITING and now - leg.started_at >= HANGS_SECONDS:
                 since.setdefault(leg.kv_peer, []).append(leg.started_at)
         for peer, began in since.items():
             log.warning(

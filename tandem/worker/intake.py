@@ -34,14 +34,14 @@ from tandem.logits.spec import (
 )
 from tandem.text.stop_strings import StopStrings
 from tandem.text.stop_words import StopWords, StopWordTable
-from tandem.text.thoughts import Marks
+from tandem.text.thoughts import ThoughtMarks
 from tandem.text.tokenizer import Tokenizer
 from tandem.token_limits import context_error
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.fields import fields
 from tandem.worker import halves, resumption, task_checks, task_sizes
 from tandem.worker.core.leg import Start
-from tandem.worker.core.output import Output
+from tandem.worker.core.output import SequenceOutput
 
 _TRACE_ID = common_pb2.Task.TRACE_ID_FIELD_NUMBER
 _SEED_BITS = 64
@@ -304,12 +304,12 @@ class Intake:
             return LogitsProcessorSpec((*entries, *self._forced))
         return None
 
-    def _output(self, read: ReadTask, *, judged: bool) -> Output:
+    def _output(self, read: ReadTask, *, judged: bool) -> SequenceOutput:
         task, stop = read.task, read.task.sampling.stop
         least = contradictions.least_tokens(read.logits)
         shown = task.shown_special_tokens
         reads_text = task.want_text or (judged and self._reads_text()) or bool(stop)
-        return Output(
+        return SequenceOutput(
             detokenizer=self._tokenizer.detokenizer(shown) if reads_text else None,
             stops=stop_strings(task.sampling, least=least) if stop else None,
             words=None if read.stop_words is None else StopWords(read.stop_words, least=least),
@@ -334,7 +334,7 @@ def stop_strings(sampling: common_pb2.SamplingParams, *, least: int = 0) -> Stop
     thoughts = None
     if sampling.HasField("thought"):
         thought = sampling.thought
-        thoughts = Marks(thought.begin, thought.end, thought.opened, tuple(thought.silent))
+        thoughts = ThoughtMarks(thought.begin, thought.end, thought.opened, tuple(thought.silent))
     return StopStrings(sampling.stop, least=least, thoughts=thoughts)
 
 

@@ -37,7 +37,7 @@ from tandem.wire.prompt_chunks import ChunkMetrics
 from tandem.wire.tls import PeerTls
 from tandem.worker import startup
 from tandem.worker.config import WorkerConfig, WorkerKind
-from tandem.worker.core.machine import Core
+from tandem.worker.core.machine import WorkerCore
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.description import describe
 from tandem.worker.drain import drain
@@ -95,7 +95,7 @@ def main(
         if config.node_rank:
             await Follower(phase, config).run(stop)
         else:
-            await live(phase, config, stop, partial(make or Worker, phase, config, load))
+            await live(phase, config, stop, partial(make or WorkerServer, phase, config, load))
 
     async def check(config: WorkerConfig) -> None:
         check_phase(phase, config, load)
@@ -121,7 +121,7 @@ def check_phase(phase: Phase, config: WorkerConfig, load: LoadPhase) -> None:
         if config.node_rank:
             Follower(phase, config)
         else:
-            Worker(phase, config, load, divided=True)
+            WorkerServer(phase, config, load, divided=True)
             WorkerHooks.check(phase, config)
     except factory.NotInstalledError as error:
         WorkerHooks.check(phase, config)
@@ -163,7 +163,7 @@ async def live(
             await worker.close()
 
 
-class Worker:
+class WorkerServer:
     """One worker. `start`, `serve` and `close` are its life."""
 
     def __init__(
@@ -364,7 +364,7 @@ class Worker:
         )
         self._shell = Shell(
             partial(
-                Core,
+                WorkerCore,
                 rules=self._parts.rules,
                 worker=self._description.name,
                 max_legs=engine.limits.max_sequences,

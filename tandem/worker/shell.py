@@ -29,7 +29,7 @@ from tandem.worker.classifying import Classifying
 from tandem.worker.core.effects import Effects
 from tandem.worker.core.ledger import Taken
 from tandem.worker.core.leg import Leg
-from tandem.worker.core.machine import Core
+from tandem.worker.core.machine import WorkerCore
 from tandem.worker.hanging import Hanging
 from tandem.worker.intake import Intake
 from tandem.worker.kept_tasks import KeptTasks
@@ -47,7 +47,7 @@ class Shell:
 
     def __init__(
         self,
-        make_core: Callable[[Effects], Core],
+        make_core: Callable[[Effects], WorkerCore],
         *,
         intake: Intake,
         engine: Engine,

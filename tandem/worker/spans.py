@@ -7,7 +7,7 @@ from tandem.endings import Outcome
 from tandem.engine.base import KvTransfer
 from tandem.errors import TandemError
 from tandem.hooks.contract import Phase
-from tandem.tracing.spans import Event, Span, Tracer, Value
+from tandem.tracing.spans import Span, SpanEvent, Tracer, Value
 from tandem.v1 import worker_pb2
 from tandem.worker.core.leg import Closing, Leg
 
@@ -31,7 +31,7 @@ class LegSpans:
     def closed(self, leg: Leg, closing: Closing, now: float) -> None:
         """The span of a leg, named as its phase."""
         span_id = ids.new_span_id()
-        first = [] if leg.first_at is None else [Event("first_token", leg.first_at)]
+        first = [] if leg.first_at is None else [SpanEvent("first_token", leg.first_at)]
         self._tracer.record(
             Span(
                 name=self._phase,

@@ -32,7 +32,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Starts(Protocol[T_co]):
+class Startable(Protocol[T_co]):
     """An Engine, or an EngineFollower."""
 
     async def start(self) -> T_co: ...
@@ -119,7 +119,7 @@ def forced_entries(
     return (*always, switch)
 
 
-async def start_engine(engine: Starts[T], *, name: str, stop: asyncio.Event) -> T | None:
+async def start_engine(engine: Startable[T], *, name: str, stop: asyncio.Event) -> T | None:
     """Start the engine and log that it is still at it. None where `stop` came first.
 
     Raises StartError.
@@ -139,7 +139,7 @@ async def start_engine(engine: Starts[T], *, name: str, stop: asyncio.Event) -> 
     return result
 
 
-async def _started_or_error(engine: Starts[T]) -> T | StartError:
+async def _started_or_error(engine: Startable[T]) -> T | StartError:
     """As a value, so that the task group does not wrap it."""
     try:
         return await engine.start()

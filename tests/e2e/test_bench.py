@@ -19,7 +19,7 @@ from tandem.errors import ConfigError
 from tandem.testing.sim_stack import SimStack, sim_stack
 from tandem_tools.bench import aiperf
 from tandem_tools.bench.aiperf import BenchRun, BenchTarget
-from tandem_tools.bench.figures import Figures, Slo, percentiles
+from tandem_tools.bench.figures import BenchSlo, Figures, percentiles
 from tandem_tools.bench.load import BenchLoad
 from tandem_tools.trace import TracedRequest
 
@@ -84,7 +84,7 @@ def test_a_closed_loop_is_measured(
 def test_the_figures_are_those_of_aiperfs_own_summary(stack: SimStack, tmp_path: Path) -> None:
     load = BenchLoad(rate=20.0, requests=30, prompt_tokens=40, output_tokens=16)
     outcome, summary = run(stack, load, tmp_path)
-    figures = Figures.of(outcome.answers, Slo(ttft_seconds=2.0, itl_seconds=0.1))
+    figures = Figures.of(outcome.answers, BenchSlo(ttft_seconds=2.0, itl_seconds=0.1))
     assert (outcome.problem, figures.succeeded) == ("", 30)
     for name, values in (
         ("time_to_first_token", figures.ttft),
@@ -109,7 +109,7 @@ def test_a_trace_is_replayed_and_what_the_frontend_refuses_is_counted(
     lengths = [20 + 8 * number for number in range(39)] + [100_000]
     trace = tuple(TracedRequest(20.0 * at, length, 4) for at, length in enumerate(lengths))
     outcome, _ = run(stack, BenchLoad(trace=trace), tmp_path)
-    figures = Figures.of(outcome.answers, Slo(ttft_seconds=2.0, itl_seconds=0.1))
+    figures = Figures.of(outcome.answers, BenchSlo(ttft_seconds=2.0, itl_seconds=0.1))
     assert (figures.succeeded, figures.output_tokens) == (39, 39 * 4)
     assert figures.failed == {"400 context_length_exceeded": 1}
     began = sorted(answer.began for answer in outcome.answers)

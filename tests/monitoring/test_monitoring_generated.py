@@ -16,7 +16,7 @@ from one_case import one_case
 
 from monitoring import dashboard, recording, rules
 from monitoring.alerts import ALERTS
-from monitoring.dashboard import Dashboard, Row
+from monitoring.dashboard import Dashboard, PanelRow
 from monitoring.dashboards import DASHBOARDS
 from monitoring.definitions import Catalogue, UnknownMetricError
 from monitoring.expressions import Expressions, UnknownLabelError, parse, selectors
@@ -60,7 +60,7 @@ def documents() -> list[dict[str, Any]]:
 
 def _render(catalogue: Catalogue, *queries: Query) -> dict[str, Any]:
     panel = Panel(title="any", queries=queries)
-    row = Row("any", panel)
+    row = PanelRow("any", panel)
     return dashboard.render(
         Dashboard(name="any", title="any", description="any", rows=[row]), catalogue
     )
@@ -152,7 +152,7 @@ def test_an_alert_cannot_name_a_label_that_it_does_not_have(catalogue: Catalogue
         expression="tandem_worker_ready == 0",
     )
     with pytest.raises(UnknownLabelError, match="fase"):
-        rules.write([rules.Group("any", [alert])], catalogue)
+        rules.write([rules.RuleGroup("any", [alert])], catalogue)
 
 
 def test_a_family_without_a_sample_is_refused() -> None:

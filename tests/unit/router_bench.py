@@ -15,7 +15,7 @@ from tandem.endings import Outcome
 from tandem.errors import TandemError
 from tandem_router.core import actions, events
 from tandem_router.core.actions import Action
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.values import Bounds, Disaggregate, Fingerprint, Phase, Profile
 from tandem_router.policies import LeastLoaded, PolicyFactory
 
@@ -44,7 +44,7 @@ class Bench:
         **bounds: Any,
     ) -> None:
         self.now = 0.0
-        self.core = Core(
+        self.core = RouterCore(
             budget=ByteBudget(memory),
             bounds=Bounds(**bounds),
             prefill_policy=prefill_policy,

@@ -18,7 +18,7 @@ from authority import Authority
 
 from tandem.cli import main
 from tandem.cli.client import ApiError
-from tandem.cli.worker_counts import Counts, Target, counts, growth, targets
+from tandem.cli.worker_counts import MetricsTarget, PhaseCounts, counts, growth, targets
 from tandem.errors import ConfigError
 
 MODEL = "tiny"
@@ -286,19 +286,23 @@ def test_counts_add_up_what_completed_and_every_transport() -> None:
     text = exposition("decode", kv_bytes=5, legs=2)
     text += 'tandem_kv_transfer_bytes_total{phase="decode",transport="other"} 7\n'
     text += 'tandem_worker_legs_total{outcome="terminated",phase="decode"} 1\n'
-    assert counts(text) == {"decode": Counts(kv_bytes=12, legs=3)}
+    assert counts(text) == {"decode": PhaseCounts(kv_bytes=12, legs=3)}
     with pytest.raises(ApiError, match="no Prometheus exposition"):
         counts("<html> 404")
 
 
 def test_growth_adds_up_workers_that_came_and_that_started_again() -> None:
-    before = {"old": {"decode": Counts(10, 5)}, "again": {"decode": Counts(90, 9)}, "gone": {}}
-    after = {
-        "old": {"decode": Counts(14, 6)},
-        "again": {"decode": Counts(3, 1)},
-        "new": {"decode": Counts(2, 1), "prefill": Counts()},
+    before = {
+        "old": {"decode": PhaseCounts(10, 5)},
+        "again": {"decode": PhaseCounts(90, 9)},
+        "gone": {},
     }
-    assert growth(before, after) == {"decode": Counts(9, 3), "prefill": Counts()}
+    after = {
+        "old": {"decode": PhaseCounts(14, 6)},
+        "again": {"decode": PhaseCounts(3, 1)},
+        "new": {"decode": PhaseCounts(2, 1), "prefill": PhaseCounts()},
+    }
+    assert growth(before, after) == {"decode": PhaseCounts(9, 3), "prefill": PhaseCounts()}
 
 
 def test_a_name_stands_for_all_its_addresses_of_one_family(
@@ -313,12 +317,12 @@ def test_a_name_stands_for_all_its_addresses_of_one_family(
         ]
 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
-    assert Target("workers", 7101).addresses() == ["10.0.0.1:7101", "10.0.0.2:7101"]
+    assert MetricsTarget("workers", 7101).addresses() == ["10.0.0.1:7101", "10.0.0.2:7101"]
 
 
 def test_targets_are_hosts_with_ports() -> None:
-    assert targets("a:1, [::1]:2,") == [Target("a", 1), Target("::1", 2)]
-    assert Target("::1", 2).addresses() == ["[::1]:2"]
+    assert targets("a:1, [::1]:2,") == [MetricsTarget("a", 1), MetricsTarget("::1", 2)]
+    assert MetricsTarget("::1", 2).addresses() == ["[::1]:2"]
     for wrong in ("a", ":1", "a:b"):
         with pytest.raises(ConfigError):
             targets(wrong)

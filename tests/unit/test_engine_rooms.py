@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from tandem.engine import rooms
-from tandem.engine.rooms import EndedRooms, Timers
+from tandem.engine.rooms import EndedRooms, KeyedTimers
 from tandem.errors import TandemError
 
 
 async def test_what_is_to_be_called_is_called_once_unless_it_is_stopped() -> None:
-    timers: Timers[int] = Timers()
+    timers: KeyedTimers[int] = KeyedTimers()
     called: asyncio.Queue[int] = asyncio.Queue()
     timers.set(1, 60.0, lambda: called.put_nowait(1))
     timers.set(2, 60.0, lambda: called.put_nowait(0))

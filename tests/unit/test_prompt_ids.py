@@ -10,7 +10,7 @@ import pytest
 from tandem.engine import prompt_ids
 from tandem.errors import InvalidRequestError
 from tandem.little_endian import to_bytes, to_numbers
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem.v1 import common_pb2
 from tandem.wire.frames import write_varint
 
@@ -25,7 +25,10 @@ def test_ids_are_read_as_they_were_written(ids: list[int]) -> None:
     data = task.SerializeToString()
     assert prompt_ids.read(task, data).tolist() == ids
     assert (
-        list(common_pb2.Task.FromString(Prompt.of(ids, max_tokens=1).task).prompt_token_ids) == ids
+        list(
+            common_pb2.Task.FromString(SubmittedPrompt.of(ids, max_tokens=1).task).prompt_token_ids
+        )
+        == ids
     )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tandem.byte_budget import ByteBudget
 from tandem.errors import WorkerLostError
 from tandem.upstream.resumable import ResumableState
-from tandem.upstream.submission import Prompt, Submission
+from tandem.upstream.submission import Submission, SubmittedPrompt
 from tandem.v1 import common_pb2, router_pb2
 
 pytestmark = pytest.mark.promise("S5-217", "S5-218")
@@ -36,7 +36,7 @@ class Piece:
 def state_of() -> ResumableState:
     submission = Submission(
         id="a",
-        prompts=[Prompt.of([1], max_tokens=100)],
+        prompts=[SubmittedPrompt.of([1], max_tokens=100)],
         task=common_pb2.Task(trace_id="t", model="m", want_token_ids=True),
         submit=router_pb2.Submit(n=1, resume=True),
         withheld_reason="stop",

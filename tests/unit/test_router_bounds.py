@@ -32,7 +32,7 @@ from tandem.v1 import common_pb2, router_pb2, worker_pb2
 from tandem_router import generate, metrics, translate
 from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.timers import Timers
 from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
 from tandem_router.discovery.static import StaticDiscovery
@@ -675,7 +675,7 @@ async def test_metrics_follow_a_request() -> None:
     assert series['tandem_router_cancels_total{reason="cancelled"}'] == 2
 
 
-def _request_with_nobody_to_relay_to(core: Core) -> None:
+def _request_with_nobody_to_relay_to(core: RouterCore) -> None:
     fingerprint = Fingerprint("m", "", "", "", "", 1, "", "", 1, "", 1)
     batch: list[events.Event] = [events.FrontendUp(1)]
     for phase in Phase:

@@ -20,7 +20,7 @@ from tandem_router import relay, translate
 from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
 from tandem_router.core.canaries import MOST_OPEN
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.values import Bounds, Phase
 from tandem_router.discovery.static import StaticDiscovery
 from tandem_router.links import WorkerLink
@@ -126,7 +126,7 @@ def test_its_legs_are_said_to_be_its_own() -> None:
 
 
 def test_there_is_none_where_no_memory_is_left_for_its_task() -> None:
-    core = Core(
+    core = RouterCore(
         budget=ByteBudget(8),
         bounds=Bounds(),
         prefill_policy=LeastLoaded,

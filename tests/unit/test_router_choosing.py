@@ -19,7 +19,7 @@ from tandem_router.choosing import Choosing, Failure
 from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
 from tandem_router.core.free import FreeWorkers
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.values import Phase
 from tandem_router.core.worker import Worker
 from tandem_router.discovery import StaticDiscovery
@@ -70,7 +70,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Chooses.asked = 0
 
 
-def started(core: Core, prompt_tokens: int) -> str:
+def started(core: RouterCore, prompt_tokens: int) -> str:
     """The prefill worker of a request with so long a prompt."""
     submit = submits.submit(
         prompt_tokens,

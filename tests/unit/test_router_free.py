@@ -19,7 +19,7 @@ from tandem.v1 import common_pb2
 from tandem_router.core import actions, events
 from tandem_router.core.fleet import Fleet
 from tandem_router.core.group import TAKING
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.picking import Pair, Pick
 from tandem_router.core.sequences import Sequence
 from tandem_router.core.values import (
@@ -342,7 +342,7 @@ class Fleetful:
     """A core with so many workers of two slots, half of each phase, one of which is taken."""
 
     def __init__(self, workers: int) -> None:
-        self.core = Core(
+        self.core = RouterCore(
             bounds=Bounds(),
             prefill_policy=LeastLoaded,
             decode_policy=LeastLoaded,

@@ -19,7 +19,7 @@ from tandem.prefix_blocks import BLOCK_TOKENS, unpacked
 from tandem.v1 import worker_pb2
 from tandem_router.core.actions import StartLeg
 from tandem_router.core.free import FreeWorkers, Index
-from tandem_router.core.prefixes import BYTES_A_BLOCK, Prefixes, depth_in
+from tandem_router.core.prefixes import BYTES_A_BLOCK, HeldPrefixes, depth_in
 from tandem_router.core.values import Phase
 from tandem_router.core.worker import Worker
 from tandem_router.policies import Prefix, Prompt
@@ -41,7 +41,7 @@ def whole(key: str) -> Worker:
     return Worker(key, Phase.PREFILL, profile, draining=False)
 
 
-def index_of(prefixes: Prefixes, *workers: Worker) -> Index:
+def index_of(prefixes: HeldPrefixes, *workers: Worker) -> Index:
     index = Index(PLAIN._replace(aggregated=workers[0].aggregated), prefixes)
     for each in workers:
         index.put(each, each.free)
@@ -59,7 +59,7 @@ def told(
 
 
 def choose(
-    prefixes: Prefixes, *workers: Worker, of: Prompt = PROMPT, policy: Prefix | None = None
+    prefixes: HeldPrefixes, *workers: Worker, of: Prompt = PROMPT, policy: Prefix | None = None
 ) -> Worker:
     index = index_of(prefixes, *workers)
     return (policy or Prefix(random.Random(1).randrange)).choose(index.alone, of)
@@ -74,7 +74,7 @@ def depth(worker: Worker, blocks: Sequence[int] = BLOCKS) -> int:
 
 @pytest.mark.promise("S5-254")
 def test_what_is_sent_to_a_worker_counts_as_held_at_once() -> None:
-    prefixes, one = Prefixes(), prefill("a")
+    prefixes, one = HeldPrefixes(), prefill("a")
     prefixes.send(one, prompt(BLOCKS[:4]))
     assert depth(one) == 4
     assert one.to_compute(PROMPT) == 6 * BLOCK_TOKENS + 6
@@ -82,7 +82,7 @@ def test_what_is_sent_to_a_worker_counts_as_held_at_once() -> None:
 
 @pytest.mark.promise("S5-254")
 def test_the_last_token_is_computed_of_a_prompt_that_is_cached_as_a_whole() -> None:
-    prefixes, one = Prefixes(), prefill("a")
+    prefixes, one = HeldPrefixes(), prefill("a")
     whole_blocks = prompt(BLOCKS)
     prefixes.send(one, whole_blocks)
     assert one.to_compute(whole_blocks) == 1
@@ -90,7 +90,7 @@ def test_the_last_token_is_computed_of_a_prompt_that_is_cached_as_a_whole() -> N
 
 @pytest.mark.promise("S5-254")
 def test_what_a_worker_reports_is_the_truth() -> None:
-    prefixes, one = Prefixes(), prefill("a")
+    prefixes, one = HeldPrefixes(), prefill("a")
     prefixes.send(one, prompt(BLOCKS[:4]))
     prefixes.report(one, told(BLOCKS[:6]), 1.0)
     assert depth(one) == 6
@@ -100,7 +100,7 @@ def test_what_a_worker_reports_is_the_truth() -> None:
 
 @pytest.mark.promise("S5-254")
 def test_what_was_sent_and_is_not_confirmed_is_forgotten() -> None:
-    prefixes, one = Prefixes(), prefill("a")
+    prefixes, one = HeldPrefixes(), prefill("a")
     prefixes.report(one, told(), 0.0)
     fresh = prefixes.send(one, PROMPT)
     for second in range(9):  # as long as the leg is open it may be computed yet
@@ -117,7 +117,7 @@ def test_what_was_sent_and_is_not_confirmed_is_forgotten() -> None:
 
 @pytest.mark.promise("S5-254")
 def test_a_worker_that_begins_anew_holds_what_it_says_and_what_is_on_its_way() -> None:
-    prefixes, one = Prefixes(), prefill("a")
+    prefixes, one = HeldPrefixes(), prefill("a")
     prefixes.report(one, told(BLOCKS), 1.0)
     prefixes.send(one, prompt((21, 22)))
     prefixes.report(one, told(BLOCKS[:1], anew=True), 2.0)
@@ -127,7 +127,7 @@ def test_a_worker_that_begins_anew_holds_what_it_says_and_what_is_on_its_way() -
 
 @pytest.mark.promise("S5-254")
 def test_of_a_worker_that_reports_nothing_what_its_kv_cache_can_hold_is_believed() -> None:
-    prefixes, one = Prefixes(), prefill("a")
+    prefixes, one = HeldPrefixes(), prefill("a")
     one.kv_tokens_total = 6 * BLOCK_TOKENS
     first, second, third = (prompt(range(n, n + 3)) for n in (100, 200, 300))
     for each in (first, second, first, third):
@@ -138,7 +138,7 @@ def test_of_a_worker_that_reports_nothing_what_its_kv_cache_can_hold_is_believed
 
 
 def test_a_worker_that_is_gone_holds_nothing() -> None:
-    prefixes, one, other = Prefixes(), prefill("a"), prefill("b")
+    prefixes, one, other = HeldPrefixes(), prefill("a"), prefill("b")
     for each in (one, other):
         prefixes.send(each, PROMPT)
     prefixes.forget(one)
@@ -148,7 +148,7 @@ def test_a_worker_that_is_gone_holds_nothing() -> None:
 
 
 def test_the_index_takes_no_more_than_its_bytes_and_forgets_what_was_used_longest_ago() -> None:
-    prefixes, one, other = Prefixes(20 * BYTES_A_BLOCK), prefill("a"), prefill("b")
+    prefixes, one, other = HeldPrefixes(20 * BYTES_A_BLOCK), prefill("a"), prefill("b")
     prefixes.send(one, PROMPT)
     prefixes.report(other, told(range(100, 110)), 1.0)
     prefixes.send(one, PROMPT)
@@ -162,7 +162,7 @@ def test_the_index_takes_no_more_than_its_bytes_and_forgets_what_was_used_longes
 
 
 def test_pairs_and_aggregated_workers_share_the_index_and_those_with_more_blocks_forget() -> None:
-    prefixes, one, other = Prefixes(20 * BYTES_A_BLOCK), prefill("a"), whole("b")
+    prefixes, one, other = HeldPrefixes(20 * BYTES_A_BLOCK), prefill("a"), whole("b")
     prefixes.send(one, prompt(BLOCKS[:5]))
     prefixes.report(other, told(range(100, 200)), 1.0)
     assert (prefixes.count, other.held, depth(one)) == (20, 15, 5)
@@ -175,7 +175,7 @@ def test_a_block_takes_what_is_counted_for_it() -> None:
     """When the tables have just grown, which is when they are the emptiest."""
     one, numbers = prefill("a"), random.Random(1)
     tracemalloc.start()
-    prefixes = Prefixes()
+    prefixes = HeldPrefixes()
     for _ in range(440):
         prefixes.report(one, told([numbers.getrandbits(64) for _ in range(100)]), 1.0)
     taken, _ = tracemalloc.get_traced_memory()
@@ -187,7 +187,7 @@ def test_a_session_s_last_worker_is_known_and_the_oldest_are_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tandem_router.core.prefixes.MOST_SESSIONS", 2)
-    prefixes, one, other = Prefixes(), prefill("a"), prefill("b")
+    prefixes, one, other = HeldPrefixes(), prefill("a"), prefill("b")
     for session, where in ((1, one), (2, one), (1, other), (3, one)):
         prefixes.send(where, prompt((), 10, session))
     assert [prefixes.last_of(each) for each in (1, 2, 3)] == [other, None, one]
@@ -198,7 +198,7 @@ def test_a_session_s_last_worker_is_known_and_the_oldest_are_forgotten(
 
 @pytest.mark.promise("S5-255")
 def test_the_worker_that_holds_the_prompt_is_taken() -> None:
-    prefixes, workers = Prefixes(), [prefill(key) for key in "abcdefgh"]
+    prefixes, workers = HeldPrefixes(), [prefill(key) for key in "abcdefgh"]
     prefixes.send(workers[5], prompt(BLOCKS[:7]))
     assert choose(prefixes, *workers).key == "f"
 
@@ -210,14 +210,14 @@ def test_the_worker_that_holds_the_prompt_is_taken() -> None:
 def test_it_is_left_once_it_is_further_behind_than_four_times_what_that_saves(
     backlog: int, chosen: str
 ) -> None:
-    prefixes, idle, holder = Prefixes(), prefill("a"), prefill("b", backlog=backlog)
+    prefixes, idle, holder = HeldPrefixes(), prefill("a"), prefill("b", backlog=backlog)
     prefixes.send(holder, prompt(BLOCKS[:7]))
     assert choose(prefixes, idle, holder).key == chosen
 
 
 @pytest.mark.promise("S5-255")
 def test_a_shorter_beginning_on_a_worker_with_less_to_do_may_be_better() -> None:
-    prefixes = Prefixes()
+    prefixes = HeldPrefixes()
     full, some, none = prefill("a", backlog=1_600), prefill("b", backlog=200), prefill("c")
     prefixes.send(full, PROMPT)
     prefixes.send(some, prompt(BLOCKS[:5]))
@@ -227,7 +227,7 @@ def test_a_shorter_beginning_on_a_worker_with_less_to_do_may_be_better() -> None
 @pytest.mark.promise("S5-255")
 def test_whoever_is_further_behind_is_asked_where_its_cache_may_be_worth_that() -> None:
     """Though a worker with less to do, which holds less, has been looked at before."""
-    prefixes, more, less = Prefixes(), prefill("a", backlog=12 * BLOCK_TOKENS - 1), prefill("b")
+    prefixes, more, less = HeldPrefixes(), prefill("a", backlog=12 * BLOCK_TOKENS - 1), prefill("b")
     prefixes.send(more, prompt(BLOCKS[:8]))
     prefixes.send(less, prompt(BLOCKS[:5]))
     assert [*index_of(prefixes, more, less).alone.holding(PROMPT, 2)] == [more, less]
@@ -241,7 +241,7 @@ def test_whoever_is_further_behind_is_asked_where_its_cache_may_be_worth_that() 
 
 @pytest.mark.promise("S5-255")
 def test_those_that_hold_the_most_of_a_prompt_are_found_among_those_that_hold_some() -> None:
-    prefixes, workers = Prefixes(), [prefill(key) for key in "abcdef"]
+    prefixes, workers = HeldPrefixes(), [prefill(key) for key in "abcdef"]
     for count, each in zip((0, 7, 5, 7, 6, 10), workers, strict=True):
         prefixes.send(each, prompt(BLOCKS[:count]))
     some = index_of(prefixes, *workers[:-1]).alone
@@ -255,7 +255,7 @@ def test_those_that_hold_the_most_of_a_prompt_are_found_among_those_that_hold_so
 
 @pytest.mark.promise("S5-255")
 def test_aggregated_workers_that_hold_a_prompt_are_found_however_many_pairs_do() -> None:
-    prefixes, one = Prefixes(), whole("whole")
+    prefixes, one = HeldPrefixes(), whole("whole")
     prefixes.send(one, PROMPT)
     others = [prefill(f"{number:03}") for number in range(100)]
     for each in others:
@@ -269,14 +269,14 @@ def test_aggregated_workers_that_hold_a_prompt_are_found_however_many_pairs_do()
 
 @pytest.mark.promise("S5-255")
 def test_backlogs_are_compared_for_each_slot() -> None:
-    prefixes, small, large = Prefixes(), prefill("a"), prefill("b", capacity=16)
+    prefixes, small, large = HeldPrefixes(), prefill("a"), prefill("b", capacity=16)
     prefixes.send(small, prompt(BLOCKS[:7]))
     assert choose(prefixes, small, large).key == "b"
 
 
 @pytest.mark.promise("S5-255")
 def test_of_idle_workers_the_one_with_the_emptiest_cache_is_taken() -> None:
-    prefixes, workers = Prefixes(), [prefill(key) for key in "abcdef"]
+    prefixes, workers = HeldPrefixes(), [prefill(key) for key in "abcdef"]
     numbers, policy = itertools.count(1_000), Prefix(random.Random(1).randrange)
     for _ in range(60):
         fresh = prompt([next(numbers) for _ in range(3)])
@@ -288,7 +288,7 @@ def test_of_idle_workers_the_one_with_the_emptiest_cache_is_taken() -> None:
 
 @pytest.mark.promise("S5-255")
 def test_a_session_goes_on_where_it_was_as_long_as_it_costs_less_than_a_block() -> None:
-    prefixes, one, other = Prefixes(), prefill("a"), prefill("b")
+    prefixes, one, other = HeldPrefixes(), prefill("a"), prefill("b")
     first = prompt((), 50, session=7)
     prefixes.send(other, first)
     assert choose(prefixes, one, other, of=first).key == "b"
@@ -301,7 +301,7 @@ def test_a_session_goes_on_where_it_was_as_long_as_it_costs_less_than_a_block() 
 @pytest.mark.promise("S5-255")
 def test_where_other_routers_use_the_workers_the_least_loaded_is_not_taken_by_all() -> None:
     """Those that hold the prompt, and two at random: by chance any."""
-    prefixes, index = Prefixes(), Index(PLAIN, Prefixes())
+    prefixes, index = HeldPrefixes(), Index(PLAIN, HeldPrefixes())
     for number in range(20):
         one = prefill(f"{number:02}", backlog=number)
         one.other_legs = 1
@@ -317,7 +317,7 @@ def shared_holders(count: int, cached: int) -> Counter[str]:
     """Whom 50 requests take of twenty workers that other routers use, where the `count` with the
     least to do hold `cached` blocks of the prompt. Nothing is told of it meanwhile.
     """
-    prefixes = Prefixes()
+    prefixes = HeldPrefixes()
     index = Index(PLAIN, prefixes)
     for number in range(20):
         one = prefill(f"{number:02}", backlog=20 - number)
@@ -348,7 +348,7 @@ def test_where_routers_share_workers_only_what_saves_much_is_looked_for() -> Non
 
 
 def test_a_worker_without_a_free_slot_is_not_chosen() -> None:
-    prefixes, idle, holder = Prefixes(), prefill("a"), prefill("b", capacity=1)
+    prefixes, idle, holder = HeldPrefixes(), prefill("a"), prefill("b", capacity=1)
     prefixes.send(holder, prompt(BLOCKS, session=7))
     holder.take(1, 0)
     assert choose(prefixes, idle, of=prompt(BLOCKS, session=7)).key == "a"

@@ -20,7 +20,7 @@ from tandem.free_ports import FreePorts
 from tandem_router.config import RouterConfig
 from tandem_router.core import events
 from tandem_router.core.group import Side
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
 from tandem_router.core.worker import Worker
 from tandem_router.discovery.static import StaticDiscovery
@@ -38,8 +38,8 @@ def _profile(phase: Phase) -> Profile:
     )
 
 
-def _core() -> Core:
-    core = Core(
+def _core() -> RouterCore:
+    core = RouterCore(
         bounds=Bounds(max_queue=7),
         prefill_policy=LeastLoaded,
         decode_policy=LeastLoaded,

@@ -32,7 +32,7 @@ from tandem_router.config import RouterConfig
 from tandem_router.core import actions, events
 from tandem_router.core.rejections import MOST_NAMED
 from tandem_router.core.sequences import MOST_MOMENTS, MOST_TOLD
-from tandem_router.core.story import Ahead, Elsewhere, SequenceStory, Story, shortened
+from tandem_router.core.story import Ahead, LongerHolder, SequenceStory, Story, shortened
 from tandem_router.core.values import Phase, Profile
 from tandem_router.discovery.static import StaticDiscovery
 from tandem_router.links import WorkerLink
@@ -403,7 +403,7 @@ def test_a_story_tells_what_a_prompt_waited_for_and_who_had_more_of_it() -> None
     last, second = (story.sequences[0].moments[1] for story in bench.open())
     assert second.prefill is not None
     assert (second.prefill.worker, second.prefill.cached) == ("prefill-1", 0)
-    assert second.prefill.elsewhere == Elsewhere(
+    assert second.prefill.elsewhere == LongerHolder(
         "prefill-0", "prefill-0", 640, "no slot was free: 1 of 1 taken", 0.0
     )
     assert second.ahead is None

@@ -27,7 +27,7 @@ from tandem.errors import ConfigError, EngineError, InvalidRequestError
 from tandem.ids import Traceparent
 from tandem.tracing import otlp
 from tandem.tracing.metrics import SpanCollector
-from tandem.tracing.spans import Event, Sampler, Span, Tracer, Value
+from tandem.tracing.spans import Sampler, Span, SpanEvent, Tracer, Value
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 NOBODY = "127.0.0.1:9"
@@ -60,7 +60,7 @@ def test_a_span_reaches_the_collector_with_all_that_it_says(collects: Collects) 
         with exporting(collector.url) as tracer:
             assert tracer is not None
             wall, now = time.time_ns(), time.monotonic()
-            event = Event("half", now - 0.25, {"f": 3})
+            event = SpanEvent("half", now - 0.25, {"f": 3})
             times = {"began": now - 0.5, "ended": now, "events": [event]}
             tracer.record(span(span_id=2**63 - 1, attributes=attributes, **times))
         (got,) = collector.spans

@@ -22,13 +22,13 @@ from wire_extremes import extremes, fields
 
 from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
-from tandem.engine.rooms import MOST_ROOMS, Timers
+from tandem.engine.rooms import MOST_ROOMS, KeyedTimers
 from tandem.errors import KvTransferError, TandemError, WorkerError
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
-from tandem.upstream.submission import Prompt, Submission
+from tandem.upstream.submission import Submission, SubmittedPrompt
 from tandem.v1 import common_pb2, kv_pb2, router_pb2, worker_pb2
 from tandem.wire.prompt_chunks import ChunkRoom, ReadChunks
 from tandem_router import generate
@@ -453,7 +453,7 @@ class Frontend:
     def _ask(self, stack: ExitStack) -> RequestState:
         submission = Submission(
             id="a",
-            prompts=[Prompt.of([1], max_tokens=9)],
+            prompts=[SubmittedPrompt.of([1], max_tokens=9)],
             task=common_pb2.Task(
                 trace_id=TRACE, model="m", sampling=SAMPLING, streaming=True, want_report=True
             ),
@@ -636,7 +636,7 @@ async def test_what_landed_and_cannot_be_fails_its_room_alone() -> None:
         tls=None,
         free=lambda pages: None,
         forget=lambda room: None,
-        leases=Timers(),
+        leases=KeyedTimers(),
     )
     link = ReceiverLink(receiver, "peer")
     for room in (1, 2):

@@ -11,23 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import check_measured
-import pytest
 from one_case import one_case
 from product_packages import PACKAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = (*(str(each.relative_to(ROOT)) for each in PACKAGES.values()), "monitoring")
-COMPONENTS = (
-    (
-        *("tandem", "prefill_worker", "decode_worker", "aggregated_worker"),
-        *("kits/sglang/tandem_sglang", "kits/sim/tandem_sim"),
-    ),
-    ("frontend", "tandem/upstream"),
-    ("router",),
-    ("kits/executor/tandem_executor",),
-)
-NOT_WORKERS = ("tandem/upstream/", "kits/executor/tandem_executor/")
-"""Parts of `tandem` that no worker is made of."""
 GENERATED = "tandem/v1/"
 WORDS = ROOT / "docs" / "words.md"
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
@@ -52,7 +40,9 @@ RETIRED = [
     Retired(word, "pages" in held, tuple(re.findall(r"`([a-z_/.]+)`", allowed)))
     for word, _, held, allowed in table("Retired words")
 ]
-UNIQUE = {name.strip("`") for name, _, _ in table("One class of each name")}
+SEVERAL = {
+    name for names, _ in table("One class of each name") for name in re.findall(r"`(\w+)`", names)
+}
 
 
 @cache
@@ -112,7 +102,7 @@ def pages() -> list[tuple[str, str]]:
 
 def test_the_list_is_read() -> None:
     assert {"switchboard", "tally"} <= {each.word for each in RETIRED}
-    assert {"Outcome", "Model"} <= UNIQUE
+    assert {"Leg", "Options"} <= SEVERAL
     assert parts("_HookTallyHTTP2") == {"hook", "tally", "http"}
 
 
@@ -140,21 +130,11 @@ def test_no_page_has_a_retired_word(retired: Retired) -> None:
     assert not found
 
 
-@pytest.mark.parametrize("component", COMPONENTS, ids=lambda packages: packages[0])
-def test_a_component_has_one_class_of_a_name(component: tuple[str, ...]) -> None:
-    of_workers = component[0] == "tandem"
-    places = [
-        (name, path)
-        for path, name in _classes(*component)
-        if not name.startswith("_") and not (of_workers and path.startswith(NOT_WORKERS))
-    ]
+def test_a_name_is_one_public_class_of_the_product_or_a_listed_one() -> None:
+    places = [(name, path) for path, name in _classes(*PRODUCT) if not name.startswith("_")]
     several = {name for name, count in Counter(name for name, _ in places).items() if count > 1}
-    assert not sorted(place for place in places if place[0] in several)
-
-
-def test_some_classes_are_unique_in_the_whole_product() -> None:
-    places = sorted((name, path) for path, name in _classes(*PRODUCT) if name in UNIQUE)
-    assert [name for name, _ in places] == sorted(UNIQUE), places
+    assert not sorted(place for place in places if place[0] in several - SEVERAL)
+    assert not SEVERAL - several, "listed, and one class's alone"
 
 
 def _classes(*packages: str) -> Iterator[tuple[str, str]]:

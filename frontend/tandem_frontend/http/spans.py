@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tandem import ids
 from tandem.errors import CancelledError, SlowClientError, TandemError
 from tandem.ids import Traceparent
-from tandem.tracing.spans import Attributes, Event, Sampler, Span, Tracer, Value
+from tandem.tracing.spans import Attributes, Sampler, Span, SpanEvent, Tracer, Value
 
 
 class CallSpans:
@@ -59,10 +59,10 @@ class CallSpan:
         self._parent_id = parent_id
         self._link = link
         self._began = time.monotonic()
-        self._events: list[Event] = []
+        self._events: list[SpanEvent] = []
         self._attributes: dict[str, Value] = {"http.request.method": method, "http.route": route}
 
-    def add(self, attributes: Mapping[str, Value], *events: Event) -> None:
+    def add(self, attributes: Mapping[str, Value], *events: SpanEvent) -> None:
         self._attributes |= attributes
         self._events += events
 

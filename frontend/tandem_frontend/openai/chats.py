@@ -18,7 +18,7 @@ from tandem_frontend.openai.conversation import ChatMessage
 from tandem_frontend.openai.forced import writes_json
 from tandem_frontend.openai.requests import NO_BUDGET, ChatRequest, TemplateFields
 from tandem_frontend.openai.thought import SWITCHES, Thought, thought_of
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 from tandem_frontend.openai.tools import AskedTools
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ class Chats:
 
 
 def family_of(
-    config: FrontendConfig, tokenizer: Tokenizer, template: ChatTemplate | None
+    config: FrontendConfig, tokenizer: ModelTokenizer, template: ChatTemplate | None
 ) -> ModelFamily | None:
     """The family in whose formats the model answers, by the setting or the model's files; None:
     nobody knows. Raises ConfigError.

@@ -24,7 +24,7 @@ import msgspec
 
 from tandem.errors import InvalidRequestError, RequestError, UnsupportedError
 from tandem_frontend.openai.foreign import LEFT_OUT, VALUES, Foreign
-from tandem_frontend.openai.strangers import FieldRules, Kind, Strangers, without_version
+from tandem_frontend.openai.strangers import FieldRules, KnownObject, Strangers, without_version
 
 T = TypeVar("T", bound=msgspec.Struct)
 V = TypeVar("V")
@@ -62,12 +62,12 @@ class Body(Generic[T]):
     strict: msgspec.json.Decoder[T]
     lenient: msgspec.json.Decoder[T]
     """Reads the same, and passes over fields that it does not know."""
-    kind: Kind
+    kind: KnownObject
 
     @staticmethod
-    def of(strict: type[T], foreign: Mapping[str, Foreign], **inner: Kind) -> Body[T]:
+    def of(strict: type[T], foreign: Mapping[str, Foreign], **inner: KnownObject) -> Body[T]:
         """`inner`: what fields hold in which there may be unknown fields too."""
-        kind = Kind.of(strict, foreign, **inner)
+        kind = KnownObject.of(strict, foreign, **inner)
         twins: dict[Any, Any] = {each.struct: _twin(each.struct) for each in kind.walk()}
         for struct, twin in twins.items():
             hints = get_type_hints(struct, include_extras=True)

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from tandem.errors import LoadError, RequestError, TandemError
-from tandem.upstream.answer import Finish, Row
+from tandem.upstream.answer import ChoiceFinish, Row
 from tandem.upstream.request_state import RequestState
 from tandem.usercode.loader import entry_points, load_entry_point
 from tandem_frontend.http import errors as http_errors
@@ -28,8 +28,8 @@ from tandem_frontend.openai.requests import (
     ChatRequest,
     CompletionRequest,
 )
-from tandem_frontend.openai.shapes import Shape
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.shapes import ChunkShape
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 from tandem_frontend.openai.writers import BodyWriter, CountingWriter, EventWriter
 
 GROUP = "tandem.dialects"
@@ -46,7 +46,7 @@ class Events(Protocol):
 
     def row(self, row: Row) -> bytes: ...
 
-    def ending(self, ending: Finish) -> bytes: ...
+    def ending(self, ending: ChoiceFinish) -> bytes: ...
 
     def closing(self, usage: Usage, report: Report | None) -> bytes: ...
 
@@ -62,7 +62,7 @@ class Collector(Protocol):
 
     def row(self, row: Row) -> None: ...
 
-    def ending(self, ending: Finish) -> None: ...
+    def ending(self, ending: ChoiceFinish) -> None: ...
 
     def pieces(self, usage: Usage, report: Report | None) -> Iterator[bytes]: ...
 
@@ -113,8 +113,8 @@ class Dialect:
     """What an answer says again of its request: members of an object as JSON, or nothing."""
     names: Mapping[str, str]
     """What its clients call a field of chats, where that is something else."""
-    events: Callable[[Tokenizer, Asked, RequestState], Events]
-    body: Callable[[Tokenizer, Asked], Collector]
+    events: Callable[[ModelTokenizer, Asked, RequestState], Events]
+    body: Callable[[ModelTokenizer, Asked], Collector]
     answer: type[msgspec.Struct]
     """The body of an answer, as the API's description has it."""
     errors: ErrorShape
@@ -139,8 +139,8 @@ def nothing(request: object) -> bytes:
     return b""
 
 
-def _events(shape: Shape) -> Callable[[Tokenizer, Asked, RequestState], Events]:
-    def events(tokenizer: Tokenizer, asked: Asked, running: RequestState) -> Events:
+def _events(shape: ChunkShape) -> Callable[[ModelTokenizer, Asked, RequestState], Events]:
+    def events(tokenizer: ModelTokenizer, asked: Asked, running: RequestState) -> Events:
         written = EventWriter(shape, tokenizer, asked)
         if asked.want_running_usage:
             return CountingWriter(written, asked, running.tokens_of)

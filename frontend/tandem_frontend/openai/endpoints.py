@@ -12,7 +12,7 @@ from tandem.version import tandem_version
 from tandem_frontend.http.draining import Draining
 from tandem_frontend.http.messages import Call
 from tandem_frontend.openai import answers, docs_page, openapi
-from tandem_frontend.openai.reading.bodies import Reading
+from tandem_frontend.openai.reading.bodies import BodyReading
 from tandem_frontend.openai.reading.models import Models
 from tandem_frontend.openai.strangers import FieldRules
 
@@ -27,7 +27,7 @@ class Endpoints:
     def __init__(
         self,
         models: Models,
-        reading: Reading,
+        reading: BodyReading,
         demultiplexer: Demultiplexer,
         draining: Draining,
         rules: FieldRules,

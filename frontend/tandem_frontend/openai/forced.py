@@ -13,7 +13,7 @@ from tandem.logits.forms.tagged import LENIENT
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem_frontend.openai.answer_parsers import Envelope, ModelFamily
 from tandem_frontend.openai.asked import Parsing
-from tandem_frontend.openai.formats import Form
+from tandem_frontend.openai.formats import AnswerForm
 from tandem_frontend.openai.thought import Thought
 from tandem_frontend.openai.tools import AskedTools, FunctionDefinition
 
@@ -34,8 +34,12 @@ def writes_json(family: ModelFamily) -> bool:
 
 
 def form_with_calls(
-    tools: AskedTools | None, parsing: Parsing | None, form: Form | None, *, ends: Sequence[str]
-) -> Form | None:
+    tools: AskedTools | None,
+    parsing: Parsing | None,
+    form: AnswerForm | None,
+    *,
+    ends: Sequence[str],
+) -> AnswerForm | None:
     """The form of an answer that may call tools, of what was asked of it otherwise. `ends`: texts
     of the tokens that end an answer.
 
@@ -62,7 +66,7 @@ def form_with_calls(
     return None
 
 
-def behind_thought(form: Form | None, thought: Thought | None) -> Form | None:
+def behind_thought(form: AnswerForm | None, thought: Thought | None) -> AnswerForm | None:
     """The form of what follows an opened thought. Raises UnsupportedError for a grammar."""
     if form is None or thought is None or not thought.opened:
         return form
@@ -74,7 +78,7 @@ def behind_thought(form: Form | None, thought: Thought | None) -> Form | None:
             raise UnsupportedError(
                 "A grammar is not offered behind the model's reasoning", param=form.field
             )
-    return Form(form.field, LogitsProcessorEntry(PROCESSOR, args | {"before": thought.end}))
+    return AnswerForm(form.field, LogitsProcessorEntry(PROCESSOR, args | {"before": thought.end}))
 
 
 def _tagged(
@@ -85,7 +89,7 @@ def _tagged(
     field: str,
     answer: Any = None,
     marker: str = "",
-) -> Form:
+) -> AnswerForm:
     """`answer`: a schema that the answer may follow instead. `marker`: what tells calls from the
     free text in which they may stand, if any come.
     """
@@ -104,7 +108,7 @@ def _tagged(
         args["triggers"] = [marker]
     if answer is not None:
         args["answer"] = answer
-    return Form(field, LogitsProcessorEntry(PROCESSOR, args))
+    return AnswerForm(field, LogitsProcessorEntry(PROCESSOR, args))
 
 
 def _envelope(family: ModelFamily, name: str) -> Envelope:

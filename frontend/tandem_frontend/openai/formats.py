@@ -87,12 +87,12 @@ class FormFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 @dataclass(slots=True, frozen=True)
-class Form:
+class AnswerForm:
     field: str
     processor: LogitsProcessorEntry
 
 
-def form_of(request: FormFields) -> Form | None:
+def form_of(request: FormFields) -> AnswerForm | None:
     """The form of a request. Raises InvalidRequestError where two fields ask for one."""
     forms = list(_forms(request))
     if len(forms) > 1:
@@ -114,7 +114,7 @@ def check_arguments(entries: Sequence[LogitsProcessorEntry], limits: SpecLimits)
                 check_text(str(text), quoted=quoted)
 
 
-def _forms(request: FormFields) -> Iterator[Form]:
+def _forms(request: FormFields) -> Iterator[AnswerForm]:
     match request.response_format:
         case JsonObjectFormat():
             yield _json("response_format", {"type": "object"})
@@ -140,11 +140,11 @@ def _forms(request: FormFields) -> Iterator[Form]:
         ("ebnf", "ebnf", "grammar", request.ebnf),
     ):
         if value is not None:
-            yield Form(field, LogitsProcessorEntry(processor, {argument: value}))
+            yield AnswerForm(field, LogitsProcessorEntry(processor, {argument: value}))
 
 
-def _json(field: str, schema: dict[str, Any]) -> Form:
-    return Form(field, LogitsProcessorEntry("json_schema", {"schema": schema}))
+def _json(field: str, schema: dict[str, Any]) -> AnswerForm:
+    return AnswerForm(field, LogitsProcessorEntry("json_schema", {"schema": schema}))
 
 
 def _schema(field: str, given: dict[str, Any] | str) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass
 
 from tandem.errors import RequestError, TandemError
 from tandem.tracing import exemplars
-from tandem.tracing.spans import Event
+from tandem.tracing.spans import SpanEvent
 from tandem.upstream.answer import Row
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.request_state import RequestState
@@ -24,7 +24,7 @@ from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.dialects import Collector, Dialect, Events
 from tandem_frontend.openai.keep_alive import COMMENT, KeepAlive
 from tandem_frontend.openai.parsed import Parsed
-from tandem_frontend.openai.reading.bodies import Reading
+from tandem_frontend.openai.reading.bodies import BodyReading
 from tandem_frontend.openai.reports import report
 from tandem_frontend.prices import Prices
 
@@ -33,7 +33,7 @@ from tandem_frontend.prices import Prices
 class Generation:
     """What every request shares; one object for the process."""
 
-    reading: Reading
+    reading: BodyReading
     demultiplexer: Demultiplexer
     metrics: Metrics
     _: KW_ONLY
@@ -297,7 +297,7 @@ def _trace_submission(span: CallSpan, dialect: Dialect, submission: Asked) -> No
             "gen_ai.request.top_p": round(sampling.top_p, 6),
             "gen_ai.usage.input_tokens": submission.prompt_tokens,
         },
-        Event("submitted", time.monotonic()),
+        SpanEvent("submitted", time.monotonic()),
     )
 
 
@@ -312,4 +312,4 @@ def _trace_output(span: CallSpan, state: RequestState, arrived: float) -> None:
     )
     if state.first_at:
         first_chunk = {"gen_ai.response.time_to_first_chunk": state.first_at - arrived}
-        span.add(first_chunk, Event("first_token", state.first_at))
+        span.add(first_chunk, SpanEvent("first_token", state.first_at))

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from tandem import token_limits
 from tandem.errors import InvalidRequestError
 from tandem.v1 import router_pb2
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 
 
-class Limits:
+class ModelLimits:
     """What some pair of the served model can take; the model's files where workers do not say."""
 
-    def __init__(self, tokenizer: Tokenizer, served: router_pb2.ServedModel) -> None:
+    def __init__(self, tokenizer: ModelTokenizer, served: router_pb2.ServedModel) -> None:
         shortest = served.limits.context_length or tokenizer.context_length
         self.context_length = max(served.longest_context, shortest)
         self._shortest_context = shortest

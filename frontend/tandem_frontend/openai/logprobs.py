@@ -13,7 +13,7 @@ from tandem_frontend.openai.answers import (
     TokenLogprob,
     TopLogprob,
 )
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 
 _LOWEST = -9999.0
 """Stands for a probability of zero: JSON has no infinity."""
@@ -21,7 +21,9 @@ _LOWEST = -9999.0
 _Candidate = tuple[int, float]
 
 
-def for_chat(tokenizer: Tokenizer, entries: Iterable[common_pb2.TokenLogprobs]) -> ChatLogprobs:
+def for_chat(
+    tokenizer: ModelTokenizer, entries: Iterable[common_pb2.TokenLogprobs]
+) -> ChatLogprobs:
     content = []
     for (token_id, logprob), top in _tokens(entries):
         piece = tokenizer.token_bytes(token_id)
@@ -37,7 +39,7 @@ def for_chat(tokenizer: Tokenizer, entries: Iterable[common_pb2.TokenLogprobs]) 
 
 
 def for_completion(
-    tokenizer: Tokenizer, entries: Sequence[common_pb2.TokenLogprobs], offset: int
+    tokenizer: ModelTokenizer, entries: Sequence[common_pb2.TokenLogprobs], offset: int
 ) -> CompletionLogprobs:
     """`offset`: where the first token's text begins. A prompt's first token has no probability."""
     answer = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
@@ -58,7 +60,9 @@ def for_completion(
     return answer
 
 
-def for_prompt(tokenizer: Tokenizer, entries: Sequence[common_pb2.TokenLogprobs]) -> PromptLogprobs:
+def for_prompt(
+    tokenizer: ModelTokenizer, entries: Sequence[common_pb2.TokenLogprobs]
+) -> PromptLogprobs:
     """Log-probabilities of a prompt in vLLM's shape: by token id."""
     answer: PromptLogprobs = [_ranked(tokenizer, chosen, top) for chosen, top in _tokens(entries)]
     if entries and _begins_prompt(entries[0]):
@@ -67,7 +71,7 @@ def for_prompt(tokenizer: Tokenizer, entries: Sequence[common_pb2.TokenLogprobs]
 
 
 def _ranked(
-    tokenizer: Tokenizer, chosen: _Candidate, top: Sequence[_Candidate]
+    tokenizer: ModelTokenizer, chosen: _Candidate, top: Sequence[_Candidate]
 ) -> dict[str, PromptLogprob]:
     ranks = {token_id: rank for rank, (token_id, _) in enumerate(top, 1)}
     return {
@@ -101,7 +105,7 @@ def _tokens(
             yield (token_id, max(logprob, _LOWEST)), alternatives
 
 
-def _top(tokenizer: Tokenizer, token_id: int, logprob: float) -> TopLogprob:
+def _top(tokenizer: ModelTokenizer, token_id: int, logprob: float) -> TopLogprob:
     piece = tokenizer.token_bytes(token_id)
     return TopLogprob(token=_text(piece), logprob=logprob, bytes=list(piece))
 

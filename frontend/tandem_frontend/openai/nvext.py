@@ -12,7 +12,7 @@ from msgspec import Meta
 from tandem.keys.grant import MOST_PRIORITY
 from tandem.sampling import MAX_INT32
 from tandem_frontend.openai.foreign import OF_AGENT_HINTS, OF_NVEXT, OF_SESSION_CONTROL
-from tandem_frontend.openai.strangers import Kind
+from tandem_frontend.openai.strangers import KnownObject
 
 KvHints: TypeAlias = msgspec.Raw | msgspec.UnsetType
 """The field `kv_hints` as it came, to be read only where the deployment lets it pass."""
@@ -57,9 +57,9 @@ class NvExt(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
         return (self.agent_hints.osl or 0) if self.agent_hints else 0
 
 
-KIND = Kind.of(
+KIND = KnownObject.of(
     NvExt,
     OF_NVEXT,
-    agent_hints=Kind.of(AgentHints, OF_AGENT_HINTS),
-    session_control=Kind.of(SessionControl, OF_SESSION_CONTROL),
+    agent_hints=KnownObject.of(AgentHints, OF_AGENT_HINTS),
+    session_control=KnownObject.of(SessionControl, OF_SESSION_CONTROL),
 )

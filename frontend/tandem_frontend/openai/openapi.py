@@ -13,7 +13,7 @@ from tandem_frontend.openai import answers, requests
 from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import OPENAI_ERRORS, ErrorShape, spoken
 from tandem_frontend.openai.reading import moderations
-from tandem_frontend.openai.strangers import VERSION, FieldRules, Kind
+from tandem_frontend.openai.strangers import VERSION, FieldRules, KnownObject
 
 _REF = "#/components/schemas/{name}"
 _JSON = "application/json"
@@ -140,7 +140,7 @@ def describe(rules: FieldRules = _DEFAULT) -> dict[str, Any]:
     }
 
 
-def _left_out(kind: Kind, rules: FieldRules) -> dict[str, Any]:
+def _left_out(kind: KnownObject, rules: FieldRules) -> dict[str, Any]:
     """The objects that a list of the kind is read without."""
     passes_unknown = kind.types and rules.unknown == "warn"
     names = kind.types - kind.left_out if passes_unknown else kind.left_out

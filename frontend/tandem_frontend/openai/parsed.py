@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from tandem.upstream.answer import Finish
+from tandem.upstream.answer import ChoiceFinish
 from tandem_frontend.openai import answers
 from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Part, Reasoning
 from tandem_frontend.openai.answers import ChatFinishReason
@@ -90,7 +90,7 @@ class Answer:
             self.reasoning_tokens += min(tokens, round(tokens * thought / max(1, size)))
             self._untold.clear()
 
-    def reason(self, ending: Finish) -> ChatFinishReason:
+    def reason(self, ending: ChoiceFinish) -> ChatFinishReason:
         """A hook's end stays one, whatever was called before; calls that are all cut are none."""
         shown = range(self._parser.calls if not self._parsing.single else self.calls)
         none = self._parser.cut.issuperset(shown)

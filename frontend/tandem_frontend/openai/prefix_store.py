@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from tandem.prefix_blocks import MAX_BLOCKS, NUMBER_BYTES
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem_frontend.metrics import PrefixMetrics
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.prefixes import Known, ReadText, Segment
@@ -116,7 +116,7 @@ class Lookup:
         self._found: Sequence[_Found] = ()
 
     def known(self, prompts: Sequence[Sequence[bytes]]) -> Sequence[Known]:
-        """See `Prefixes`."""
+        """See `PromptPrefixes`."""
         self._found = [self._find(names) for names in prompts]
         return [found.known for found in self._found]
 
@@ -136,7 +136,7 @@ class Lookup:
         segments = self._store.find(self._tenant, names)
         return _Found(names, segments, self._store.known(segments))
 
-    def _completed(self, prompt: Prompt, read: ReadText, found: _Found) -> Prompt:
+    def _completed(self, prompt: SubmittedPrompt, read: ReadText, found: _Found) -> SubmittedPrompt:
         segments = [*found.segments[: found.known.segments], *read.segments]
         differs = read.differs
         if found.known.check:
@@ -144,7 +144,7 @@ class Lookup:
             self._store.checked(self._model, differs=differs)
         if not differs:
             self._store.keep(self._tenant, found.names, segments[:-1])
-        return Prompt.of_packed(
+        return SubmittedPrompt.of_packed(
             [segment.token_ids for segment in segments],
             blocks=b"".join([segment.blocks for segment in segments])[: MAX_BLOCKS * NUMBER_BYTES],
             chunks=b"".join([segment.chunks for segment in segments]),

@@ -21,7 +21,7 @@ from tandem.little_endian import TOKEN_ID_BYTES, to_bytes, to_numbers
 from tandem.prefix_blocks import BLOCK_TOKENS, NUMBER_BYTES
 from tandem.text.tokenizer import Around
 from tandem.wire.prompt_chunks import NAME_BYTES, chunk_bytes, key_of, names_of
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 from tandem_frontend.read_steps import ReadSteps
 
 SEGMENT_CHARACTERS: Final = 2048
@@ -73,7 +73,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Prefixes(Protocol):
+class PromptPrefixes(Protocol):
     """Knows the beginnings of one request's prompts."""
 
     def known(self, prompts: Sequence[Sequence[bytes]]) -> Sequence[Known]:
@@ -92,9 +92,9 @@ class ReadText(NamedTuple):
 
 
 def read(
-    tokenizer: Tokenizer,
+    tokenizer: ModelTokenizer,
     texts: Sequence[str],
-    prefixes: Prefixes,
+    prefixes: PromptPrefixes,
     steps: ReadSteps,
     *,
     special_tokens: bool,
@@ -124,7 +124,7 @@ def read(
 
 
 def _read(
-    tokenizer: Tokenizer,
+    tokenizer: ModelTokenizer,
     text: str,
     cuts: Sequence[int],
     known: Known,

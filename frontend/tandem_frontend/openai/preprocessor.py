@@ -15,7 +15,7 @@ from tandem.keys.grant import Grant
 from tandem.logits.contradictions import fields as contradictions
 from tandem.logits.spec import LogitsProcessorSpec
 from tandem.sampling import TOP_K_OFF
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem.v1 import common_pb2, router_pb2
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.asked import Asked, Origin, Parsing
@@ -23,9 +23,9 @@ from tandem_frontend.openai.chat_template import ChatTemplate
 from tandem_frontend.openai.chats import Chats, family_of
 from tandem_frontend.openai.forced import behind_thought, form_with_calls
 from tandem_frontend.openai.formats import form_of
-from tandem_frontend.openai.limits import Limits
+from tandem_frontend.openai.limits import ModelLimits
 from tandem_frontend.openai.nvext import KvHints
-from tandem_frontend.openai.prefixes import Prefixes, ReadText
+from tandem_frontend.openai.prefixes import PromptPrefixes, ReadText
 from tandem_frontend.openai.processors import processors_of
 from tandem_frontend.openai.prompts import Cache, PromptMaker
 from tandem_frontend.openai.requests import (
@@ -38,7 +38,7 @@ from tandem_frontend.openai.requests import (
     metadata_texts,
     shows_token_ids,
 )
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 from tandem_frontend.openai.tools import asked_tools
 from tandem_frontend.read_steps import ReadSteps
 
@@ -47,7 +47,7 @@ class Preprocessor:
     """Checks requests for one model. Every failure is a RequestError with `param`."""
 
     def __init__(
-        self, config: FrontendConfig, tokenizer: Tokenizer, template: ChatTemplate | None
+        self, config: FrontendConfig, tokenizer: ModelTokenizer, template: ChatTemplate | None
     ) -> None:
         """Raises ConfigError for a `model_family` that nobody knows."""
         self._config = config
@@ -58,7 +58,7 @@ class Preprocessor:
         self.chats = Chats(config, template, family)
         self._lower_first = config.priority_order == "lower-first"
         self._served: router_pb2.ServedModel | None = None
-        self._limits: Limits
+        self._limits: ModelLimits
 
     def _passed_over(self, request: GenerationFields) -> tuple[str, ...]:
         names = self.chats.passed_over(request) if isinstance(request, ChatRequest) else ()
@@ -71,7 +71,7 @@ class Preprocessor:
         served: router_pb2.ServedModel,
         origin: Origin,
         *,
-        prefixes: Prefixes | None = None,
+        prefixes: PromptPrefixes | None = None,
         steps: ReadSteps | None = None,
     ) -> Asked:
         """`prefixes`: known beginnings of prompts; None: none. `steps`: of reading so far."""
@@ -126,14 +126,14 @@ class Preprocessor:
             steps=steps,
         )
 
-    def _limits_of(self, served: router_pb2.ServedModel) -> Limits:
+    def _limits_of(self, served: router_pb2.ServedModel) -> ModelLimits:
         """Limits of `served`, which is the same message until routers say another."""
         if served is not self._served:
-            self._served, self._limits = served, Limits(self._tokenizer, served)
+            self._served, self._limits = served, ModelLimits(self._tokenizer, served)
         return self._limits
 
     def _check_prompt_logprobs(
-        self, request: GenerationFields, prompts: Sequence[Prompt], alternatives: int
+        self, request: GenerationFields, prompts: Sequence[SubmittedPrompt], alternatives: int
     ) -> None:
         if request.stream and request.prompt_logprobs is not None:
             raise UnsupportedError(
@@ -192,7 +192,7 @@ class Preprocessor:
     def _asked(
         self,
         request: GenerationFields,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[SubmittedPrompt],
         parsing: Parsing | None,
         processor_fields: Sequence[str],
         *,
@@ -302,7 +302,7 @@ def _salt(request: GenerationFields, salt: str) -> str:
 
 
 def _sampling(
-    request: GenerationFields, limits: Limits, logprobs: int | None
+    request: GenerationFields, limits: ModelLimits, logprobs: int | None
 ) -> common_pb2.SamplingParams:
     bias = request.logit_bias or {}
     if len(bias) > MAX_LOGIT_BIASES:

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from tandem.errors import InvalidRequestError, UnsupportedError
 from tandem.logits.spec import PARAM, LogitsProcessorEntry, LogitsProcessorSpec
 from tandem_frontend.config import FrontendConfig
-from tandem_frontend.openai.formats import Form, check_arguments
-from tandem_frontend.openai.limits import Limits
+from tandem_frontend.openai.formats import AnswerForm, check_arguments
+from tandem_frontend.openai.limits import ModelLimits
 from tandem_frontend.openai.requests import ChatRequest, GenerationFields, LogitsProcessorChoice
 from tandem_frontend.openai.thought import Thought
 
 
-class Processors(NamedTuple):
+class RequestProcessors(NamedTuple):
     spec: LogitsProcessorSpec | None = None
     fields: tuple[str, ...] = ()
     """What the client calls each."""
@@ -24,23 +24,23 @@ class Processors(NamedTuple):
 
 def processors_of(
     request: GenerationFields,
-    form: Form | None,
-    limits: Limits,
+    form: AnswerForm | None,
+    limits: ModelLimits,
     config: FrontendConfig,
     *,
     thought: Thought | None,
-) -> Processors:
+) -> RequestProcessors:
     """The form comes first, as grammars must. Raises InvalidRequestError and UnsupportedError."""
     own: list[LogitsProcessorEntry] = []
     if choices := request.logits_processors:
         _check_offered(choices, limits, config)
         own = [LogitsProcessorEntry(choice.name, choice.args) for choice in choices]
-    found: list[Form] = []
+    found: list[AnswerForm] = []
     if form is not None:
         _check_form(form, request, limits)
         _check_size(form.field, [form.processor], config)
         found.append(form)
-    found += [Form(f"{PARAM}[{place}]", entry) for place, entry in enumerate(own)]
+    found += [AnswerForm(f"{PARAM}[{place}]", entry) for place, entry in enumerate(own)]
     if own:
         _check_size(PARAM, [each.processor for each in found], config)
     for each in _named_otherwise(request, thought):
@@ -48,14 +48,14 @@ def processors_of(
             raise _not_offered(each.field)
         found.append(each)
     if not found:
-        return Processors()
+        return RequestProcessors()
     spec = LogitsProcessorSpec(tuple(each.processor for each in found))
-    return Processors(spec, tuple(each.field for each in found))
+    return RequestProcessors(spec, tuple(each.field for each in found))
 
 
-def _named_otherwise(request: GenerationFields, thought: Thought | None) -> Iterator[Form]:
+def _named_otherwise(request: GenerationFields, thought: Thought | None) -> Iterator[AnswerForm]:
     if count := request.min_tokens:
-        yield Form("min_tokens", LogitsProcessorEntry("min_new_tokens", {"count": count}))
+        yield AnswerForm("min_tokens", LogitsProcessorEntry("min_new_tokens", {"count": count}))
     if not isinstance(request, ChatRequest):
         return
     budget = request.thinking_token_budget
@@ -66,7 +66,7 @@ def _named_otherwise(request: GenerationFields, thought: Thought | None) -> Iter
         args: dict[str, Any] = {"budget": budget, "end_text": thought.end}
         if not thought.opened:
             args["begin_text"] = thought.begin
-        yield Form(field, LogitsProcessorEntry("thinking_budget", args))
+        yield AnswerForm(field, LogitsProcessorEntry("thinking_budget", args))
 
 
 def _not_offered(field: str) -> UnsupportedError:
@@ -83,7 +83,7 @@ def _check_size(
 
 
 def _check_offered(
-    choices: Sequence[LogitsProcessorChoice], limits: Limits, config: FrontendConfig
+    choices: Sequence[LogitsProcessorChoice], limits: ModelLimits, config: FrontendConfig
 ) -> None:
     allowed = set(config.client_logits_processors).intersection(limits.logits_processors)
     for position, choice in enumerate(choices):
@@ -94,7 +94,7 @@ def _check_offered(
             )
 
 
-def _check_form(form: Form, request: GenerationFields, limits: Limits) -> None:
+def _check_form(form: AnswerForm, request: GenerationFields, limits: ModelLimits) -> None:
     """Forms are OpenAI's: `client_logits_processors` need not name them."""
     if form.processor.name not in limits.logits_processors:
         raise _not_offered(form.field)

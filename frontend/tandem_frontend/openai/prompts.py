@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from tandem.errors import InvalidRequestError, UnsupportedError
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem_frontend.openai import prefixes
-from tandem_frontend.openai.limits import Limits
-from tandem_frontend.openai.prefixes import Prefixes, ReadText
+from tandem_frontend.openai.limits import ModelLimits
+from tandem_frontend.openai.prefixes import PromptPrefixes, ReadText
 from tandem_frontend.openai.requests import ChatRequest, CompletionRequest, GenerationFields
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 from tandem_frontend.read_steps import ReadSteps
 
 _DEFAULT_COMPLETION_TOKENS: Final = 16
 """OpenAI's default for plain completions. A chat may use all that is left of the context."""
-Made: TypeAlias = tuple[Sequence[Prompt], Sequence[ReadText | None]]
+Made: TypeAlias = tuple[Sequence[SubmittedPrompt], Sequence[ReadText | None]]
 """Prompts, and beside each what was read of its text; None: the prompt is complete."""
 
 
@@ -32,11 +32,11 @@ class Cache(NamedTuple):
 class PromptMaker(NamedTuple):
     """What one request's prompts depend on. Every failure is a RequestError with `param`."""
 
-    tokenizer: Tokenizer
-    limits: Limits
+    tokenizer: ModelTokenizer
+    limits: ModelLimits
     model: str
     cache: Cache
-    prefixes: Prefixes | None
+    prefixes: PromptPrefixes | None
     """What is known of the prompts; None: each is read in one go."""
     steps: ReadSteps
 
@@ -77,7 +77,7 @@ class PromptMaker(NamedTuple):
 
     def _completion(
         self, request: CompletionRequest, prompt: str | list[int], read: ReadText | None
-    ) -> Prompt:
+    ) -> SubmittedPrompt:
         token_ids: list[int] = []
         if not isinstance(prompt, str):
             token_ids = prompt
@@ -105,15 +105,15 @@ class PromptMaker(NamedTuple):
         asked: int | None,
         default: int,
         param: str,
-    ) -> Prompt:
+    ) -> SubmittedPrompt:
         """`asked`, `default`: tokens that may follow the prompt."""
         tokens = read.tokens if read else len(token_ids)
         max_tokens = self.limits.max_tokens(tokens, asked, default, param=param)
         if read:
-            return Prompt(tokens=tokens, max_tokens=max_tokens, task=b"")
+            return SubmittedPrompt(tokens=tokens, max_tokens=max_tokens, task=b"")
         shows_ids, cache = request.return_token_ids is True, self.cache._asdict()
         self.steps.skip()
-        prompt = Prompt.of(token_ids, max_tokens=max_tokens, shows_ids=shows_ids, **cache)
+        prompt = SubmittedPrompt.of(token_ids, max_tokens=max_tokens, shows_ids=shows_ids, **cache)
         self.steps.end("hash")
         return prompt
 

@@ -21,7 +21,7 @@ from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.formats import FormFields
 from tandem_frontend.openai.nvext import KIND as NVEXT
 from tandem_frontend.openai.nvext import KvHints, NvExt
-from tandem_frontend.openai.strangers import Kind
+from tandem_frontend.openai.strangers import KnownObject
 from tandem_frontend.openai.tools import (
     CalledFunction,
     Choice,
@@ -202,21 +202,21 @@ class DetokenizeRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     tokens: list[TokenId]
 
 
-_CALLED = Kind.of(CalledFunction, foreign.OF_CALLED)
+_CALLED = KnownObject.of(CalledFunction, foreign.OF_CALLED)
 _INNER = {
-    "messages": Kind.of(
+    "messages": KnownObject.of(
         ChatMessage,
         foreign.OF_MESSAGES,
-        content=Kind.of(TextPart, foreign.OF_PARTS),
-        tool_calls=Kind.of(MadeCall, foreign.OF_CALLS, function=_CALLED),
+        content=KnownObject.of(TextPart, foreign.OF_PARTS),
+        tool_calls=KnownObject.of(MadeCall, foreign.OF_CALLS, function=_CALLED),
         function_call=_CALLED,
     ),
-    "tools": Kind.of(
+    "tools": KnownObject.of(
         Tool,
         foreign.OF_TOOLS,
         foreign.OF_CHAT_TOOLS,
         foreign.TOOL_TYPES,
-        function=Kind.of(FunctionDefinition, foreign.OF_FUNCTIONS),
+        function=KnownObject.of(FunctionDefinition, foreign.OF_FUNCTIONS),
     ),
 }
 CHAT_BODY = Body.of(ChatRequest, foreign.OF_CHATS, nvext=NVEXT, **_INNER)

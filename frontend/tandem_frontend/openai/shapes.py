@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from tandem.v1 import common_pb2
 from tandem_frontend.openai import answers, logprobs
 from tandem_frontend.openai.answers import ChatLogprobs, CompletionLogprobs
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 
 Logprobs = ChatLogprobs | CompletionLogprobs
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class Shape:
+class ChunkShape:
     """The pieces of a chunk's JSON around its text, and how a collected choice is written."""
 
     in_messages: bool
@@ -26,7 +26,7 @@ class Shape:
     before_text: bytes
     after_text: bytes
     no_text: bytes
-    logprobs: Callable[[Tokenizer, Sequence[common_pb2.TokenLogprobs], int], Logprobs]
+    logprobs: Callable[[ModelTokenizer, Sequence[common_pb2.TokenLogprobs], int], Logprobs]
     """From a row's entries and the number of characters of tokens before them."""
     shown: Callable[[str], dict[str, object]]
     """The fields of a collected choice that hold its text."""
@@ -34,7 +34,7 @@ class Shape:
     body: Callable[..., answers.ChatCompletion | answers.Completion]
 
 
-CHAT = Shape(
+CHAT = ChunkShape(
     in_messages=True,
     id_prefix="chatcmpl-",
     chunk_object="chat.completion.chunk",
@@ -47,7 +47,7 @@ CHAT = Shape(
     choice=answers.ChatChoice,
     body=answers.ChatCompletion,
 )
-COMPLETION = Shape(
+COMPLETION = ChunkShape(
     in_messages=False,
     id_prefix="cmpl-",
     chunk_object="text_completion",

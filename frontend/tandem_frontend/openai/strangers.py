@@ -54,7 +54,7 @@ _members = msgspec.json.Decoder(Members)
 _items = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-class Kind(NamedTuple):
+class KnownObject(NamedTuple):
     """An object of a body: the fields that it may have, and those that are known beside them."""
 
     struct: type[msgspec.Struct]
@@ -62,7 +62,7 @@ class Kind(NamedTuple):
     fields: frozenset[str]
     foreign: Mapping[str, Foreign]
     names: frozenset[str]
-    inner: Mapping[str, Kind]
+    inner: Mapping[str, KnownObject]
     """What its fields hold in which there may be such fields too: an object, or a list of them."""
     left_out: frozenset[str] = frozenset()
     """Types of objects that a list is read without, whatever version stands behind them."""
@@ -78,12 +78,12 @@ class Kind(NamedTuple):
         left_out: frozenset[str] = frozenset(),
         types: frozenset[str] = frozenset(),
         /,
-        **inner: Kind,
-    ) -> Kind:
+        **inner: KnownObject,
+    ) -> KnownObject:
         fields = frozenset(struct.__struct_fields__)
-        return Kind(struct, fields, foreign, fields.union(foreign), inner, left_out, types)
+        return KnownObject(struct, fields, foreign, fields.union(foreign), inner, left_out, types)
 
-    def walk(self) -> Iterator[Kind]:
+    def walk(self) -> Iterator[KnownObject]:
         """The kind itself and those of the objects in it: all may have fields that nobody knows."""
         yield self
         for inner in self.inner.values():
@@ -116,7 +116,7 @@ class Strangers:
         extra_fields.read(text)
         return text.decode()
 
-    def check(self, body: bytes, kind: Kind) -> bytes | msgspec.Raw:
+    def check(self, body: bytes, kind: KnownObject) -> bytes | msgspec.Raw:
         """Go through a body; what is wrong with it otherwise is for others to find. Returns the
         body without what is left out of its lists.
         """
@@ -124,7 +124,7 @@ class Strangers:
         return self._check_object(body, kind, "", "")
 
     def _check_object(
-        self, value: bytes | msgspec.Raw, kind: Kind, path: str, label: str
+        self, value: bytes | msgspec.Raw, kind: KnownObject, path: str, label: str
     ) -> bytes | msgspec.Raw:
         members = _members.decode(value)
         self._check(members, kind, path, label)
@@ -138,7 +138,7 @@ class Strangers:
         return msgspec.json.encode(members) if changed else value
 
     def _check_inner(
-        self, value: msgspec.Raw, kind: Kind, path: str, label: str
+        self, value: msgspec.Raw, kind: KnownObject, path: str, label: str
     ) -> bytes | msgspec.Raw:
         if _begins(value, b"{"):
             return self._check_object(value, kind, f"{path}.", f"{label}.")
@@ -154,7 +154,7 @@ class Strangers:
         return msgspec.json.encode([msgspec.Raw(item) for item in left if item is not None])
 
     def _check_item(
-        self, item: msgspec.Raw, kind: Kind, path: str, label: str
+        self, item: msgspec.Raw, kind: KnownObject, path: str, label: str
     ) -> bytes | msgspec.Raw | None:
         """None: the list is read without it."""
         if not _begins(item, b"{"):
@@ -170,7 +170,7 @@ class Strangers:
             return None
         return self._check_object(item, kind, f"{path}.", f"{label}[].")
 
-    def _check(self, members: Members, kind: Kind, path: str, label: str) -> None:
+    def _check(self, members: Members, kind: KnownObject, path: str, label: str) -> None:
         """`label`: the path without positions."""
         for name, value in members.items():
             if name in kind.fields:

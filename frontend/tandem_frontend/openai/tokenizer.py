@@ -8,7 +8,7 @@ from tandem.engine import model_files
 from tandem.text import tokenizer
 
 
-class Tokenizer:
+class ModelTokenizer:
     """One model's tokenizer. `vocabulary` bounds token ids, and may exceed the tokenizer's own."""
 
     def __init__(self, model_path: Path) -> None:

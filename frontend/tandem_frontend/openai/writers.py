@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import msgspec
 
 from tandem.errors import InternalError, TandemError
-from tandem.upstream.answer import Finish, Row
+from tandem.upstream.answer import ChoiceFinish, Row
 from tandem.v1 import common_pb2
 from tandem_frontend.http import errors as http_errors
 from tandem_frontend.openai.answer_parsers import CallStart, Content, Part, Reasoning
@@ -19,8 +19,8 @@ from tandem_frontend.openai.answers import ChatFinishReason, Report, Usage
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.logprobs import for_prompt
 from tandem_frontend.openai.parsed import Answer, Message, Parsed, answers_of
-from tandem_frontend.openai.shapes import Logprobs, Shape
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.shapes import ChunkShape, Logprobs
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 
 _encode = msgspec.json.Encoder().encode
 _DONE = b"data: [DONE]\n\n"
@@ -35,7 +35,7 @@ _NO_PROMPT_LOGPROBS = b'"prompt_logprobs":null'
 class _Offsets:
     """Characters of tokens so far, for each choice: where the next log-probabilities begin."""
 
-    def __init__(self, shape: Shape, tokenizer: Tokenizer, choices: int) -> None:
+    def __init__(self, shape: ChunkShape, tokenizer: ModelTokenizer, choices: int) -> None:
         self._shape, self._tokenizer = shape, tokenizer
         self._characters = [0] * choices
 
@@ -53,8 +53,8 @@ class EventWriter:
 
     def __init__(
         self,
-        shape: Shape,
-        tokenizer: Tokenizer,
+        shape: ChunkShape,
+        tokenizer: ModelTokenizer,
         submission: Asked,
     ) -> None:
         head = _encode(
@@ -164,7 +164,7 @@ class EventWriter:
             )
         )
 
-    def ending(self, ending: Finish) -> bytes:
+    def ending(self, ending: ChoiceFinish) -> bytes:
         """The event with a choice's finish_reason, and what is still to be shown."""
         last = self._shape.no_text
         if self._answers:
@@ -222,7 +222,7 @@ class CountingWriter:
         event = self._events.row(row)
         return self._counted(event, row[0], self._tokens(row[0])) if event else b""
 
-    def ending(self, ending: Finish) -> bytes:
+    def ending(self, ending: ChoiceFinish) -> bytes:
         event = self._events.ending(ending)
         return self._counted(event, ending.choice, self._tokens(ending.choice))
 
@@ -245,7 +245,7 @@ class CountingWriter:
 class BodyWriter:
     """Collects rows and writes them as one JSON body."""
 
-    def __init__(self, shape: Shape, tokenizer: Tokenizer, submission: Asked) -> None:
+    def __init__(self, shape: ChunkShape, tokenizer: ModelTokenizer, submission: Asked) -> None:
         choices = submission.choices
         self._shape = shape
         self._offsets = _Offsets(shape, tokenizer, choices)
@@ -259,7 +259,7 @@ class BodyWriter:
         self._tokenizer = tokenizer
         self._prompt_logprobs: list[list[bytes]] = [[] for _ in range(choices)]
         """Parts of them, as JSON: items of a list. Those of a chat are the first choice's."""
-        self._endings: list[Finish | None] = [None] * choices
+        self._endings: list[ChoiceFinish | None] = [None] * choices
 
     @property
     def parsed(self) -> Parsed:
@@ -293,7 +293,7 @@ class BodyWriter:
             return logprobs
         return [entry for entry in logprobs if not entry.HasField("place")]
 
-    def ending(self, ending: Finish) -> None:
+    def ending(self, ending: ChoiceFinish) -> None:
         self._endings[ending.choice] = ending
         if self._answers:
             self._messages[ending.choice].add(self._answers[ending.choice].flush())
@@ -385,7 +385,7 @@ class BodyWriter:
         )
 
 
-def _reason(ending: Finish, answers: Sequence[Answer]) -> ChatFinishReason:
+def _reason(ending: ChoiceFinish, answers: Sequence[Answer]) -> ChatFinishReason:
     return answers[ending.choice].reason(ending) if answers else ending.reason
 
 
@@ -396,17 +396,17 @@ def _around(whole: bytes, part: bytes) -> tuple[bytes, bytes]:
     return head, tail
 
 
-def _tier(shape: Shape, asked: Asked) -> dict[str, str]:
+def _tier(shape: ChunkShape, asked: Asked) -> dict[str, str]:
     """A chat names its tier where its client named one, as OpenAI's do; completions never."""
     return {"service_tier": asked.tier} if shape.in_messages and asked.says_tier else {}
 
 
-def _stop_reason(ending: Finish) -> str | int | None:
+def _stop_reason(ending: ChoiceFinish) -> str | int | None:
     """As vLLM has it: the id of a stop token is a number."""
     return ending.stop_tokens[0] if ending.stop_tokens else ending.stop_reason
 
 
-def _scores(ending: Finish) -> bytes:
+def _scores(ending: ChoiceFinish) -> bytes:
     if not ending.external_scores:
         return b""
     return b',"external_scores":' + ending.external_scores.encode()

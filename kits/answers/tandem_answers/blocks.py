@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import msgspec
 
 from tandem.errors import InternalError
-from tandem.upstream.answer import Finish, Row
+from tandem.upstream.answer import ChoiceFinish, Row
 from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Content, Part, Reasoning
 from tandem_frontend.openai.answers import ChatFinishReason, Report, Usage
 from tandem_frontend.openai.asked import Asked
@@ -25,7 +25,7 @@ BlockKind: TypeAlias = Literal["reasoning", "text", "call"]
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class StreamedBlock:
     kind: BlockKind
     index: int
     name: str = ""
@@ -40,17 +40,17 @@ class Block:
 
 
 class BlockBegun(NamedTuple):
-    block: Block
+    block: StreamedBlock
 
 
 class BlockGrown(NamedTuple):
-    block: Block
+    block: StreamedBlock
     text: str
     """The part of the block that has come now."""
 
 
 class BlockEnded(NamedTuple):
-    block: Block
+    block: StreamedBlock
 
 
 Change: TypeAlias = BlockBegun | BlockGrown | BlockEnded
@@ -71,11 +71,11 @@ class Blocks:
         self._loose = 0
         self._answer = None if asked.parsing is None else Answer(asked.parsing, whole=whole)
         self._asked = asked
-        self._finish: Finish | None = None
-        self.all: list[Block] = []
+        self._finish: ChoiceFinish | None = None
+        self.all: list[StreamedBlock] = []
 
     @property
-    def finish(self) -> Finish:
+    def finish(self) -> ChoiceFinish:
         """How the answer ended. Raises InternalError before its end."""
         if self._finish is None:
             raise InternalError("the answer has no end")
@@ -91,7 +91,7 @@ class Blocks:
             return self._add([Content(text)] if text else [])
         return self._add(self._answer.push(text, tokens))
 
-    def ending(self, finish: Finish) -> Iterator[Change]:
+    def ending(self, finish: ChoiceFinish) -> Iterator[Change]:
         """What the end of the answer changes: a block that is still open is not ended by it."""
         self._finish = finish
         return self._add([] if self._answer is None else self._answer.flush())
@@ -102,7 +102,7 @@ class Blocks:
         return self.finish.reason if self._answer is None else self._answer.reason(self.finish)
 
     @property
-    def open(self) -> Block | None:
+    def open(self) -> StreamedBlock | None:
         """The one that more of the answer would go on."""
         return self.all[-1] if self.all and not self.all[-1].ended else None
 
@@ -128,7 +128,7 @@ class Blocks:
         if self.open is not None:
             self.open.ended = True
             yield BlockEnded(self.all[-1])
-        self.all.append(Block(kind, len(self.all), name, call_id))
+        self.all.append(StreamedBlock(kind, len(self.all), name, call_id))
         yield BlockBegun(self.all[-1])
 
     def _grow(self, text: str) -> BlockGrown:
@@ -167,7 +167,7 @@ class BlockBody:
         for _ in self._answer.blocks.row(row):
             pass
 
-    def ending(self, ending: Finish) -> None:
+    def ending(self, ending: ChoiceFinish) -> None:
         for _ in self._answer.blocks.ending(ending):
             pass
 

@@ -17,7 +17,7 @@ from tandem_executor import submissions
 from tandem_executor.config import ExecutorConfig, checked_copy
 from tandem_executor.core import ExecutorCore
 from tandem_executor.left_out import METHODS, refuse
-from tandem_executor.live import Live
+from tandem_executor.live import LiveCode
 from tandem_executor.remote import RemoteBackend
 from tandem_executor.requests import Request
 from tandem_executor.responses import Response
@@ -66,7 +66,7 @@ class ExecutorCalls:
         configuration cannot be used.
         """
         config = checked_copy(executor_config)
-        live = Live(config.logits_post_processor_config)
+        live = LiveCode(config.logits_post_processor_config)
         self._config = config
         self._lock: AbstractContextManager[object] = threading.Lock()
         self._core = ExecutorCore(

@@ -19,13 +19,13 @@ from tandem_executor.ranking import Ranking
 from tandem_executor.recorder import Recorder
 from tandem_executor.requests import Request
 from tandem_executor.responses import FinishReason, Response
-from tandem_executor.unread import Completion, Measure, Unread
+from tandem_executor.unread import CompletedSequence, Measure, Unread
 from tandem_executor.waiters import Waiter, Waiters
 
 FIRST_ID = 1
 
 
-class Asked(NamedTuple):
+class Enqueued(NamedTuple):
     """A request as it is enqueued: what is wrong with it, or else what it may bring."""
 
     request: Request
@@ -39,7 +39,7 @@ class Asked(NamedTuple):
     """The most rows of logits that it may bring."""
 
 
-class Start(NamedTuple):
+class RequestStart(NamedTuple):
     """A request that is to be sent now."""
 
     request_id: int
@@ -48,10 +48,10 @@ class Start(NamedTuple):
 
 
 @dataclass(slots=True)
-class Entry:
+class OpenRequest:
     """A request whose final response has not been read."""
 
-    asked: Asked
+    asked: Enqueued
     unread: Unread
     deadline: float
     started: bool = False
@@ -86,7 +86,7 @@ class ExecutorCore:
         self._max_rows = self._rows = max_logits_rows
         """Rows of logits that may still be promised. Those of a request come back once all of it
         has been read."""
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, OpenRequest] = {}
         self._next_id = FIRST_ID
         self._queue = Ranking()
         """Requests that wait here, by priority and arrival."""
@@ -115,7 +115,7 @@ class ExecutorCore:
         if self.closed:
             raise ShutDownError("The executor was shut down")
 
-    def enqueue(self, asked: Sequence[Asked], now: float) -> list[int]:
+    def enqueue(self, asked: Sequence[Enqueued], now: float) -> list[int]:
         """Returns ids, in order. Raises ShutDownError, and FullError where they do not all fit."""
         self.check_open()
         self._check_running()
@@ -192,11 +192,11 @@ class ExecutorCore:
         """Requests that wait to be started."""
         return len(self._queue.ranks)
 
-    def starts(self) -> list[Start]:
+    def starts(self) -> list[RequestStart]:
         """Requests that are to be sent now. Of each the backend says `tokens`, and `finish` once
         for each sequence or `fail`.
         """
-        found: list[Start] = []
+        found: list[RequestStart] = []
         if not self._queue.ranks:
             return found
         while (first := self._queue.first()) is not None:
@@ -213,7 +213,7 @@ class ExecutorCore:
             self._rows -= asked.logits_rows
             entry.started, entry.credit = True, asked.tokens
             self.recorder.started(first[0], entry.unread)
-            found.append(Start(first[0], asked.request, entry.deadline))
+            found.append(RequestStart(first[0], asked.request, entry.deadline))
         return found
 
     def cancels(self) -> list[int]:
@@ -253,7 +253,7 @@ class ExecutorCore:
             self._ready[request_id] = None
             self._came.append(request_id)
 
-    def finish(self, request_id: int, sequence: int, completion: Completion) -> None:
+    def finish(self, request_id: int, sequence: int, completion: CompletedSequence) -> None:
         """A sequence of a request has ended."""
         if (entry := self._open(request_id)) is not None:
             entry.unread.finish(sequence, completion)
@@ -306,12 +306,12 @@ class ExecutorCore:
         if self._stopped:
             raise ShutDownError("The executor has failed")
 
-    def _enqueue(self, asked: Asked, now: float) -> int:
+    def _enqueue(self, asked: Enqueued, now: float) -> int:
         request_id = self._next_id
         self._next_id += 1
         fault = asked.fault or self._too_large(asked)
         unread = Unread(request_id, asked.request, 1 if fault else asked.sequences, now)
-        self._entries[request_id] = Entry(asked, unread, now + asked.seconds)
+        self._entries[request_id] = OpenRequest(asked, unread, now + asked.seconds)
         self._waiting += 1
         self._deadlines.add(request_id, now + asked.seconds)
         self.recorder.enqueued(request_id, unread)
@@ -321,7 +321,7 @@ class ExecutorCore:
             self._queue.add(request_id, -asked.request.priority)
         return request_id
 
-    def _too_large(self, asked: Asked) -> TooLargeError | None:
+    def _too_large(self, asked: Enqueued) -> TooLargeError | None:
         """Why the request could never start; None: it can."""
         for name, needed, most in (
             ("max_open_sequences", asked.sequences, self._max_sequences),
@@ -332,7 +332,7 @@ class ExecutorCore:
                 return TooLargeError(f"The request needs {needed} of {name}, which is {most}")
         return None
 
-    def _open(self, request_id: int) -> Entry | None:
+    def _open(self, request_id: int) -> OpenRequest | None:
         """A request that has not ended."""
         entry = self._entries.get(request_id)
         return None if entry is None or entry.unread.ended else entry
@@ -342,10 +342,10 @@ class ExecutorCore:
         if (entry := self._open(request_id)) is not None:
             if entry.started:
                 self._cancels.append(request_id)
-            entry.unread.finish_all(Completion(reason))
+            entry.unread.finish_all(CompletedSequence(reason))
             self._changed(request_id, entry)
 
-    def _changed(self, request_id: int, entry: Entry) -> None:
+    def _changed(self, request_id: int, entry: OpenRequest) -> None:
         """Something came of a request, and may be its end."""
         if entry.unread.ended:
             self._queue.discard(request_id)
@@ -358,7 +358,7 @@ class ExecutorCore:
             self._credit += spare
         self._came_of(request_id, entry)
 
-    def _came_of(self, request_id: int, entry: Entry) -> None:
+    def _came_of(self, request_id: int, entry: OpenRequest) -> None:
         """Something came of a request."""
         if entry.waits:
             entry.waits = False

@@ -61,7 +61,7 @@ class LiveClassifier:
         return await self._hook.score(ctx)
 
 
-class Live:
+class LiveCode:
     """Functions and classifiers of one executor: by name for all requests, or a request's own."""
 
     def __init__(self, given: LogitsPostProcessorConfig | None) -> None:

@@ -21,7 +21,7 @@ from tandem.errors import DeadlineError, InternalError, TandemError, VoucherErro
 from tandem.hooks.classifiers.scores import MAX_REPLACEMENT_CHARS
 from tandem.logits.tap import Tapped
 from tandem.message_limits import MAX_TASK_BYTES
-from tandem.upstream.answer import Finish
+from tandem.upstream.answer import ChoiceFinish
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import UpstreamMetrics
 from tandem.upstream.request_state import RequestState
@@ -30,11 +30,11 @@ from tandem.v1 import router_pb2
 from tandem.wire.tls import PeerTls
 from tandem_executor import halves, submissions, timing
 from tandem_executor.config import ExecutorConfig
-from tandem_executor.core import ExecutorCore, Start
-from tandem_executor.live import Live
+from tandem_executor.core import ExecutorCore, RequestStart
+from tandem_executor.live import LiveCode
 from tandem_executor.recorder import KvCache
 from tandem_executor.responses import FinishReason
-from tandem_executor.unread import Completion
+from tandem_executor.unread import CompletedSequence
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class RemoteBackend:
         config: ExecutorConfig,
         core: ExecutorCore,
         lock: AbstractContextManager[object],
-        live: Live,
+        live: LiveCode,
     ) -> None:
         """Raises ConfigError where the certificate's files cannot be used."""
         self._config = config
@@ -167,12 +167,12 @@ class RemoteBackend:
         self._timer = None
         self._turn()
 
-    def _start(self, start: Start) -> None:
+    def _start(self, start: RequestStart) -> None:
         task = self._tasks.create_task(self._serve(start))
         self._serving[start.request_id] = task
         task.add_done_callback(lambda _: self._serving.pop(start.request_id))
 
-    async def _serve(self, start: Start) -> None:
+    async def _serve(self, start: RequestStart) -> None:
         """Have one request answered. Cancelling it cancels the request."""
         try:
             served = await self._send(start)
@@ -191,7 +191,7 @@ class RemoteBackend:
                 self._core.fail(start.request_id, error)
         self.turn_soon()
 
-    async def _send(self, start: Start) -> _Served:
+    async def _send(self, start: RequestStart) -> _Served:
         """Until it has ended at the router. Raises TandemError where it cannot be sent."""
         left = start.deadline - time.monotonic()
         model = await self._route.served_model(_PROGRAM, left)
@@ -228,7 +228,7 @@ class _Served:
         "state",
     )
 
-    def __init__(self, start: Start, state: RequestState, tapped: Tapped | None) -> None:
+    def __init__(self, start: RequestStart, state: RequestState, tapped: Tapped | None) -> None:
         self.state = state
         self._tapped = tapped
         self._counts: Counter[int] = Counter()
@@ -288,14 +288,14 @@ class _Served:
             logits = tapped.logits_of_token(choice, position + place)
             core.tokens(self._id, choice, [token_id], log_probs[place : place + 1], logits)
 
-    def _note_prompt(self, core: ExecutorCore, finish: Finish) -> None:
+    def _note_prompt(self, core: ExecutorCore, finish: ChoiceFinish) -> None:
         """Once a request. Where a hook withheld it elsewhere, nobody says what was cached."""
         if not (self._noted or finish.withheld):
             self._noted = True
             prompt, cached = self.state.submission.prompt_tokens, self.state.cached_tokens[0]
             core.recorder.prompt_read(tokens=prompt, cached=cached)
 
-    def _leave(self, core: ExecutorCore, finish: Finish) -> None:
+    def _leave(self, core: ExecutorCore, finish: ChoiceFinish) -> None:
         """A context-only request has ended in good order."""
         try:
             params, log_probs = halves.left(self._id, finish.voucher)
@@ -303,13 +303,13 @@ class _Served:
             core.fail(self._id, WorkerError("The router's message cannot be read"))
             return
         core.tokens(self._id, finish.choice, list(params.first_gen_tokens), log_probs)
-        core.finish(self._id, finish.choice, Completion(FinishReason.LENGTH, params=params))
+        core.finish(self._id, finish.choice, CompletedSequence(FinishReason.LENGTH, params=params))
 
-    def _completion(self, finish: Finish) -> Completion:
+    def _completion(self, finish: ChoiceFinish) -> CompletedSequence:
         """Raises ValueError or RecursionError where scores are no JSON."""
         scores = json.loads(finish.external_scores) if finish.external_scores else None
         if finish.reason == submissions.WITHHELD:
-            return Completion(
+            return CompletedSequence(
                 FinishReason.STOP_WORDS,
                 finish.stop_reason or "",
                 withheld=True,
@@ -317,11 +317,11 @@ class _Served:
                 external_scores=scores,
             )
         if finish.reason == "length":
-            return Completion(FinishReason.LENGTH, external_scores=scores)
+            return CompletedSequence(FinishReason.LENGTH, external_scores=scores)
         word = finish.stop_tokens
         stopped = word and word[-1] != self._end_id
         reason = FinishReason.STOP_WORDS if stopped else FinishReason.END_ID
-        return Completion(reason, external_scores=scores)
+        return CompletedSequence(reason, external_scores=scores)
 
 
 class _Program:

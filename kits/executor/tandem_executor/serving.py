@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tandem.errors import ConfigError, StartError, TandemError, UnsupportedError
 from tandem.hooks.classifiers.contract import ExternalClassifierHook
 from tandem_executor.config import ExecutorConfig
-from tandem_executor.live import ELSEWHERE, Live, LoopOf
+from tandem_executor.live import ELSEWHERE, LiveCode, LoopOf
 
 if TYPE_CHECKING:
     from tandem_executor.local.stack import LocalStack
@@ -29,7 +29,7 @@ _MOST_SHOWN = 200
 """Characters of what is no address and no folder, in the error that says so."""
 
 
-class Elsewhere:
+class OtherStack:
     """A router that others run. LocalStack has the same face."""
 
     refused = ELSEWHERE
@@ -61,9 +61,9 @@ class Elsewhere:
 def serving(
     where: str | bytes | os.PathLike[str],
     executor_config: ExecutorConfig,
-    live: Live,
+    live: LiveCode,
     on_death: Callable[[TandemError], object],
-) -> Elsewhere | LocalStack:
+) -> OtherStack | LocalStack:
     """What serves "host:port", or the model of a folder. `on_death` is told, in another thread, why
     engines of the executor's own run nothing any more.
 
@@ -74,7 +74,7 @@ def serving(
         where = os.fsdecode(where)
     if _is_router(where):
         _check_remote(executor_config)
-        return Elsewhere(str(where))
+        return OtherStack(str(where))
     if executor_config.tls_cert:
         raise ConfigError("tls_cert is for a router elsewhere: an executor's own needs none")
     if executor_config.resume:

@@ -29,11 +29,11 @@ from tandem.logits.callbacks import with_client_id
 from tandem.logits.contradictions import fields as contradictions
 from tandem.logits.spec import LogitsProcessorEntry, LogitsProcessorSpec
 from tandem.sampling import TOP_K_OFF
-from tandem.upstream.submission import Prompt, Submission
+from tandem.upstream.submission import Submission, SubmittedPrompt
 from tandem.v1 import common_pb2, router_pb2
 from tandem_executor import halves
 from tandem_executor.config import MOST_SECONDS, ExecutorConfig
-from tandem_executor.core import Asked
+from tandem_executor.core import Enqueued
 from tandem_executor.live import ELSEWHERE, OF_REQUEST
 from tandem_executor.requests import GuidedDecodingParams, GuideType, Request
 
@@ -51,7 +51,7 @@ def asked(
     *,
     refused: Mapping[str, str] = ELSEWHERE,
     scores: bool = False,
-) -> Asked:
+) -> Enqueued:
     """What the core is to know of a request. Whatever can be wrong with it without a look at the
     model is its `fault`. `refused`: arguments that this executor refuses, and why. `scores`:
     requests that do not say ask for what classifiers answered.
@@ -69,11 +69,11 @@ def asked(
         _check(request)
         _check_offered(request, refused)
     except RequestError as error:
-        return Asked(request, error)
+        return Enqueued(request, error)
     except (AttributeError, TypeError, ValueError, OverflowError) as error:
-        return Asked(request, InvalidRequestError(f"a field is of a wrong kind: {error}"))
+        return Enqueued(request, InvalidRequestError(f"a field is of a wrong kind: {error}"))
     rows = _logits_rows(request, sequences * max_tokens)
-    return Asked(request, None, sequences, sequences * max_tokens, seconds, rows)
+    return Enqueued(request, None, sequences, sequences * max_tokens, seconds, rows)
 
 
 def submission(
@@ -178,7 +178,9 @@ def _submission(
     return Submission(
         id=f"executor-{request_id}",
         prompts=[
-            Prompt.of(prompt, max_tokens=request.max_tokens, cache_salt=salt, lora_adapter=adapter)
+            SubmittedPrompt.of(
+                prompt, max_tokens=request.max_tokens, cache_salt=salt, lora_adapter=adapter
+            )
         ],
         task=task,
         submit=submit,

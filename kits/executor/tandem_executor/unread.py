@@ -19,7 +19,7 @@ Measure = Callable[[int, RequestPerfMetrics], object]
 """Writes down what is known of a sequence, by its index."""
 
 
-class Completion(NamedTuple):
+class CompletedSequence(NamedTuple):
     """How and why a sequence of a request ended."""
 
     reason: FinishReason
@@ -42,7 +42,7 @@ class _Piece(Struct, eq=False):
     sequence: int
     token_ids: list[int]
     log_probs: list[float]
-    completion: Completion | None = None
+    completion: CompletedSequence | None = None
     logits: Logits | None = None
     """Where logits were asked for: of a piece with one token, or with the whole sequence."""
     final: bool = False
@@ -141,7 +141,7 @@ class Unread:
             self.ready += count
             self._pieces.append(_Piece(sequence, token_ids, log_probs, logits=logits))
 
-    def finish(self, sequence: int, completion: Completion) -> None:
+    def finish(self, sequence: int, completion: CompletedSequence) -> None:
         """A sequence has ended. The last of its unread responses says so, or one of its own."""
         held = self._held.pop(sequence)
         piece = self._last_of(sequence) if self._streaming else None
@@ -159,7 +159,7 @@ class Unread:
             self.ended = True
             self.measure = None
 
-    def finish_all(self, completion: Completion) -> None:
+    def finish_all(self, completion: CompletedSequence) -> None:
         """End every sequence that has not ended."""
         for sequence in list(self._held):
             self.finish(sequence, completion)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from tandem_executor.core import Asked, ExecutorCore
+from tandem_executor.core import Enqueued, ExecutorCore
 from tandem_executor.requests import Request, SamplingConfig
 from tandem_executor.responses import FinishReason
-from tandem_executor.unread import Completion
+from tandem_executor.unread import CompletedSequence
 
 MOST_SEQUENCES, MOST_UNREAD, MOST_QUEUE = 4, 24, 8
-LENGTH = Completion(FinishReason.LENGTH)
+LENGTH = CompletedSequence(FinishReason.LENGTH)
 SECONDS = 100.0
 
 
@@ -29,7 +29,7 @@ def wake(executor: ExecutorCore) -> None:
         waiter.wake()
 
 
-def asked(*, n: int = 1, max_tokens: int = 4, seconds: float = SECONDS, **fields: Any) -> Asked:
+def asked(*, n: int = 1, max_tokens: int = 4, seconds: float = SECONDS, **fields: Any) -> Enqueued:
     sampling = SamplingConfig(num_return_sequences=n)
     request = Request([7, 8], max_tokens=max_tokens, sampling_config=sampling, **fields)
-    return Asked(request, None, n, n * max_tokens, seconds)
+    return Enqueued(request, None, n, n * max_tokens, seconds)

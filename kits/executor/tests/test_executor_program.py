@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tandem.errors import WorkerError
-from tandem_executor.core import Asked
+from tandem_executor.core import Enqueued
 from tandem_executor.errors import FullError
 from tandem_executor.responses import FinishReason, Response
 from tandem_executor.waiters import Waiter
@@ -25,7 +25,7 @@ MOST_UNREAD = 8
 class Known:
     """What a test knows of a request."""
 
-    asked: Asked
+    asked: Enqueued
     deadline: float
     started: bool = False
     failed: bool = False

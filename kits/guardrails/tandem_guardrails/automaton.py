@@ -20,7 +20,7 @@ _MAX_TRANSITIONS = 200_000
 """How many transitions are kept (about 100 bytes each); others are computed each time."""
 
 
-class State(dict[str, "State"]):
+class AutomatonState(dict[str, "AutomatonState"]):
     """Where the automaton is after some text: character -> State."""
 
     __slots__ = ("automaton", "hit", "node", "waiting", "word")
@@ -36,7 +36,7 @@ class State(dict[str, "State"]):
         self.waiting = hit or automaton.width[node] > 0
         """Whether there is text to hold back, or a hit to look at."""
 
-    def __missing__(self, character: str) -> State:
+    def __missing__(self, character: str) -> AutomatonState:
         return self.automaton.transition(self, character)
 
 
@@ -66,20 +66,20 @@ class Automaton:
         for phrase in phrases:
             self._insert(phrase)
         self._link()
-        self._states: dict[tuple[int, bool], State] = {}
+        self._states: dict[tuple[int, bool], AutomatonState] = {}
         self._transitions = 0
-        self._hit = State(self, 0, False, True)
+        self._hit = AutomatonState(self, 0, False, True)
         self.start = self.state(0, False)
 
-    def state(self, node: int, word: bool) -> State:
+    def state(self, node: int, word: bool) -> AutomatonState:
         """The State of a node."""
         word = word and self.whole_words
         found = self._states.get((node, word))
         if found is None:
-            found = self._states[(node, word)] = State(self, node, word, False)
+            found = self._states[(node, word)] = AutomatonState(self, node, word, False)
         return found
 
-    def transition(self, state: State, character: str) -> State:
+    def transition(self, state: AutomatonState, character: str) -> AutomatonState:
         """Where `character` leads, from a State that was not there yet with it."""
         if state.hit:
             return state
@@ -90,7 +90,9 @@ class Automaton:
             state[character] = after
         return after
 
-    def find(self, text: str, start: int, state: State) -> tuple[Found | None, State]:
+    def find(
+        self, text: str, start: int, state: AutomatonState
+    ) -> tuple[Found | None, AutomatonState]:
         """The phrase that is complete first in `text` from `start` on, of several the longest.
 
         `state` is the State before `start`, where `text` must hold what was held back. Returns with
@@ -107,7 +109,7 @@ class Automaton:
                     return found, self.state(0, before if bordered else word)
         return None, self.state(node, word)
 
-    def finish(self, text: str, state: State) -> Found | None:
+    def finish(self, text: str, state: AutomatonState) -> Found | None:
         """The phrase that is complete because the text ends."""
         if not state.word:
             return None
@@ -117,7 +119,7 @@ class Automaton:
                 return found
         return None
 
-    def begun(self, text: str, state: State) -> tuple[int, State]:
+    def begun(self, text: str, state: AutomatonState) -> tuple[int, AutomatonState]:
         """How many of the last characters of `text` may be the beginning of a phrase, and the
         State, in which beginnings that were drawn out too much are given up.
         """

@@ -9,7 +9,7 @@ from tandem.hooks.contract import Chunk, Verdict, emit, suppress, terminate
 from tandem.hooks.holdback import Holdback
 from tandem.hooks.sequences import Sequences
 from tandem_guardrails import arguments
-from tandem_guardrails.automaton import Automaton, State
+from tandem_guardrails.automaton import Automaton, AutomatonState
 from tandem_guardrails.folding import phrase_symbols
 
 MAX_FILE_BYTES = 16 * 2**20
@@ -21,7 +21,7 @@ class _Sequence:
     __slots__ = ("begun", "chunk", "held", "state", "tokens")
 
     def __init__(self) -> None:
-        self.state: State | None = None
+        self.state: AutomatonState | None = None
         """None: nothing came yet."""
         self.chunk = ""
         """The only chunk that waits, with its tokens; several chunks wait in `held`."""
@@ -106,7 +106,7 @@ class BannedPhrases:
             return suppress()
         return self._judge(sequence, chunk, before)
 
-    def _judge(self, sequence: _Sequence, chunk: Chunk, state: State) -> Verdict:
+    def _judge(self, sequence: _Sequence, chunk: Chunk, state: AutomatonState) -> Verdict:
         held = sequence.waiting()
         held.add(chunk.text_diff, len(chunk.token_ids_diff))
         text = sequence.begun + chunk.text_diff

@@ -18,7 +18,7 @@ from guardrail_server import GuardrailServer, Reply, self_signed, serving
 from tandem.errors import LoadError
 from tandem.free_ports import FreePorts
 from tandem.hooks.classifiers.contract import ScoringError
-from tandem_guardrails.adapters.connection import Connection
+from tandem_guardrails.adapters.connection import AdapterConnection
 from tandem_guardrails.adapters.connections import Connections
 from tandem_guardrails.adapters.credentials import ApiKey
 from tandem_guardrails.adapters.http import GuardrailClient, HttpOptions
@@ -256,7 +256,7 @@ async def test_only_connecting_is_tried_again(
     attempts: list[str] = []
     connect = Connections._try
 
-    async def flaky(connections: Connections) -> Connection:
+    async def flaky(connections: Connections) -> AdapterConnection:
         attempts.append("connect")
         if len(attempts) == 1:
             raise ConnectionRefusedError

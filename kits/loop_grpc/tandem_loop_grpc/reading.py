@@ -11,7 +11,7 @@ from tandem_loop_grpc.work import ConnectionWork
 _WITH_HEADERS: Final = (frames.HEADERS, frames.CONTINUATION)
 
 
-class Owner(Protocol):
+class ReadingOwner(Protocol):
     """The connection that reads."""
 
     over: bool
@@ -42,7 +42,7 @@ class Owner(Protocol):
 class FrameReader:
     """Keeps what is no whole frame yet, and what is left for later turns."""
 
-    def __init__(self, owner: Owner, account: ConnectionWork) -> None:
+    def __init__(self, owner: ReadingOwner, account: ConnectionWork) -> None:
         self.rest = b""
         """What came, from its first frame on that was not taken."""
         self.resting = False

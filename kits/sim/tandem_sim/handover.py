@@ -10,7 +10,7 @@ import numpy as np
 
 from tandem.engine.base import EngineSettings, Role
 from tandem_sim.kv_transfer.memory import Memory, new_memory
-from tandem_sim.kv_transfer.receiver import Receiver
+from tandem_sim.kv_transfer.receiver import KvReceiver
 from tandem_sim.kv_transfer.sender import Sender
 from tandem_sim.options import SimOptions
 
@@ -39,7 +39,7 @@ class Handover:
         self._options = options
         self._memory: Memory | None = None
         self._sender: Sender | None = None
-        self._receiver: Receiver | None = None
+        self._receiver: KvReceiver | None = None
         page_bytes = options.page_size * options.kv_bytes_per_token
         if role is Role.AGGREGATED:
             self.pages: Any = np.zeros((page_count, page_bytes), dtype=np.uint8)
@@ -58,7 +58,7 @@ class Handover:
                 budget=settings.budget,
             )
         else:
-            self._receiver = Receiver(
+            self._receiver = KvReceiver(
                 self._memory,
                 token_bytes=token_bytes,
                 free=free,
@@ -78,7 +78,7 @@ class Handover:
         return self._sender
 
     @property
-    def receiver(self) -> Receiver:
+    def receiver(self) -> KvReceiver:
         assert self._receiver is not None, "only a decode engine receives"
         return self._receiver
 

@@ -19,7 +19,7 @@ from tandem_sim.language import MASK, MULTIPLIER, Language, advance, begin, natu
 from tandem_sim.options import SimOptions
 from tandem_sim.prefix_cache import PrefixCache
 from tandem_sim.sampling import Chosen, choose
-from tandem_sim.sequence import NEVER, Sequence
+from tandem_sim.sequence import NEVER, SimSequence
 
 TokenLogprob: TypeAlias = tuple[int, float]
 
@@ -45,7 +45,7 @@ class SimModel:
         self._language = language
         self._layout = layout
 
-    def recall(self, sequence: Sequence) -> int:
+    def recall(self, sequence: SimSequence) -> int:
         """Find the prompt in the prefix cache; returns how many tokens are left to compute. A
         prompt whose log-probabilities are wanted is computed as a whole.
         """
@@ -58,7 +58,7 @@ class SimModel:
         self.cpu_seconds += time.thread_time() - started
         return len(request.context) - sequence.cached_tokens
 
-    def prefill(self, sequence: Sequence) -> None:
+    def prefill(self, sequence: SimSequence) -> None:
         """Fill the prompt's KV pages and choose the first token.
 
         Raises TandemError.
@@ -84,7 +84,7 @@ class SimModel:
         finally:
             self.cpu_seconds += time.thread_time() - started
 
-    def score(self, sequence: Sequence, places: range) -> list[tuple[float, list[TokenLogprob]]]:
+    def score(self, sequence: SimSequence, places: range) -> list[tuple[float, list[TokenLogprob]]]:
         """Log-probabilities of these tokens of a prompt that is filled: what the model says of each
         after those before it, greedily.
         """
@@ -106,13 +106,13 @@ class SimModel:
         self.cpu_seconds += time.thread_time() - started
         return scores
 
-    def expect(self, sequence: Sequence) -> None:
+    def expect(self, sequence: SimSequence) -> None:
         """Forget what the prompt's pages held, so that a page which does not arrive is noticed."""
         started = time.thread_time()
         self.pool.clear(sequence.pages[: sequence.prompt_pages])
         self.cpu_seconds += time.thread_time() - started
 
-    def receive(self, sequence: Sequence, landed: kv_pb2.KvLanded) -> None:
+    def receive(self, sequence: SimSequence, landed: kv_pb2.KvLanded) -> None:
         """Go on from KV that was written into the prompt's pages.
 
         Raises KvCorruptError where it is not the KV of this sequence, in the pages that were
@@ -137,7 +137,7 @@ class SimModel:
         finally:
             self.cpu_seconds += time.thread_time() - started
 
-    def step(self, running: Collection[Sequence]) -> tuple[list[Delta], list[Sequence]]:
+    def step(self, running: Collection[SimSequence]) -> tuple[list[Delta], list[SimSequence]]:
         """One token for each sequence. Returns the deltas, and the sequences that ended.
 
         The hottest loop of the engine: plain arithmetic for whoever needs no row.
@@ -146,7 +146,7 @@ class SimModel:
         words, eos = self._language.words, self._language.eos
         count = len(words)
         deltas: list[Delta] = []
-        ended: list[Sequence] = []
+        ended: list[SimSequence] = []
         add = deltas.append
         sampled = self._sampled(running)
         for sequence in running:
@@ -176,13 +176,13 @@ class SimModel:
         self.cpu_seconds += time.thread_time() - started
         return deltas, ended
 
-    def ending_of_first(self, sequence: Sequence) -> Ending | None:
+    def ending_of_first(self, sequence: SimSequence) -> Ending | None:
         """Whether the first token is the last, where decode judges it."""
         if sequence.first_token in sequence.stops:
             return Ending.STOP
         return Ending.LENGTH if sequence.position >= sequence.limit else None
 
-    def _check(self, sequence: Sequence, landed: kv_pb2.KvLanded) -> None:
+    def _check(self, sequence: SimSequence, landed: kv_pb2.KvLanded) -> None:
         checked = self.options.kv_check
         if checked is KvCheck.OFF:
             return
@@ -194,7 +194,7 @@ class SimModel:
         generation = self.pool.generation(pages)
         kv_tag.check(kv_tag.unpacked(landed.tag), expected._replace(pages=generation))
 
-    def _tag(self, sequence: Sequence, adapter: str, salt: str, checksum: int) -> KvTag:
+    def _tag(self, sequence: SimSequence, adapter: str, salt: str, checksum: int) -> KvTag:
         """The tag of the sequence's KV, whatever pages hold the KV."""
         request = sequence.request
         return kv_tag.tag_of(
@@ -206,7 +206,7 @@ class SimModel:
             contents=checksum if self.options.kv_check is KvCheck.BYTES else 0,
         )
 
-    def _begin(self, sequence: Sequence) -> None:
+    def _begin(self, sequence: SimSequence) -> None:
         sampling = sequence.request.sampling
         seeded = sampling.temperature > 0 and sampling.HasField("seed")
         slot = self.pool.slot(sequence.pages, len(sequence.request.token_ids) - 1)
@@ -223,7 +223,7 @@ class SimModel:
                 sequence.sampler.record(token)
         sequence.position = len(sequence.request.made)
 
-    def _tap_context(self, sequence: Sequence) -> None:
+    def _tap_context(self, sequence: SimSequence) -> None:
         """Leave the row of each token of the prompt, as if the prompt ended with it."""
         sampler = sequence.sampler
         if sampler is None or sampler.tapped is None or not sampler.tapped.wants_context:
@@ -234,7 +234,7 @@ class SimModel:
             rows.append(self._language.row(state, self._language.word(state)))
         sampler.tapped.context = np.stack(rows)
 
-    def _first(self, sequence: Sequence) -> Chosen:
+    def _first(self, sequence: SimSequence) -> Chosen:
         """Sample a sequence's first token. Raises TandemError."""
         if sequence.sampler is None:
             return self._favoured(sequence), None
@@ -243,7 +243,7 @@ class SimModel:
             raise chosen
         return chosen
 
-    def _sampled(self, sequences: Iterable[Sequence]) -> Iterator[Chosen | TandemError]:
+    def _sampled(self, sequences: Iterable[SimSequence]) -> Iterator[Chosen | TandemError]:
         """The choices of the sequences that have a sampler."""
         return iter(
             choose(
@@ -255,13 +255,13 @@ class SimModel:
             )
         )
 
-    def _favoured(self, sequence: Sequence) -> int:
+    def _favoured(self, sequence: SimSequence) -> int:
         if sequence.position >= sequence.natural_end and self._language.eos is not None:
             return self._language.eos
         return self._language.word(sequence.state)
 
 
-def _owner(sequence: Sequence) -> tuple[str, str]:
+def _owner(sequence: SimSequence) -> tuple[str, str]:
     """The adapter and the salt whose KV prefill makes: another's where a fault hits."""
     request, faults = sequence.request, sequence.faults
     adapter, salt = request.lora_adapter, request.cache_salt
@@ -271,7 +271,7 @@ def _owner(sequence: Sequence) -> tuple[str, str]:
     )
 
 
-def landed_of(sequence: Sequence) -> kv_pb2.KvLanded:
+def landed_of(sequence: SimSequence) -> kv_pb2.KvLanded:
     """What decode is told beside the pages and their tag: nothing that it could continue from."""
     landed = kv_pb2.KvLanded(
         room=sequence.request.room,
@@ -286,7 +286,7 @@ def landed_of(sequence: Sequence) -> kv_pb2.KvLanded:
     return landed
 
 
-def _logprobs_of(sequence: Sequence, landed: kv_pb2.KvLanded) -> Logprobs | None:
+def _logprobs_of(sequence: SimSequence, landed: kv_pb2.KvLanded) -> Logprobs | None:
     if not sequence.request.sampling.HasField("logprobs"):
         return None
     top = list(zip(landed.top_token_id, landed.top_logprob, strict=True))

@@ -16,7 +16,7 @@ from tandem.engine.mailbox import Mailbox
 from tandem.errors import TandemError
 from tandem_sim.faults import CRASH_STATUS, Fault, Faults
 from tandem_sim.model import SimModel, TokenLogprob
-from tandem_sim.sequence import Sequence, SequenceStage
+from tandem_sim.sequence import SequenceStage, SimSequence
 
 _MAX_BEHIND_SECONDS = 0.05
 """A schedule that is later than this is not made up for: the machine was too slow, or asleep."""
@@ -50,7 +50,7 @@ class Troubles:
             if selector.hits(index, salt=f"{seed}:{fault.value}")
         )
 
-    async def strike(self, sequences: Iterable[Sequence]) -> None:
+    async def strike(self, sequences: Iterable[SimSequence]) -> None:
         """Stall, once for each sequence that shall."""
         for sequence in sequences:
             if Fault.STALL in sequence.faults:
@@ -58,13 +58,13 @@ class Troubles:
                 await self._stall()
                 return
 
-    def slowness(self, sequences: Iterable[Sequence]) -> float:
+    def slowness(self, sequences: Iterable[SimSequence]) -> float:
         """Seconds that this computation takes longer."""
         if any(Fault.SLOW in sequence.faults for sequence in sequences):
             return self.faults.slow_ms / 1000
         return 0.0
 
-    def crash(self, sequences: Iterable[Sequence], at: str) -> None:
+    def crash(self, sequences: Iterable[SimSequence], at: str) -> None:
         if self.faults.crash_at == at and any(Fault.CRASH in each.faults for each in sequences):
             os._exit(CRASH_STATUS)
 
@@ -77,7 +77,7 @@ class Troubles:
             return
 
 
-class Pace:
+class RunnerPace:
     """When a runner last got on with its work."""
 
     def __init__(self) -> None:
@@ -105,19 +105,19 @@ class PrefillRunner:
         model: SimModel,
         troubles: Troubles,
         *,
-        computed: Callable[[Sequence], None],
-        failed: Callable[[Sequence, TandemError], None],
+        computed: Callable[[SimSequence], None],
+        failed: Callable[[SimSequence, TandemError], None],
     ) -> None:
         self._model = model
         self._troubles = troubles
         self._computed = computed
         self._failed = failed
-        self._queue: deque[Sequence] = deque()
+        self._queue: deque[SimSequence] = deque()
         self._turn = 0
         self._ready = asyncio.Event()
-        self.pace = Pace()
+        self.pace = RunnerPace()
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SimSequence) -> None:
         self._queue.append(sequence)
         self._ready.set()
 
@@ -137,7 +137,7 @@ class PrefillRunner:
                 clock = await self._serve(self._queue.popleft(), clock)
             self.pace.rest()
 
-    async def _serve(self, sequence: Sequence, clock: float) -> float:
+    async def _serve(self, sequence: SimSequence, clock: float) -> float:
         if sequence.stage is SequenceStage.PREFILL:
             began = time.monotonic()
             sequence.times.queue = began - sequence.since
@@ -155,7 +155,7 @@ class PrefillRunner:
         if self._turn == 0 or tokens > _LONG_PROMPT:
             await asyncio.sleep(0)
 
-    async def _take_time(self, sequence: Sequence, clock: float) -> float:
+    async def _take_time(self, sequence: SimSequence, clock: float) -> float:
         """Wait until `clock` plus the prompt's time, and return that moment."""
         alone = (sequence,)
         self._troubles.crash(alone, "prefill")
@@ -168,7 +168,7 @@ class PrefillRunner:
         took += self._troubles.slowness(alone)
         return await _sleep_until(clock + took) if took else clock
 
-    async def _compute(self, sequence: Sequence) -> None:
+    async def _compute(self, sequence: SimSequence) -> None:
         try:
             self._model.prefill(sequence)
         except TandemError as error:
@@ -179,7 +179,7 @@ class PrefillRunner:
         if sequence.stage is SequenceStage.PREFILL:  # it may have ended meanwhile
             self._computed(sequence)
 
-    async def _score(self, sequence: Sequence) -> None:
+    async def _score(self, sequence: SimSequence) -> None:
         """A part of the prompt at once: the loop turns between them."""
         token_ids = sequence.request.token_ids
         scores: list[tuple[float, list[TokenLogprob]]] = []
@@ -203,21 +203,21 @@ class DecodeRunner:
         troubles: Troubles,
         mailbox: Mailbox,
         *,
-        ended: Callable[[list[Sequence]], None],
+        ended: Callable[[list[SimSequence]], None],
     ) -> None:
         self._model = model
         self._troubles = troubles
         self._mailbox = mailbox
         self._ended = ended
-        self._running: dict[int, Sequence] = {}
+        self._running: dict[int, SimSequence] = {}
         self._ready = asyncio.Event()
-        self.pace = Pace()
+        self.pace = RunnerPace()
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SimSequence) -> None:
         self._running[sequence.id] = sequence
         self._ready.set()
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: SimSequence) -> None:
         self._running.pop(sequence.id, None)
 
     def __len__(self) -> int:

@@ -26,7 +26,7 @@ from tandem_sim.kv_transfer.sender import Export
 from tandem_sim.model import SimModel, landed_of
 from tandem_sim.options import SimOptions
 from tandem_sim.runners import DecodeRunner, PrefillRunner, Troubles
-from tandem_sim.sequence import Sequence, SequenceStage
+from tandem_sim.sequence import SequenceStage, SimSequence
 
 _OFFERED_SECONDS = 0.02  # by then an offer is on its way
 
@@ -61,9 +61,9 @@ class Scheduler:
             model, troubles, computed=self._computed, failed=self._end_failed
         )
         self._decoding = DecodeRunner(model, troubles, mailbox, ended=self._forget_all)
-        self._sequences: dict[int, Sequence] = {}
-        self._rooms: dict[int, Sequence] = {}
-        self._queue: deque[Sequence] = deque()
+        self._sequences: dict[int, SimSequence] = {}
+        self._rooms: dict[int, SimSequence] = {}
+        self._queue: deque[SimSequence] = deque()
         self._admitted = 0
         self._closed = False
 
@@ -74,7 +74,7 @@ class Scheduler:
     def is_open(self, request_id: int, room: int) -> bool:
         return request_id in self._sequences or room in self._rooms
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SimSequence) -> None:
         """Raises ParkingFullError where its KV may not be parked."""
         if sequence.request.park_seconds:
             options = self._options
@@ -118,7 +118,7 @@ class Scheduler:
                 sequence.stage = SequenceStage.PREFILL
                 self._prefilling.add(sequence)
 
-    def _computed(self, sequence: Sequence) -> None:
+    def _computed(self, sequence: SimSequence) -> None:
         """The prompt's KV and the first token are there."""
         if self._role is Role.AGGREGATED:
             self._begin_decode(sequence, None)
@@ -140,7 +140,7 @@ class Scheduler:
         else:
             self._export(sequence)
 
-    def _export(self, sequence: Sequence) -> None:
+    def _export(self, sequence: SimSequence) -> None:
         settle, pages = self._handed_over, sequence.pages[: sequence.prompt_pages]
         if sequence.request.park_seconds:
             self._park(sequence)
@@ -164,7 +164,7 @@ class Scheduler:
             )
         )
 
-    def _handed_over(self, sequence: Sequence, result: kv_pb2.KvLanded | TandemError) -> None:
+    def _handed_over(self, sequence: SimSequence, result: kv_pb2.KvLanded | TandemError) -> None:
         if isinstance(result, TandemError):
             self._end_failed(sequence, sequence.given_up or result)
             return
@@ -181,7 +181,7 @@ class Scheduler:
             times=sequence.times,
         )
 
-    def _park(self, sequence: Sequence) -> None:
+    def _park(self, sequence: SimSequence) -> None:
         """The request ends here, and its KV waits for another."""
         self._parking.park(sequence.request)
         self._leave(sequence)
@@ -191,11 +191,11 @@ class Scheduler:
         self._mailbox.put([delta])
         self.admit()
 
-    def _taken(self, sequence: Sequence, result: kv_pb2.KvLanded | TandemError) -> None:
+    def _taken(self, sequence: SimSequence, result: kv_pb2.KvLanded | TandemError) -> None:
         """Parked KV was handed over, or is not to be."""
         self._free(sequence)
 
-    def _expect(self, sequence: Sequence) -> None:
+    def _expect(self, sequence: SimSequence) -> None:
         """DECODE: offer the prompt's pages to the request's prefill engine. A request whose time is
         over aborts its room; a lease that ends in the middle of a write costs the whole stream.
         """
@@ -219,7 +219,7 @@ class Scheduler:
             loop = asyncio.get_running_loop()
             loop.call_later(_OFFERED_SECONDS, self._troubles.crash, (sequence,), "transfer")
 
-    def _arrived(self, sequence: Sequence, result: kv_pb2.KvLanded | TandemError) -> None:
+    def _arrived(self, sequence: SimSequence, result: kv_pb2.KvLanded | TandemError) -> None:
         if isinstance(result, TandemError):
             # The receiver frees the prompt's pages, when no write can touch them any more.
             sequence.pages = sequence.pages[sequence.prompt_pages :]
@@ -236,7 +236,7 @@ class Scheduler:
         transport = f"{self._handover.library}/{landed.transport or UNKNOWN}"
         return KvTransfer(landed.bytes, landed.seconds, transport)
 
-    def _begin_decode(self, sequence: Sequence, kv: KvTransfer | None) -> None:
+    def _begin_decode(self, sequence: SimSequence, kv: KvTransfer | None) -> None:
         """The first token goes out at once, whatever the step's time."""
         if sequence.patience is not None:
             sequence.patience.cancel()
@@ -261,15 +261,15 @@ class Scheduler:
 
     # --- ends ---------------------------------------------------------------------------------
 
-    def _expire(self, sequence: Sequence) -> None:
+    def _expire(self, sequence: SimSequence) -> None:
         self._give_up(sequence, DeadlineError("the request's time ran out", phase=self._phase))
 
-    def _lose_patience(self, sequence: Sequence, seconds: float) -> None:
+    def _lose_patience(self, sequence: SimSequence, seconds: float) -> None:
         error = KvTransferError("the hand-over did not happen in time", phase=self._phase)
         loop = asyncio.get_running_loop()
         sequence.patience = loop.call_later(seconds, self._give_up, sequence, error)
 
-    def _give_up(self, sequence: Sequence, reason: TandemError) -> None:
+    def _give_up(self, sequence: SimSequence, reason: TandemError) -> None:
         """End it now, or when its transfer has settled."""
         if sequence.given_up is not None:
             return
@@ -282,7 +282,7 @@ class Scheduler:
         else:
             self._handover.sender.withdraw(room, reason)
 
-    def _end_failed(self, sequence: Sequence, error: TandemError) -> None:
+    def _end_failed(self, sequence: SimSequence, error: TandemError) -> None:
         if self._role is Role.PREFILL and sequence.stage is not SequenceStage.TRANSFER:
             # Decode waits for this room: it should not wait in vain.
             self._handover.sender.withdraw(sequence.request.room, error)
@@ -292,20 +292,20 @@ class Scheduler:
             retryable = isinstance(error, KvTransferError | EngineError)
             self._end(sequence, Ending.FAILED, error=error, retryable=retryable)
 
-    def _end(self, sequence: Sequence, end: Ending, **rest: Any) -> None:
+    def _end(self, sequence: SimSequence, end: Ending, **rest: Any) -> None:
         self._forget(sequence)
         self._mailbox.put([Delta(sequence.id, rest.pop("token_ids", ()), end, **rest)])
 
-    def _forget_all(self, sequences: list[Sequence]) -> None:
+    def _forget_all(self, sequences: list[SimSequence]) -> None:
         for sequence in sequences:
             self._forget(sequence)
 
-    def _forget(self, sequence: Sequence) -> None:
+    def _forget(self, sequence: SimSequence) -> None:
         """Free all that a sequence holds."""
         self._leave(sequence)
         self._free(sequence)
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: SimSequence) -> None:
         """Free its queue place and its timers."""
         if sequence.stage is SequenceStage.QUEUED:
             self._queue.remove(sequence)
@@ -317,7 +317,7 @@ class Scheduler:
         sequence.stop_timers()
         del self._sequences[sequence.id]
 
-    def _free(self, sequence: Sequence) -> None:
+    def _free(self, sequence: SimSequence) -> None:
         """Free its pages and its room."""
         self._parking.free(sequence.id)
         self._rooms.pop(sequence.request.room, None)
@@ -336,7 +336,7 @@ class Scheduler:
         """Seconds since whatever has work made a step; 0 where nothing has."""
         return max(self._prefilling.pace.age, self._decoding.pace.age)
 
-    def sequences(self) -> Collection[Sequence]:
+    def sequences(self) -> Collection[SimSequence]:
         """Sequences that have not ended."""
         return self._sequences.values()
 

@@ -29,7 +29,7 @@ class SequenceStage(enum.Enum):
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Sequence:
+class SimSequence:
     """Mutable; owned by the engine alone."""
 
     request: EngineRequest

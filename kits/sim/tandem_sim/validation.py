@@ -13,7 +13,7 @@ from tandem.v1 import worker_pb2
 from tandem_sim.kv_pool import KvPool
 from tandem_sim.language import Language
 from tandem_sim.sampling import RowSampler
-from tandem_sim.sequence import Sequence
+from tandem_sim.sequence import SimSequence
 
 
 def checked(
@@ -27,7 +27,7 @@ def checked(
     registry: Registry,
     model: Model,
     tap: LogitsTap | None = None,
-) -> Sequence:
+) -> SimSequence:
     """Raises RequestError, naming the field."""
     request_checks.check(request, role, limits.vocabulary)
     sampling, before = request.sampling, len(request.token_ids) + len(request.made)
@@ -49,7 +49,7 @@ def checked(
     tapped = None if tap is None else tap.of(request.trace_id)
     steered = tapped is not None or RowSampler.needed(request)
     stops = frozenset(sampling.stop_token_ids)
-    return Sequence(
+    return SimSequence(
         id=request.request_id,
         request=request,
         prompt_pages=prompt_pages,

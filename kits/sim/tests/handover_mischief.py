@@ -26,7 +26,7 @@ import numpy as np
 
 from tandem.engine.base import EngineRequest
 from tandem.engine.kv_tag import KvCheck
-from tandem.engine.rooms import Timers
+from tandem.engine.rooms import KeyedTimers
 from tandem.errors import KvCorruptError, TandemError
 from tandem.v1 import common_pb2, kv_pb2
 from tandem_sim.kv_pool import KvPool
@@ -37,7 +37,7 @@ from tandem_sim.model import SimModel, landed_of
 from tandem_sim.options import SimOptions
 from tandem_sim.prefix_cache import PrefixCache
 from tandem_sim.sequence import NEVER
-from tandem_sim.sequence import Sequence as SimSequence
+from tandem_sim.sequence import SimSequence as SimSequence
 
 PAGE_SIZE, TOKEN_BYTES, PAGES = 4, 16, 48
 LONGEST = 3 * PAGE_SIZE
@@ -377,7 +377,7 @@ class Mischief:
         receiver: Any = SimpleNamespace(
             hello=kv_pb2.KvMemory(),
             free=self._decode.pool.release,
-            leases=Timers(),
+            leases=KeyedTimers(),
             tls=None,
             lease=lambda expected: None,
             forget=lambda room: None,

@@ -41,9 +41,9 @@ def test_the_numbers_of_blocks_are_those_that_frontends_say() -> None:
         lora_adapter="sql",
     )
     numbers = PrefixCache(1000).blocks(request)
-    from tandem.upstream.submission import Prompt
+    from tandem.upstream.submission import SubmittedPrompt
 
-    said = Prompt.of(range(1, 200), max_tokens=1, cache_salt="acme", lora_adapter="sql")
+    said = SubmittedPrompt.of(range(1, 200), max_tokens=1, cache_salt="acme", lora_adapter="sql")
     assert b"".join(each.to_bytes(8, "little") for each in numbers) == said.blocks
 
 

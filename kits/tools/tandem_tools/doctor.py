@@ -70,7 +70,7 @@ class Finding(msgspec.Struct, frozen=True):
     """What to do."""
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class DoctorReport(msgspec.Struct, frozen=True, kw_only=True):
     """What `--json` and `--to` write."""
 
     findings: list[Finding]
@@ -110,7 +110,7 @@ def doctor(arguments: argparse.Namespace, console: Console) -> int:
     return 1 if any(each.level == "bad" for each in report.findings) else 0
 
 
-def examine(run_dir: Path, *, with_logs: bool = False) -> Report:
+def examine(run_dir: Path, *, with_logs: bool = False) -> DoctorReport:
     """Look at this machine, and at the stack of a folder. Changes nothing."""
     stack = None
     try:
@@ -137,7 +137,7 @@ def examine(run_dir: Path, *, with_logs: bool = False) -> Report:
                 logs[log.stem] = log_files.last_lines(log, LOG_LINES)
             except OSError as error:
                 logs[log.stem] = [f"cannot be read: {error.strerror}"]
-    return Report(
+    return DoctorReport(
         findings=findings, versions=versions(), environment=environment(), stack=stack, logs=logs
     )
 
@@ -166,7 +166,7 @@ def environment() -> dict[str, str]:
     }
 
 
-def _show(report: Report, console: Console) -> None:
+def _show(report: DoctorReport, console: Console) -> None:
     marks = {"ok": console.good("ok"), "note": console.dim("--"), "bad": console.bad("!!")}
     width = max(len(each.about) for each in report.findings)
     for each in report.findings:

@@ -21,7 +21,7 @@ from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.errors import ConfigError
 from tandem_tools.model_bucket import SCHEMES, Bucket
-from tandem_tools.model_folder import FetchError, Marker, ModelFolder, Source
+from tandem_tools.model_folder import FetchError, Marker, ModelFolder, ModelSource
 from tandem_tools.model_hub import Hub
 from tandem_tools.model_sources import Folder, wanted
 
@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def fetch_model(arguments: argparse.Namespace, console: Console) -> int:
     """Raises ConfigError for an address that is none."""
-    source = Source(arguments.uri, arguments.revision, arguments.only_tokenizer, arguments.lora)
+    source = ModelSource(
+        arguments.uri, arguments.revision, arguments.only_tokenizer, arguments.lora
+    )
     folder = ModelFolder(arguments.to)
     try:
         origin = _origin(source, folder)
@@ -68,7 +70,7 @@ def fetch_model(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _fetch(
-    source: Source,
+    source: ModelSource,
     origin: Hub | Folder | Bucket,
     folder: ModelFolder,
     console: Console,
@@ -122,7 +124,7 @@ def _progress(folder: ModelFolder, missing: int, console: Console) -> Iterator[N
         console.clear()
 
 
-def _is_there(source: Source, folder: ModelFolder, console: Console) -> bool:
+def _is_there(source: ModelSource, folder: ModelFolder, console: Console) -> bool:
     marker = folder.holds(source)
     if marker is None:
         return False
@@ -132,7 +134,7 @@ def _is_there(source: Source, folder: ModelFolder, console: Console) -> bool:
     return True
 
 
-def _origin(source: Source, folder: ModelFolder) -> Hub | Folder | Bucket:
+def _origin(source: ModelSource, folder: ModelFolder) -> Hub | Folder | Bucket:
     parts = urlsplit(source.uri)
     if parts.scheme == "hf" and _REPOSITORY.fullmatch(parts.netloc + parts.path):
         return Hub(parts.netloc + parts.path, source.revision, folder)

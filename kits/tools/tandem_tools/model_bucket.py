@@ -17,7 +17,7 @@ from typing import Any
 from tandem import config
 from tandem.errors import ConfigError
 from tandem_tools.model_folder import FetchError, ModelFolder
-from tandem_tools.model_sources import Listing
+from tandem_tools.model_sources import SourceFiles
 
 SCHEMES = ("s3", "gs")
 PART_BYTES = 16 << 20
@@ -48,13 +48,13 @@ class Bucket:
             self._store = store.from_url(uri)
         self._found: dict[str, Any] = {}
 
-    def listing(self) -> Listing:
+    def listing(self) -> SourceFiles:
         with self._told():
             objects = self._obstore.list_with_delimiter(self._store)["objects"]
         self._found = {each["path"]: each for each in objects}
         versions = sorted((name, each["e_tag"]) for name, each in self._found.items())
         digest = hashlib.sha256(repr(versions).encode()).hexdigest()
-        return Listing({name: each["size"] for name, each in self._found.items()}, digest)
+        return SourceFiles({name: each["size"] for name, each in self._found.items()}, digest)
 
     def bring(self, names: Collection[str], commit: str, folder: ModelFolder) -> None:
         with ThreadPoolExecutor(FILES_AT_ONCE) as pool:

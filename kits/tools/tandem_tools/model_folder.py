@@ -32,7 +32,7 @@ class FetchError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ModelSource:
     """A model that is asked for. Equal sources give the same files."""
 
     uri: str
@@ -49,7 +49,7 @@ class Source:
 class Marker:
     """The record of a folder that is complete. `files` maps a name to its size in bytes."""
 
-    source: Source
+    source: ModelSource
     commit: str = ""
     files: Mapping[str, int] = field(default_factory=dict)
 
@@ -61,13 +61,13 @@ class ModelFolder:
         self.path = path
         self.work = path / WORK
 
-    def holds(self, source: Source) -> Marker | None:
+    def holds(self, source: ModelSource) -> Marker | None:
         """The marker where the folder holds this model, whole. Nothing is written: the folder may
         be read-only. Raises FetchError where it holds another model.
         """
         try:
             content = json.loads((self.path / MARKER).read_text(encoding="utf-8"))
-            marker = Marker(Source(**content["source"]), content["commit"], content["files"])
+            marker = Marker(ModelSource(**content["source"]), content["commit"], content["files"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from tandem import config
 from tandem.errors import ConfigError
 from tandem_tools.model_folder import FetchError, ModelFolder
-from tandem_tools.model_sources import Listing
+from tandem_tools.model_sources import SourceFiles
 
 T = TypeVar("T")
 ATTEMPTS = 5
@@ -41,14 +41,14 @@ class Hub:
         self._repository = repository
         self._revision = revision or None
 
-    def listing(self) -> Listing:
+    def listing(self) -> SourceFiles:
         info = self._try(
             lambda: self._hub.HfApi().model_info(
                 self._repository, revision=self._revision, files_metadata=True
             )
         )
         files = {each.rfilename: each.size or 0 for each in info.siblings or ()}
-        return Listing(files, info.sha or "")
+        return SourceFiles(files, info.sha or "")
 
     def bring(self, names: Collection[str], commit: str, folder: ModelFolder) -> None:
         self._try(

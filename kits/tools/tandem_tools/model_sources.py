@@ -29,7 +29,7 @@ _NO_PART = (".md", ".png", ".jpg", ".pdf", ".gitattributes", ".gitignore")
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class SourceFiles:
     """The files of a source, name -> size in bytes, at one commit ("" where it has none)."""
 
     files: Mapping[str, int]
@@ -73,10 +73,10 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def listing(self) -> Listing:
+    def listing(self) -> SourceFiles:
         try:
             files = [each for each in self._path.iterdir() if each.is_file()]
-            return Listing({each.name: each.stat().st_size for each in files})
+            return SourceFiles({each.name: each.stat().st_size for each in files})
         except OSError as error:
             raise FetchError(f"cannot read {self._path}: {error.strerror}") from error
 

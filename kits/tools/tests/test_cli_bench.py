@@ -22,7 +22,7 @@ from tandem.cli import main
 from tandem.cli.console import Console
 from tandem_tools.bench import aiperf, plot
 from tandem_tools.bench.aiperf import BenchTarget, RecordFile, configuration
-from tandem_tools.bench.figures import Figures, Slo, TimedAnswer, percentiles
+from tandem_tools.bench.figures import BenchSlo, Figures, TimedAnswer, percentiles
 from tandem_tools.bench.load import PROMPTS, BenchLoad
 from tandem_tools.trace import TracedRequest, read
 
@@ -187,7 +187,7 @@ def test_records_become_a_table_and_a_file_of_figures(
 
 @pytest.mark.promise("S6-360")
 def test_goodput_counts_whole_answers_that_met_both_objectives_exactly() -> None:
-    slo = Slo(ttft_seconds=2.0, itl_seconds=0.1)
+    slo = BenchSlo(ttft_seconds=2.0, itl_seconds=0.1)
 
     def answer(**fields: Any) -> TimedAnswer:
         return TimedAnswer(**{"began": 0.0, "ended": 4.0, "ttft": 2.0, "itl": 0.1, **fields})
@@ -482,12 +482,12 @@ def test_the_plot_shows_both_distributions_their_objectives_and_what_was_asked(
 @pytest.mark.promise("S5-754")
 def test_a_plot_has_no_panel_of_nothing() -> None:
     def panels(*answers: TimedAnswer) -> int:
-        figures = Figures.of(answers, Slo(ttft_seconds=2.0, itl_seconds=0.1))
+        figures = Figures.of(answers, BenchSlo(ttft_seconds=2.0, itl_seconds=0.1))
         root = ElementTree.fromstring(plot.svg(figures, title="<any> & \x1b", parameters=()))
         return len(root.findall("{http://www.w3.org/2000/svg}g"))
 
     assert panels() == 0
     assert panels(TimedAnswer(0.0, 1.0, output_tokens=1, ttft=0.5)) == 1
     assert panels(TimedAnswer(0.0, 1.0, output_tokens=2, ttft=0.5, itl=0.1)) == 2
-    nothing = Figures.of([], Slo(ttft_seconds=2.0, itl_seconds=0.1))
+    nothing = Figures.of([], BenchSlo(ttft_seconds=2.0, itl_seconds=0.1))
     assert dict(nothing.rows())["within both"] == "0 of 0"

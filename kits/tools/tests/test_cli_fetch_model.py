@@ -27,7 +27,7 @@ from local_servers import FILES, SECONDS, SERVED, content, fetched, fetching, se
 from tandem.cli import main
 from tandem.cli.console import Console
 from tandem_tools import fetch_model
-from tandem_tools.model_folder import LOCK, MARKER, FetchError, ModelFolder, Source
+from tandem_tools.model_folder import LOCK, MARKER, FetchError, ModelFolder, ModelSource
 from tandem_tools.model_sources import wanted
 
 COMMIT = "1f2e3d4c5b6a79880f1e2d3c4b5a69788f0e1d2c"
@@ -197,7 +197,7 @@ def test_a_model_of_a_hub_comes_whole_and_once_and_leaves_no_cache(
     assert content(tmp_path / "model") == {name: FILES[name] for name in SERVED}
     hidden = {each.name for each in (tmp_path / "model").iterdir()} - set(SERVED)
     assert hidden == {MARKER, LOCK}
-    marker = ModelFolder(tmp_path / "model").holds(Source(f"hf://{REPOSITORY}"))
+    marker = ModelFolder(tmp_path / "model").holds(ModelSource(f"hf://{REPOSITORY}"))
     assert marker is not None
     assert marker.commit == COMMIT
     hub.token = "the hub answers nobody any more"

@@ -10,9 +10,9 @@ import pytest
 
 from tandem.cli import main
 from tandem_tools import trace as traces
-from tandem_tools.bench.figures import Figures, Slo, TimedAnswer
+from tandem_tools.bench.figures import BenchSlo, Figures, TimedAnswer
 from tandem_tools.trace_replay import times
-from tandem_tools.trace_replay.results import Result, verdict
+from tandem_tools.trace_replay.results import ReplayResult, verdict
 from tandem_tools.trace_replay.times import Curve
 
 FLEET = """
@@ -148,13 +148,13 @@ def test_long_prompts_can_be_shown_by_themselves_and_the_ways_are_told(
 # --- verdicts ----------------------------------------------------------------------------------
 
 
-def result(fleet: str, met: int, *, aggregated: bool = False, ttft: float = 0.5) -> Result:
-    slo = Slo(ttft_seconds=1.0, itl_seconds=0.1)
+def result(fleet: str, met: int, *, aggregated: bool = False, ttft: float = 0.5) -> ReplayResult:
+    slo = BenchSlo(ttft_seconds=1.0, itl_seconds=0.1)
     answers = [
         TimedAnswer(0.0, 10.0, output_tokens=2, ttft=ttft if place < met else 3.0, itl=0.05)
         for place in range(100)
     ]
-    return Result(fleet, 3, aggregated, "prefix", 0.0, 0.0, Figures.of(answers, slo))
+    return ReplayResult(fleet, 3, aggregated, "prefix", 0.0, 0.0, Figures.of(answers, slo))
 
 
 def test_the_verdict_is_by_the_share_of_requests_within_both_objectives() -> None:

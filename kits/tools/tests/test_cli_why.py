@@ -242,7 +242,7 @@ def test_one_that_does_not_answer_is_asked_once(monkeypatch: pytest.MonkeyPatch)
         raise ApiError("it is gone")
 
     monkeypatch.setattr(asking, "Client", client)
-    ports = asking.Ports(["a:1"])
+    ports = asking.AdminPorts(["a:1"])
     assert ports.all(f"{number:032x}" for number in range(9)) == {}
     assert (asked, ports.silent) == (["a:1"], {"a:1": "it is gone"})
 

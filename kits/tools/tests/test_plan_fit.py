@@ -35,7 +35,7 @@ def folder(name: str) -> Path:
     return next(path for path in (CONFIGS / name, CHECKPOINTS / name) if path.exists())
 
 
-def read(path: Path) -> shape.Shape:
+def read(path: Path) -> shape.ModelShape:
     config = model_files.text_config(path)
     quantised = quantisation.declared(config, model_files.modelopt_config(path))
     return shape.read(config, quantised, shape.Serving())

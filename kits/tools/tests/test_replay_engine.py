@@ -9,8 +9,8 @@ import pytest
 
 from tandem_tools.trace import TracedRequest
 from tandem_tools.trace_replay.agenda import Agenda
-from tandem_tools.trace_replay.engine import Engine
-from tandem_tools.trace_replay.legs import HandOver, Leg, Request
+from tandem_tools.trace_replay.engine import ReplayedEngine
+from tandem_tools.trace_replay.legs import HandOver, ReplayedLeg, ReplayedRequest
 from tandem_tools.trace_replay.times import Times
 
 TIMES = Times(
@@ -20,9 +20,9 @@ TIMES = Times(
 """A millisecond a prompt token; a step of n sequences takes 6 + 4n ms."""
 
 
-def leg(prompt: int = 100, output: int = 11) -> Leg:
-    request = Request(TracedRequest(0.0, prompt, output), 0.0)
-    return Leg(1, 1, request, cast(Any, None), cast(Any, None), prompt, (), HandOver())
+def leg(prompt: int = 100, output: int = 11) -> ReplayedLeg:
+    request = ReplayedRequest(TracedRequest(0.0, prompt, output), 0.0)
+    return ReplayedLeg(1, 1, request, cast(Any, None), cast(Any, None), prompt, (), HandOver())
 
 
 @dataclass
@@ -31,11 +31,11 @@ class Bench:
 
     chunk_tokens: float = 1e9
     agenda: Agenda = field(default_factory=Agenda)
-    computed: dict[Leg, float] = field(default_factory=dict)
-    generated: dict[Leg, float] = field(default_factory=dict)
+    computed: dict[ReplayedLeg, float] = field(default_factory=dict)
+    generated: dict[ReplayedLeg, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        engine = Engine(self.agenda, TIMES, chunk_tokens=self.chunk_tokens)
+        engine = ReplayedEngine(self.agenda, TIMES, chunk_tokens=self.chunk_tokens)
         engine.uncached = lambda leg: leg.request.prompt_tokens
         engine.computed = lambda leg: self.computed.update({leg: self.agenda.now * 1000})
         engine.generated = lambda leg: self.generated.update({leg: self.agenda.now * 1000})

@@ -12,9 +12,9 @@ import pytest
 from tandem.cli import main
 from tandem_router.policies import POLICIES
 from tandem_tools.trace import TracedRequest
-from tandem_tools.trace_replay.fleet import FleetFile, Frontends, Pool
+from tandem_tools.trace_replay.fleet import FleetFile, Frontends, ReplayedPool
 from tandem_tools.trace_replay.reading import MOST_WAITING, SMALL_TOKENS, STORED_BYTES, Readings
-from tandem_tools.trace_replay.replay import Replay, Replayed
+from tandem_tools.trace_replay.replay import Replayed, TraceReplay
 from tandem_tools.trace_replay.router import LINK_SECONDS, Policies
 from tandem_tools.trace_replay.times import Times
 
@@ -28,12 +28,12 @@ TURN = LONG + 1_024
 def run(trace: tuple[TracedRequest, ...], **frontends: object) -> Replayed:
     fleet = FleetFile(
         times=NOTHING,
-        prefill=Pool(workers=1),
-        decode=Pool(workers=1),
+        prefill=ReplayedPool(workers=1),
+        decode=ReplayedPool(workers=1),
         frontends=Frontends(**{**PLAIN, **frontends}),  # type: ignore[arg-type]
     )
     least = POLICIES["least_loaded"]
-    return Replay(fleet, Policies(least, least), trace).run()
+    return TraceReplay(fleet, Policies(least, least), trace).run()
 
 
 def readings(trace: tuple[TracedRequest, ...], **frontends: object) -> Readings:

@@ -11,9 +11,9 @@ from tandem_router.core.values import Reason, Way
 from tandem_router.policies import POLICIES
 from tandem_tools.bench.figures import TimedAnswer
 from tandem_tools.trace import TracedRequest
-from tandem_tools.trace_replay.fleet import RESTART_SECONDS, FleetFile, Pool
+from tandem_tools.trace_replay.fleet import RESTART_SECONDS, FleetFile, ReplayedPool
 from tandem_tools.trace_replay.generator import generate
-from tandem_tools.trace_replay.replay import Replay, Replayed
+from tandem_tools.trace_replay.replay import Replayed, TraceReplay
 from tandem_tools.trace_replay.router import LINK_SECONDS, Policies
 from tandem_tools.trace_replay.times import Times
 
@@ -34,7 +34,10 @@ FAST_WITH_HAND_OVER = Times(
 
 
 def fleet(table: Times = TIMES, **values: object) -> FleetFile:
-    pools: dict[str, object] = {"prefill": Pool(workers=1), "decode": Pool(workers=1)}
+    pools: dict[str, object] = {
+        "prefill": ReplayedPool(workers=1),
+        "decode": ReplayedPool(workers=1),
+    }
     return FleetFile(times=table, **{**pools, **values})  # type: ignore[arg-type]
 
 
@@ -42,7 +45,7 @@ def run(
     fleet: FleetFile, trace: tuple[TracedRequest, ...], policy: str = "least_loaded"
 ) -> Replayed:
     chosen = POLICIES[policy]
-    return Replay(fleet, Policies(chosen, POLICIES["least_loaded"]), trace).run()
+    return TraceReplay(fleet, Policies(chosen, POLICIES["least_loaded"]), trace).run()
 
 
 def prompts(*lengths: int, output: int = 11, apart: float = 0.0) -> tuple[TracedRequest, ...]:
@@ -64,7 +67,7 @@ def test_a_run_says_about_a_hundred_times_which_share_of_its_requests_has_ended(
     heard: list[float] = []
     least = POLICIES["least_loaded"]
     trace = prompts(*[10] * 1000, apart=50.0)
-    Replay(fleet(), Policies(least, least), trace).run(heard.append)
+    TraceReplay(fleet(), Policies(least, least), trace).run(heard.append)
     assert len(heard) == 100
     assert heard == sorted(heard)
     assert heard[-1] == 1.0
@@ -92,14 +95,14 @@ def test_prompts_wait_for_those_before_them_and_hand_overs_do_not() -> None:
 
 
 def test_a_sequence_waits_in_the_router_for_a_slot() -> None:
-    small = fleet(decode=Pool(workers=1, slots=1))
+    small = fleet(decode=ReplayedPool(workers=1, slots=1))
     first, second = run(small, prompts(100, 50)).answers
     ended = first.ended - first.began  # then its slot is free again
     assert second.ttft == pytest.approx(ended + LINKS + 0.050 + 0.005, abs=0.002)
 
 
 def test_a_sequence_waits_for_kv_memory_and_one_that_could_never_fit_is_let_in_alone() -> None:
-    small = fleet(decode=Pool(workers=1, kv_tokens=120))
+    small = fleet(decode=ReplayedPool(workers=1, kv_tokens=120))
     first, second, huge = run(small, prompts(100, 50, 500)).answers
     ended = first.ended - first.began
     assert second.ttft == pytest.approx(ended + 0.005, abs=0.002), "computed, and not yet moved"
@@ -108,32 +111,34 @@ def test_a_sequence_waits_for_kv_memory_and_one_that_could_never_fit_is_let_in_a
 
 
 def test_what_the_queue_has_no_place_for_is_refused_and_goes_to_the_next_router() -> None:
-    small = fleet(decode=Pool(workers=1, slots=1), max_queue=1)
+    small = fleet(decode=ReplayedPool(workers=1, slots=1), max_queue=1)
     refused = [each.failure for each in run(small, prompts(*[100] * 5)).answers]
     assert sorted(refused) == ["", "", "queue_full", "queue_full", "queue_full"]
-    two = fleet(decode=Pool(workers=1, slots=1), max_queue=1, routers=2)
+    two = fleet(decode=ReplayedPool(workers=1, slots=1), max_queue=1, routers=2)
     refused = [each.failure for each in run(two, prompts(*[100] * 5)).answers]
     assert refused.count("queue_full") == 2, "each router has a place of its own"
-    many = fleet(decode=Pool(workers=1, slots=1), max_queue=1, routers=8)
+    many = fleet(decode=ReplayedPool(workers=1, slots=1), max_queue=1, routers=8)
     refused = [each.failure for each in run(many, prompts(*[100] * 9)).answers]
     assert refused.count("queue_full") <= 1, "one runs, and each router has a place of its own"
 
 
 def test_a_request_that_takes_too_long_fails_and_leaves_its_place_to_others() -> None:
-    hasty = fleet(decode=Pool(workers=1, slots=1), timeout_seconds=1.0)
+    hasty = fleet(decode=ReplayedPool(workers=1, slots=1), timeout_seconds=1.0)
     answers = run(hasty, prompts(100, 5_000, 100, 100, apart=2_500)).answers
     # The third one comes at 5 s, while the engine is still at the long prompt that nobody wants.
     assert [each.failure for each in answers] == ["", *["deadline_exceeded"] * 2, ""]
 
 
 def test_a_worker_that_another_router_has_filled_refuses_and_the_sequence_is_tried_again() -> None:
-    shared = fleet(prefill=Pool(workers=2, slots=1), decode=Pool(workers=1, slots=8), routers=2)
+    shared = fleet(
+        prefill=ReplayedPool(workers=2, slots=1), decode=ReplayedPool(workers=1, slots=8), routers=2
+    )
     found = run(shared, prompts(*[100] * 12, apart=20))
     assert [each.failure for each in found.answers] == [""] * 12
 
 
 def test_what_a_cache_has_is_not_computed_again() -> None:
-    cached = fleet(prefill=Pool(workers=1, cache_tokens=100_000))
+    cached = fleet(prefill=ReplayedPool(workers=1, cache_tokens=100_000))
     blocks = tuple(range(4))
     trace = tuple(TracedRequest(at, 2_000, 2, blocks) for at in (0.0, 10_000.0))
     found = run(cached, trace)
@@ -145,7 +150,11 @@ def test_what_a_cache_has_is_not_computed_again() -> None:
 
 
 def test_an_aggregated_worker_hands_nothing_over_and_lets_others_wait_while_it_computes() -> None:
-    alone = fleet(prefill=Pool(), decode=Pool(), aggregated=Pool(workers=1, chunk_tokens=1_000))
+    alone = fleet(
+        prefill=ReplayedPool(),
+        decode=ReplayedPool(),
+        aggregated=ReplayedPool(workers=1, chunk_tokens=1_000),
+    )
     first, second = run(alone, prompts(100, 400, output=21, apart=150)).answers
     assert first.ttft == pytest.approx(0.005 + LINKS + 0.100)
     assert first.itl == pytest.approx(0.010 + 0.400 / 20), "it waited for the second prompt"
@@ -153,27 +162,29 @@ def test_an_aggregated_worker_hands_nothing_over_and_lets_others_wait_while_it_c
 
 
 def test_aggregated_workers_share_the_load_and_each_goes_on_by_itself() -> None:
-    two = fleet(prefill=Pool(), decode=Pool(), aggregated=Pool(workers=2))
+    two = fleet(prefill=ReplayedPool(), decode=ReplayedPool(), aggregated=ReplayedPool(workers=2))
     first, second = ttft(run(two, prompts(400, 400)).answers)
     assert first == second
 
 
 def test_short_prompts_go_where_they_are_done_earlier_and_long_ones_to_pairs() -> None:
-    both = fleet(FAST_WITH_HAND_OVER, aggregated=Pool(workers=1))
+    both = fleet(FAST_WITH_HAND_OVER, aggregated=ReplayedPool(workers=1))
     trace = prompts(*[100, 100, 100, 20_000] * 40, output=200, apart=700)
     found = run(both, trace, "prefix")
     aggregated = sum(n for (way, _), n in found.ways.items() if way is Way.AGGREGATED)
     assert found.ways[Way.PAIR, Reason.EARLIEST] > 20
     assert 20 < aggregated < len(trace)
     assert sum(found.ways.values()) == len(trace)
-    never = run(fleet(FAST_WITH_HAND_OVER, aggregated=Pool(workers=1), disaggregate="never"), trace)
+    never = run(
+        fleet(FAST_WITH_HAND_OVER, aggregated=ReplayedPool(workers=1), disaggregate="never"), trace
+    )
     assert never.ways[Way.AGGREGATED, Reason.SETTING] > 0.9 * len(trace)
 
 
 @pytest.mark.promise("S5-361")
 def test_the_same_seed_gives_the_same_and_the_policies_own_draws_are_among_it() -> None:
     trace = generate("chat", requests=300, rate=8.0, seed=3)
-    shared = fleet(FAST, prefill=Pool(workers=3, cache_tokens=100_000), routers=2)
+    shared = fleet(FAST, prefill=ReplayedPool(workers=3, cache_tokens=100_000), routers=2)
     one, other = run(shared, trace, "prefix"), run(shared, trace, "prefix")
     assert one == other
 
@@ -185,7 +196,9 @@ def test_prefix_is_nowhere_worse_than_the_least_load_by_more_than_a_hundredth(ki
     trace = generate(
         kind, requests=1_500, rate={"chat": 20, "shared": 15, "mixed": 35}[kind], seed=1
     )
-    many = fleet(FAST, prefill=Pool(workers=4, cache_tokens=307_200), decode=Pool(workers=4))
+    many = fleet(
+        FAST, prefill=ReplayedPool(workers=4, cache_tokens=307_200), decode=ReplayedPool(workers=4)
+    )
     prefix, load = run(many, trace, "prefix"), run(many, trace, "least_loaded")
     assert p90(prefix) <= 1.01 * p90(load)
     assert median(ttft(prefix.answers)) <= 1.01 * median(ttft(load.answers))
@@ -215,7 +228,7 @@ def test_eight_routers_know_of_prompts_that_wait_as_one_does() -> None:
     trace = questions(150, rate=14.0)
     one, eight = (
         run(
-            fleet(FAST, prefill=Pool(workers=6, cache_tokens=307_200), routers=routers),
+            fleet(FAST, prefill=ReplayedPool(workers=6, cache_tokens=307_200), routers=routers),
             trace,
             "prefix",
         )
@@ -230,7 +243,7 @@ def test_one_two_and_eight_routers_find_about_as_much_in_caches() -> None:
     trace = generate("shared", requests=1_500, rate=30.0, seed=1)
     rates = [
         run(
-            fleet(FAST, prefill=Pool(workers=8, cache_tokens=307_200), routers=routers),
+            fleet(FAST, prefill=ReplayedPool(workers=8, cache_tokens=307_200), routers=routers),
             trace,
             "prefix",
         ).hit_rate
@@ -247,7 +260,7 @@ def test_a_router_in_a_killed_ones_place_knows_again_what_is_cached_where() -> N
         for turn in range(6)
         for number in range(20)
     )
-    pool = Pool(workers=4, cache_tokens=20 * 2048)
+    pool = ReplayedPool(workers=4, cache_tokens=20 * 2048)
     values = {"routers": 3, "prefill": pool}
     calm = run(fleet(FAST, **values), trace, "prefix")
     found = run(fleet(FAST, **values, router_kill_seconds=10.02), trace, "prefix")
@@ -258,7 +271,7 @@ def test_a_router_in_a_killed_ones_place_knows_again_what_is_cached_where() -> N
 
 
 def test_what_a_killed_router_had_is_lost_and_its_workers_let_go_of_it() -> None:
-    small = fleet(decode=Pool(workers=1, slots=1), router_kill_seconds=10.0, routers=2)
+    small = fleet(decode=ReplayedPool(workers=1, slots=1), router_kill_seconds=10.0, routers=2)
     first, second = run(small, prompts(30_000, 100, apart=41_000)).answers
     assert first.failure == "router_lost"
     assert first.ended - first.began < 21.0

@@ -17,7 +17,7 @@ from typing import Any
 from tandem import errors
 from tandem.byte_budget import ByteBudget
 from tandem.engine.base import Logprobs
-from tandem.engine.rooms import MOST_ROOMS, EndedRooms, Timers
+from tandem.engine.rooms import MOST_ROOMS, EndedRooms, KeyedTimers
 from tandem.engine.streams import ServedStream, StreamServicer, listen
 from tandem.errors import KvTransferError, TandemError, VoucherError
 from tandem.v1 import common_pb2, pull_pb2, pull_pb2_grpc
@@ -51,7 +51,7 @@ class Held:
     """Whose KV it is: see tandem.engine.kv_tag; empty: decode does not ask."""
     settle: Callable[[pull_pb2.PullEnd | TandemError], None] | None
     free: Callable[[bool], None]
-    reader: Link | None = field(default=None, init=False)
+    reader: DecodeLink | None = field(default=None, init=False)
     """Who was told that the room is ready."""
 
     def end(self, result: pull_pb2.PullEnd | TandemError) -> None:
@@ -63,7 +63,7 @@ class Held:
 
 @dataclass(slots=True, frozen=True)
 class _Call:
-    link: Link
+    link: DecodeLink
     at: float
     """When the call was read, by time.monotonic()."""
 
@@ -87,9 +87,9 @@ class PullServer:
         """Rooms that decode wants, and that are not ready."""
         self._ended = EndedRooms(wait_seconds)
         """Rooms that ended before decode called for them."""
-        self._held_timers: Timers[int] = Timers()
-        self._call_timers: Timers[int] = Timers()
-        self._links: set[Link] = set()
+        self._held_timers: KeyedTimers[int] = KeyedTimers()
+        self._call_timers: KeyedTimers[int] = KeyedTimers()
+        self._links: set[DecodeLink] = set()
 
     async def start(self, host: str, port: int) -> str:
         """Listen, and return where: "host:port". Raises ConfigError."""
@@ -137,7 +137,7 @@ class PullServer:
             self._call_timers.stop(room)
             call.link.fail(room, reason)
 
-    def on_call(self, link: Link, call: pull_pb2.PullCall) -> None:
+    def on_call(self, link: DecodeLink, call: pull_pb2.PullCall) -> None:
         room = call.room
         ended = self._ended.pop(room)
         if ended is not None:
@@ -155,7 +155,7 @@ class PullServer:
             self._calls[room] = _Call(link, time.monotonic())
             self._call_timers.set(room, self._wait_seconds, lambda: self._unready(room))
 
-    def on_end(self, link: Link, end: pull_pb2.PullEnd) -> None:
+    def on_end(self, link: DecodeLink, end: pull_pb2.PullEnd) -> None:
         """Decode reads no more. The word of anybody but the room's reader is none."""
         call = self._calls.get(end.room)
         if call is not None and call.link is link:
@@ -172,10 +172,10 @@ class PullServer:
         held.free(not unread)
         held.end(_given_up(end) if unread else end)
 
-    def add_link(self, link: Link) -> None:
+    def add_link(self, link: DecodeLink) -> None:
         self._links.add(link)
 
-    def drop_link(self, link: Link) -> None:
+    def drop_link(self, link: DecodeLink) -> None:
         """The stream is gone. What its decode engine may be reading stays until the lease ends."""
         self._links.discard(link)
         for room in [room for room, call in self._calls.items() if call.link is link]:
@@ -242,7 +242,7 @@ class PullServer:
         call.link.fail(room, KvTransferError("prefill was not ready in time", phase=_PHASE))
 
 
-class Link(ServedStream):
+class DecodeLink(ServedStream):
     """The stream from one decode engine, as prefill serves it."""
 
     def __init__(self, rooms: PullServer) -> None:
@@ -272,7 +272,7 @@ class Link(ServedStream):
 class _Servicer(StreamServicer, pull_pb2_grpc.KvPullServicer):  # type: ignore[misc]
     """See StreamServicer."""
 
-    link = Link
+    link = DecodeLink
 
 
 def _given_up(end: pull_pb2.PullEnd) -> TandemError:

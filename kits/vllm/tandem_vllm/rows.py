@@ -29,7 +29,7 @@ Fail = Callable[[str, TandemError], None]
 
 
 @dataclass(slots=True, eq=False)
-class Row:
+class BatchRow:
     """One sequence of the batch that is more than vLLM's."""
 
     name: str
@@ -62,7 +62,7 @@ class Rows:
         self._registry = registry
         self._model = model
         self._fail = fail
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, BatchRow] = {}
 
     def take(
         self,
@@ -79,7 +79,7 @@ class Rows:
             return
         made = given["made"]
         cut = len(prompt) - made
-        self._rows[place] = Row(
+        self._rows[place] = BatchRow(
             name=given["name"],
             prompt=prompt[:cut] if made else prompt,
             made=prompt[cut:] if made else (),
@@ -127,7 +127,7 @@ class Rows:
                 logits[place] = -math.inf
                 logits[place, row.first] = 0.0
 
-    def _steer(self, steered: Sequence[tuple[int, Row]], logits: Any) -> None:
+    def _steer(self, steered: Sequence[tuple[int, BatchRow]], logits: Any) -> None:
         if not steered:
             return
         states = [row.state for _, row in steered if row.state is not None]
@@ -142,7 +142,7 @@ class Rows:
             if error is not None
         )
 
-    def _tell(self, failed: Iterable[tuple[Row, TandemError]]) -> None:
+    def _tell(self, failed: Iterable[tuple[BatchRow, TandemError]]) -> None:
         """Once of each."""
         for row, error in failed:
             if not row.told:

@@ -27,7 +27,7 @@ from tandem.engine.base import (
 from tandem.engine.kv_tag import KvTag
 from tandem.engine.mailbox import Mailbox
 from tandem.engine.parking import Parking
-from tandem.engine.rooms import Timers
+from tandem.engine.rooms import KeyedTimers
 from tandem.errors import (
     CancelledError,
     DeadlineError,
@@ -85,8 +85,8 @@ class Traffic:
         self._rooms: set[int] = set()
         self._handed: dict[int, int] = {}
         """Pages of prompts that decode may read, by request."""
-        self._deadlines: Timers[int] = Timers()
-        self._waits: Timers[int] = Timers()
+        self._deadlines: KeyedTimers[int] = KeyedTimers()
+        self._waits: KeyedTimers[int] = KeyedTimers()
         self.tasks = Tasks()
         self._releases = 0
         self._waiting = 0

@@ -19,7 +19,7 @@ from tandem.errors import KvTransferError, TandemError
 from tandem.v1 import pull_pb2
 from tandem_vllm import words
 from tandem_vllm.pull_client import PullClient, Readable
-from tandem_vllm.pull_server import Held, Link, PullServer
+from tandem_vllm.pull_server import DecodeLink, Held, PullServer
 
 ROOM = 7
 LEASE = 30.0
@@ -247,7 +247,7 @@ def test_a_word_of_another_stream_ends_no_room() -> None:
     async def body() -> None:
         server = PullServer(wait_seconds=1, tls=None, limits=None, budget=None)
         prefill = Prefill(server)
-        reader, other = Link(server), Link(server)
+        reader, other = DecodeLink(server), DecodeLink(server)
         prefill.hold()
         server.on_call(reader, pull_pb2.PullCall(room=ROOM))
         server.on_end(other, pull_pb2.PullEnd(room=ROOM, bytes=1))

@@ -19,7 +19,7 @@ from tandem.message_limits import MAX_TASK_BYTES
 from tandem.token_limits import context_error
 from tandem.v1 import common_pb2
 from tandem_router.core.events import Submit
-from tandem_router.core.sequences import Request, Stage
+from tandem_router.core.sequences import Request, RoutedStage
 from tandem_router.core.state import State
 from tandem_router.core.values import Edition, Needs, Offer
 
@@ -73,7 +73,7 @@ def being_proved(state: State, edition: Edition) -> str:
     since = [
         sequence.request.arrived
         for sequence in state.canaries.values()
-        if sequence.request.edition == edition and sequence.stage is not Stage.ENDED
+        if sequence.request.edition == edition and sequence.stage is not RoutedStage.ENDED
     ]
     if not since:
         return ""

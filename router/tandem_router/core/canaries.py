@@ -23,7 +23,7 @@ from tandem_router.core.free import FreeWorkers
 from tandem_router.core.legs import Legs
 from tandem_router.core.lifecycle import Lifecycle
 from tandem_router.core.picking import Pair
-from tandem_router.core.sequences import Leg, Request, Sequence, Stage
+from tandem_router.core.sequences import Leg, Request, RoutedStage, Sequence
 from tandem_router.core.state import State
 from tandem_router.core.timers import Timers
 from tandem_router.core.trust import Trial
@@ -224,14 +224,14 @@ class Canaries:
         one that the worker does not close: else the worker would never be tried again.
         """
         sequence = self._state.canaries.get(worker)
-        if sequence is not None and sequence.stage is Stage.ENDED:
+        if sequence is not None and sequence.stage is RoutedStage.ENDED:
             leg = sequence.prefill if worker.phase is Phase.PREFILL else sequence.decode
             if leg is None or leg.overdue:
                 del self._state.canaries[worker]
         self._line_up(worker)
 
     def _end(self, sequence: Sequence, error: TandemError) -> None:
-        if sequence.stage is not Stage.ENDED:
+        if sequence.stage is not RoutedStage.ENDED:
             self._lifecycle.end(sequence, error=error)
 
     def prove(self, *workers: Worker) -> list[Worker]:

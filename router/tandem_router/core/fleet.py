@@ -12,7 +12,7 @@ from tandem_router.core.edition import EditionFleet
 from tandem_router.core.free import Index
 from tandem_router.core.group import Group, Side, preferred, traits_of
 from tandem_router.core.picking import Pair, Pick, Picked, picked_from
-from tandem_router.core.prefixes import DEFAULT_BYTES, Prefixes
+from tandem_router.core.prefixes import DEFAULT_BYTES, HeldPrefixes
 from tandem_router.core.story import Rejection
 from tandem_router.core.trust import Trust
 from tandem_router.core.values import (
@@ -49,7 +49,7 @@ class Fleet:
         disaggregate: Disaggregate = "auto",
         prefix_bytes: int = DEFAULT_BYTES,
     ) -> None:
-        self.prefixes = Prefixes(prefix_bytes)
+        self.prefixes = HeldPrefixes(prefix_bytes)
         """What the caches of prefill workers hold."""
         self.workers: dict[str, Worker] = {}
         self.editions: dict[Edition, EditionFleet] = {}

@@ -15,7 +15,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
-from tandem_router.core.prefixes import Prefixes, depth_in
+from tandem_router.core.prefixes import HeldPrefixes, depth_in
 from tandem_router.core.trust import LAST_RANK
 from tandem_router.core.worker import Worker
 from tandem_router.policies.base import Draw, Prompt
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 class Index:
     """The workers with a free slot of one kind: alike for every choice but that of a policy."""
 
-    def __init__(self, kind: Kind, prefixes: Prefixes | None = None) -> None:
+    def __init__(self, kind: Kind, prefixes: HeldPrefixes | None = None) -> None:
         """`prefixes`: what workers hold; None: of these nothing is known."""
         self.kind = kind
         self.prefixes = prefixes

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from tandem_router.core.free import FreeWorkers, Index, Kind
 from tandem_router.core.pace import Pace
-from tandem_router.core.prefixes import Prefixes
+from tandem_router.core.prefixes import HeldPrefixes
 from tandem_router.core.values import Offer, Phase, Standing
 from tandem_router.core.worker import Worker
 from tandem_router.policies import Policy
@@ -38,7 +38,7 @@ class Side:
     and cost the same however many there are, but for the places in the indexes.
     """
 
-    def __init__(self, prefixes: Prefixes | None = None) -> None:
+    def __init__(self, prefixes: HeldPrefixes | None = None) -> None:
         """`prefixes`: what workers' prefix caches hold; None: nothing is known of it."""
         self.standings: dict[Standing | None, dict[str, Worker]] = {
             standing: {}
@@ -152,7 +152,7 @@ class Group:
     """The connected workers of one fingerprint, by phase."""
 
     def __init__(
-        self, policy: Policy, prefixes: Prefixes | None = None, *, aggregated: bool = False
+        self, policy: Policy, prefixes: HeldPrefixes | None = None, *, aggregated: bool = False
     ) -> None:
         self.prefill = Side(prefixes)
         self.decode = Side()

@@ -16,7 +16,7 @@ from tandem.v1 import common_pb2, worker_pb2
 from tandem_router.core.actions import CancelLeg, QueueWait, ReleaseLeg, StartLeg
 from tandem_router.core.picking import Pair, Pick, Picked
 from tandem_router.core.resuming import Made
-from tandem_router.core.sequences import Leg, Request, Sequence, Stage
+from tandem_router.core.sequences import Leg, Request, RoutedStage, Sequence
 from tandem_router.core.state import State
 from tandem_router.core.story import Ahead
 from tandem_router.core.values import MOST_MS, MOST_TOKENS, Phase
@@ -93,7 +93,7 @@ class Legs:
 
     def _run(self, sequence: Sequence, room: int) -> None:
         sequence.begun_at = self._state.now
-        sequence.stage = Stage.PREFILLING
+        sequence.stage = RoutedStage.PREFILLING
         sequence.room = room
         sequence.judged = False
         sequence.prefill_unsent = False

@@ -28,7 +28,7 @@ from tandem_router.core.deaths import MOST_DEATHS
 from tandem_router.core.events import LegClosed, LegMade, LegParked, LegVerdict
 from tandem_router.core.legs import Legs
 from tandem_router.core.resuming import Made
-from tandem_router.core.sequences import Leg, Request, Sequence, Stage
+from tandem_router.core.sequences import Leg, Request, RoutedStage, Sequence
 from tandem_router.core.state import State
 from tandem_router.core.stories import of_request
 from tandem_router.core.story import MomentName
@@ -51,7 +51,7 @@ class Lifecycle:
         self._state.counts.requests[error.code] += 1
         request.open, request.outcome = 0, error.code
         for sequence in request.sequences:
-            sequence.stage, sequence.outcome = Stage.ENDED, error.code
+            sequence.stage, sequence.outcome = RoutedStage.ENDED, error.code
             sequence.ended_at = self._state.now
             ended = EndSequence(request.frontend, sequence.number, error, refused=True)
             self._state.actions.append(ended)
@@ -73,16 +73,16 @@ class Lifecycle:
         given up: then there is no other.
         """
         sequence, now = leg.sequence, self._state.now
-        if sequence.stage is Stage.PREFILLING:
+        if sequence.stage is RoutedStage.PREFILLING:
             sequence.note(now, "started", leg.phase)
-        if leg.phase is Phase.DECODE and sequence.stage is Stage.PREFILLING:
-            sequence.stage = Stage.DECODING
+        if leg.phase is Phase.DECODE and sequence.stage is RoutedStage.PREFILLING:
+            sequence.stage = RoutedStage.DECODING
             if sequence.pace is not None and sequence.begun_at is not None:
                 sequence.pace.note(now, sequence.ahead, now - sequence.begun_at)
             if sequence.made is not None and sequence.made.used:
                 sequence.made.forget(sequence.request.allotment)
             self._let_go(sequence.request)
-        elif leg.phase is Phase.DECODE and sequence.stage is Stage.RETRYING and not leg.held:
+        elif leg.phase is Phase.DECODE and sequence.stage is RoutedStage.RETRYING and not leg.held:
             self.end(sequence, error=sequence.failure)
 
     def judge(self, leg: Leg, verdict: LegVerdict) -> None:
@@ -93,7 +93,7 @@ class Lifecycle:
         """
         sequence = leg.sequence
         sequence.request.prompt_tokens = sequence.request.prompt_tokens or verdict.prompt_tokens
-        running = sequence.stage in (Stage.PREFILLING, Stage.DECODING)
+        running = sequence.stage in (RoutedStage.PREFILLING, RoutedStage.DECODING)
         if leg.phase is Phase.DECODE:
             if verdict.terminate:
                 spared = sequence if running else None  # its own end comes with its last row
@@ -113,7 +113,7 @@ class Lifecycle:
     def made(self, leg: Leg, event: LegMade) -> None:
         """What a decode leg's engine has made is kept, as long as it may be of use."""
         sequence, made = leg.sequence, leg.sequence.made
-        if made is None or not made.may_serve or sequence.stage is not Stage.DECODING:
+        if made is None or not made.may_serve or sequence.stage is not RoutedStage.DECODING:
             return
         if not made.add(event, sequence.request.allotment):
             self._let_go(sequence.request)
@@ -143,9 +143,9 @@ class Lifecycle:
             sequence.prefill_unsent = not closed.begun
         if closed.outcome is Outcome.TERMINATED:
             self.judge(leg, LegVerdict(closed.worker, closed.leg, True, closed.reason))
-        if sequence.stage is Stage.RETRYING:
+        if sequence.stage is RoutedStage.RETRYING:
             self._retry_when_settled(sequence)
-        elif sequence.stage is Stage.ENDED:
+        elif sequence.stage is RoutedStage.ENDED:
             return
         elif leg.phase is Phase.PREFILL:
             self._prefill_closed(sequence, leg, closed)
@@ -179,7 +179,7 @@ class Lifecycle:
     ) -> None:
         """End every open sequence of a request except the spared one."""
         for sequence in request.sequences:
-            if sequence.stage is not Stage.ENDED and sequence is not spared:
+            if sequence.stage is not RoutedStage.ENDED and sequence is not spared:
                 self.end(sequence, error=error, stop_reason=stop_reason)
 
     def end(
@@ -217,7 +217,7 @@ class Lifecycle:
         sequence = leg.sequence
         if sequence.request.canary:
             self._legs.canary_leg_over(leg)
-        if sequence.stage is Stage.RETRYING:
+        if sequence.stage is RoutedStage.RETRYING:
             self.end(sequence, error=sequence.failure)
 
     def condemn(self, request: Request) -> None:
@@ -225,7 +225,7 @@ class Lifecycle:
         come far enough to be sure to end.
         """
         for sequence in request.sequences:
-            if sequence.stage in (Stage.QUEUED, Stage.RETRYING, Stage.PREFILLING):
+            if sequence.stage in (RoutedStage.QUEUED, RoutedStage.RETRYING, RoutedStage.PREFILLING):
                 self.end(sequence, error=WorkerLostError(_CONDEMNED))
 
     def _prefill_closed(self, sequence: Sequence, leg: Leg, closed: LegClosed) -> None:
@@ -239,7 +239,7 @@ class Lifecycle:
                 self._fail(sequence, error, retryable=False)
             else:
                 self._legs.release(sequence)
-        elif closed.outcome is Outcome.LOST and sequence.stage is Stage.DECODING and not held:
+        elif closed.outcome is Outcome.LOST and sequence.stage is RoutedStage.DECODING and not held:
             return  # The KV has arrived and the verdict is in: prefill owes nothing more.
         else:
             if isinstance(closed.error, ParkingFullError):
@@ -281,7 +281,7 @@ class Lifecycle:
         whose output was held nothing was shown, so it begins again.
         """
         error = _error_of(closed)
-        if sequence.stage is not Stage.DECODING:
+        if sequence.stage is not RoutedStage.DECODING:
             self._fail(sequence, error, retryable=closed.retryable, begun=closed.begun)
         elif made.over:
             self._ended(sequence, Outcome.FINISHED.value)
@@ -324,7 +324,7 @@ class Lifecycle:
         may. A canary is of its own pair.
         """
         request = sequence.request
-        repeatable = retryable and sequence.stage is Stage.PREFILLING and not request.canary
+        repeatable = retryable and sequence.stage is RoutedStage.PREFILLING and not request.canary
         if repeatable and request.deaths >= MOST_DEATHS:
             told = WorkerLostError(_CONDEMNED) if isinstance(error, DrainingError) else error
             self.end(sequence, error=told)
@@ -365,7 +365,7 @@ class Lifecycle:
             self.end(sequence, error=error)
 
     def _run_again(self, sequence: Sequence, code: str, moment: MomentName = "retry") -> None:
-        sequence.stage = Stage.RETRYING
+        sequence.stage = RoutedStage.RETRYING
         sequence.note(self._state.now, moment, "", code)
         self._legs.cancel(sequence, code)
         self._retry_when_settled(sequence)
@@ -387,7 +387,7 @@ class Lifecycle:
         sequence.retries = 0
         sequence.pair = sequence.avoided = None
         sequence.failure = NoPairError("no pair of workers takes the sequence a second time")
-        sequence.stage = Stage.RETRYING
+        sequence.stage = RoutedStage.RETRYING
         sequence.note(self._state.now, "regenerate")
         self._legs.cancel(sequence, Outcome.REGENERATE.value)
         self._retry_when_settled(sequence)
@@ -397,7 +397,7 @@ class Lifecycle:
         if sequence.prefill is not None or sequence.decode is not None:
             return
         if len(self._state.waiting) < self._state.bounds.max_queue:
-            sequence.stage = Stage.QUEUED
+            sequence.stage = RoutedStage.QUEUED
             sequence.queued_at = self._state.now
             sequence.note(self._state.now, "queued")
             self.enqueue(sequence)
@@ -405,10 +405,14 @@ class Lifecycle:
             self.end(sequence, error=sequence.failure)
 
     def _ended(self, sequence: Sequence, outcome: str, error: TandemError | None = None) -> None:
-        if sequence.stage is Stage.QUEUED:
+        if sequence.stage is RoutedStage.QUEUED:
             self._state.waiting.remove(sequence)
             self._state.may_start = True
-        sequence.stage, sequence.outcome, sequence.ended_at = Stage.ENDED, outcome, self._state.now
+        sequence.stage, sequence.outcome, sequence.ended_at = (
+            RoutedStage.ENDED,
+            outcome,
+            self._state.now,
+        )
         self._legs.cancel(sequence, outcome)
         request = sequence.request
         if (made := sequence.made) is not None:

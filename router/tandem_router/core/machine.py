@@ -34,7 +34,7 @@ from tandem_router.core.lifecycle import Lifecycle
 from tandem_router.core.lost_hits import TURNS
 from tandem_router.core.outliers import News, Outliers
 from tandem_router.core.prefixes import DEFAULT_BYTES
-from tandem_router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, Sequence, Stage
+from tandem_router.core.sequences import MOST_TOLD, QUEUED, Leg, Request, RoutedStage, Sequence
 from tandem_router.core.starts import Starts
 from tandem_router.core.state import State
 from tandem_router.core.story import Story
@@ -55,7 +55,7 @@ _NUMBERS = 2**64
 """Sequence numbers are below it: the wire has 64 bits for them."""
 
 
-class Core:
+class RouterCore:
     """Admission, pairing, and the lifecycle of every sequence.
 
     `new_room` gives non-zero random numbers of at most 63 bits.
@@ -423,7 +423,7 @@ class Core:
 
     def _leg_failed(self, event: events.LegFailed) -> None:
         leg = self._leg_of(event.worker, event.leg)
-        if leg is not None and leg.sequence.stage is not Stage.ENDED:
+        if leg is not None and leg.sequence.stage is not RoutedStage.ENDED:
             self._lifecycle.end(leg.sequence, error=event.error)
 
     # --- time ------------------------------------------------------------------------------------
@@ -485,7 +485,7 @@ class Core:
 def _lost(leg: Leg, down: events.WorkerDown) -> events.LegClosed:
     """How a leg closes with its worker's stream."""
     error: TandemError = WorkerLostError(f"the {leg.phase} worker was lost: {down.reason}")
-    if leg.worker.draining and leg.sequence.stage is Stage.PREFILLING:
+    if leg.worker.draining and leg.sequence.stage is RoutedStage.PREFILLING:
         # It ended in good order, or had died before, and its leg was still on the way to it.
         error = DrainingError(f"the {leg.phase} worker shut down: {down.reason}")
     return events.LegClosed(
@@ -498,4 +498,4 @@ def _lost(leg: Leg, down: events.WorkerDown) -> events.LegClosed:
     )
 
 
-_PROGRESS = {stage: number for number, stage in enumerate(Stage)}
+_PROGRESS = {stage: number for number, stage in enumerate(RoutedStage)}

@@ -13,8 +13,8 @@ from tandem_router.core.edition import EditionFleet
 from tandem_router.core.free import FreeWorkers
 from tandem_router.core.group import Group, preferred
 from tandem_router.core.pace import Pace
-from tandem_router.core.prefixes import Prefixes
-from tandem_router.core.story import MAX_NAME_CHARACTERS, Alternative, Choice, Elsewhere
+from tandem_router.core.prefixes import HeldPrefixes
+from tandem_router.core.story import MAX_NAME_CHARACTERS, Alternative, ChosenWorker, LongerHolder
 from tandem_router.core.values import Disaggregate, Way
 from tandem_router.core.ways import ONLY, Chosen, Option, choose
 from tandem_router.core.worker import Worker
@@ -34,7 +34,7 @@ class Pick(NamedTuple):
     """A worker that is to run a leg."""
 
     worker: Worker
-    choice: Choice
+    choice: ChosenWorker
 
 
 class Picks(NamedTuple):
@@ -69,7 +69,7 @@ class Picked(NamedTuple):
 def pick(
     mine: EditionFleet,
     groups: Iterable[Group],
-    prefixes: Prefixes,
+    prefixes: HeldPrefixes,
     prompt: Prompt,
     *,
     other_than: Pair | None,
@@ -108,7 +108,7 @@ def picked_from(
     worker: Worker,
     candidates: FreeWorkers | None,
     cached: int = 0,
-    elsewhere: Elsewhere | None = None,
+    elsewhere: LongerHolder | None = None,
 ) -> Pick:
     """The story's record of a choice. `candidates`: None where the worker was the only one."""
     name, others, count = worker.profile.name[:MAX_NAME_CHARACTERS], [], 1
@@ -116,11 +116,11 @@ def picked_from(
         first = islice(candidates.entries_by_load(), MOST_CANDIDATES)
         others = [Alternative(each.key, each.cost) for each in first if each.worker is not worker]
         count = len(candidates)
-    told = Choice(worker.key, name, worker.cost, count, tuple(others), cached, elsewhere)
+    told = ChosenWorker(worker.key, name, worker.cost, count, tuple(others), cached, elsewhere)
     return Pick(worker, told)
 
 
-def _elsewhere(picks: Picks, prefixes: Prefixes, cached: int) -> Elsewhere | None:
+def _elsewhere(picks: Picks, prefixes: HeldPrefixes, cached: int) -> LongerHolder | None:
     """A worker that had more of the prompt than the prefill worker that was chosen."""
     blocks, aggregated = picks.known.blocks, picks.group.aggregated
     if len(blocks) * BLOCK_TOKENS <= cached:
@@ -137,7 +137,7 @@ def _elsewhere(picks: Picks, prefixes: Prefixes, cached: int) -> Elsewhere | Non
         if not holder.free
         else f"{holder.waiting_tokens} tokens were to be computed there before"
     )
-    return Elsewhere(
+    return LongerHolder(
         holder.key,
         holder.profile.name[:MAX_NAME_CHARACTERS],
         picks.known.tokens - tokens,

@@ -47,7 +47,7 @@ class Holdings:
     """What the first report from some moment on must have, or else is forgotten."""
 
 
-class Prefixes:
+class HeldPrefixes:
     """What all workers hold, within a bound of bytes: what was sent or told longest ago is
     forgotten first, of pairs or of aggregated workers, whichever of the two hold more blocks.
     """

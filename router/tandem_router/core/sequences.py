@@ -28,7 +28,7 @@ from tandem_router.core.picking import Pair
 from tandem_router.core.resuming import Made
 from tandem_router.core.story import (
     Ahead,
-    Choice,
+    ChosenWorker,
     Holders,
     Moment,
     MomentName,
@@ -46,7 +46,7 @@ MOST_MOMENTS = 64
 QUEUED = Moment(0.0, "queued")
 
 
-class Stage(enum.Enum):
+class RoutedStage(enum.Enum):
     QUEUED = "queued"
     PREFILLING = "prefilling"
     """The legs are started; the KV has not reached decode."""
@@ -145,7 +145,7 @@ class Sequence:
     """Tokens that its prefill worker had to compute then until its first one, its own included."""
     pace: Pace | None = None
     """The pace that is told how long prefill took, where both phases run; None for a canary."""
-    stage: Stage = Stage.QUEUED
+    stage: RoutedStage = RoutedStage.QUEUED
     prefill: Leg | None = None
     decode: Leg | None = None
     room: int = 0
@@ -180,8 +180,8 @@ class Sequence:
         """Whether a leg of it may still be started: what decodes runs again where it may be resumed
         or classifiers have it so, and not what goes on from a voucher.
         """
-        if self.stage is not Stage.DECODING:
-            return self.stage is not Stage.ENDED
+        if self.stage is not RoutedStage.DECODING:
+            return self.stage is not RoutedStage.ENDED
         if self.made is not None and self.made.may_serve:
             return True
         if self.decode is None or self.request.voucher is not None:
@@ -201,8 +201,8 @@ class Sequence:
         name: MomentName,
         phase: str = "",
         code: str = "",
-        prefill: Choice | None = None,
-        decode: Choice | None = None,
+        prefill: ChosenWorker | None = None,
+        decode: ChosenWorker | None = None,
         way: WayTaken | None = None,
         ahead: Ahead | None = None,
         times: LegTimes | None = None,

@@ -13,7 +13,7 @@ from tandem.errors import NoPairError
 from tandem.story_book import MOST_OF_ONE_TRACE
 from tandem_router.core.fleet import Fleet
 from tandem_router.core.rejections import of_model, of_model_now, told
-from tandem_router.core.sequences import MOST_TOLD, Request, Sequence, Stage
+from tandem_router.core.sequences import MOST_TOLD, Request, RoutedStage, Sequence
 from tandem_router.core.story import Holders, Rejected, SequenceStory, Story
 from tandem_router.core.values import Phase
 
@@ -81,7 +81,7 @@ def note_queue_causes(state: State, queued: Iterable[Sequence]) -> None:
     Costs the same however many workers there are, but for a pass over them once a second, and
     after each change of who takes work.
     """
-    waiting = [each for each in queued if each.stage is Stage.QUEUED]
+    waiting = [each for each in queued if each.stage is RoutedStage.QUEUED]
     for request, same in groupby(waiting, key=attrgetter("request")):
         sequences = list(same)
         cause = queue_cause(sequences[0], state.fleet)
@@ -149,7 +149,7 @@ def _rejected(request: Request, fleet: Fleet) -> Rejected | None:
     if not request.open:
         no_pair = request.outcome == NoPairError.code
         return told(of_model(fleet, request.submit.model)) if no_pair else None
-    if any(each.stage is Stage.QUEUED for each in request.sequences):
+    if any(each.stage is RoutedStage.QUEUED for each in request.sequences):
         return told(of_model_now(fleet, request.submit.model))
     return None
 

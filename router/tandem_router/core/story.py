@@ -20,7 +20,7 @@ MomentName = Literal[
 ]
 
 
-class Elsewhere(msgspec.Struct, frozen=True, gc=False):
+class LongerHolder(msgspec.Struct, frozen=True, gc=False):
     """A worker that had more of a prompt in its cache than the chosen one."""
 
     worker: str
@@ -65,7 +65,7 @@ class Alternative(msgspec.Struct, frozen=True, gc=False):
     """The worker's load, which least_loaded compares."""
 
 
-class Choice(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class ChosenWorker(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A worker that a policy chose, and the other candidates."""
 
     worker: str
@@ -78,7 +78,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Candidates with the smallest cost, the chosen one left out."""
     cached: int = 0
     """Prefill: tokens of the prompt that its cache had, as far as the router knew."""
-    elsewhere: Elsewhere | None = None
+    elsewhere: LongerHolder | None = None
     """Prefill: who had more of them."""
 
 
@@ -119,9 +119,9 @@ class Moment(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """started, verdict, closed: of which leg."""
     code: str = ""
     """verdict: terminate, or empty. closed: its outcome, or an error's code. retry, resume: why."""
-    prefill: Choice | None = None
+    prefill: ChosenWorker | None = None
     """pair_chosen: absent for a phase that does not run."""
-    decode: Choice | None = None
+    decode: ChosenWorker | None = None
     way: WayTaken | None = None
     """pair_chosen: absent where one phase runs alone."""
     cause: str = ""

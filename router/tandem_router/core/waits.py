@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tandem_router.core.actions import TellWait
-from tandem_router.core.sequences import Sequence, Stage
+from tandem_router.core.sequences import RoutedStage, Sequence
 from tandem_router.core.state import State
 from tandem_router.core.stories import queue_cause
 from tandem_router.core.story import Ahead
@@ -43,7 +43,7 @@ class Waits:
         if not waiting.told:
             self._told_at = self._state.now
         for each in queued:
-            if asks(each) and each.stage is Stage.QUEUED and len(waiting.told) < MOST_WAITS:
+            if asks(each) and each.stage is RoutedStage.QUEUED and len(waiting.told) < MOST_WAITS:
                 waiting.told[each] = None
                 self._tell(each, waiting.count_in(each.request.edition))
 

@@ -129,7 +129,7 @@ class SliceWatch:
 
     def _take(self, event: slices.WatchEvent) -> None:
         if event.type == "ERROR":
-            status = msgspec.json.decode(event.object, type=slices.Status)
+            status = msgspec.json.decode(event.object, type=slices.ApiStatus)
             raise ApiException(status=status.code, reason=status.message)
         changed = msgspec.json.decode(event.object, type=slices.EndpointSlice)
         if event.type == "DELETED":
@@ -197,7 +197,7 @@ def _describe(error: Exception) -> tuple[Trouble, str]:
 def _reason(error: ApiException) -> str:
     """The API server's words for a refusal, which name who may not do what."""
     try:
-        return msgspec.json.decode(error.body or "", type=slices.Status).message
+        return msgspec.json.decode(error.body or "", type=slices.ApiStatus).message
     except msgspec.DecodeError:
         return f"{error.status} {error.reason}"
 

@@ -56,7 +56,7 @@ class SliceList(msgspec.Struct):
     items: list[EndpointSlice]
 
 
-class Status(msgspec.Struct):
+class ApiStatus(msgspec.Struct):
     """What the API server says instead of an answer."""
 
     code: int = 0

@@ -13,7 +13,7 @@ from tandem.hooks.classifiers.contract import ExternalClassifierHook, ScoringCon
 from tandem.hooks.classifiers.counters import Decision
 from tandem.hooks.classifiers.loader import load_classifier, load_plugin
 from tandem.hooks.classifiers.runner import ClassifierRunner
-from tandem.hooks.classifiers.scores import AS_BEFORE, Answer
+from tandem.hooks.classifiers.scores import AS_BEFORE, ClassifierAnswer
 from tandem.hooks.classifiers.settings import ClassifierSettings, Resampling
 from tandem.usercode.loader import check_takes_one, is_async
 
@@ -123,7 +123,7 @@ class ClassifierSet:
         names = [runner.name for runner in asked]
         return self._joined(dict(zip(names, answers, strict=True)), perf_counter() - began)
 
-    def _joined(self, answers: Mapping[str, Answer], seconds: float) -> Judgement:
+    def _joined(self, answers: Mapping[str, ClassifierAnswer], seconds: float) -> Judgement:
         scores = {name: answer.scores for name, answer in answers.items()}
         decisions = {name: answer.decision for name, answer in answers.items()}
         for name, answer in answers.items():

@@ -17,7 +17,7 @@ from tandem.hooks.classifiers.contract import (
     ScoringError,
 )
 from tandem.hooks.classifiers.counters import ClassifierCounters, Decision
-from tandem.hooks.classifiers.scores import Answer, InvalidAnswerError, read
+from tandem.hooks.classifiers.scores import ClassifierAnswer, InvalidAnswerError, read
 from tandem.hooks.classifiers.settings import ClassifierSettings
 from tandem.usercode import lifecycle
 from tandem.usercode.call import Caller, Failed, failed_await
@@ -42,9 +42,9 @@ class ClassifierRunner:
         self._turns = asyncio.Semaphore(settings.max_concurrency)
         # Calls that did not end when they were cancelled. Each keeps its turn, so that there are
         # never more than max_concurrency.
-        self._given_up: set[asyncio.Task[Answer | Failed]] = set()
+        self._given_up: set[asyncio.Task[ClassifierAnswer | Failed]] = set()
 
-    async def run(self, ctx: ScoringContext) -> Answer:
+    async def run(self, ctx: ScoringContext) -> ClassifierAnswer:
         """One call. Its timeout counts from now, the wait for its turn included (S4-100).
 
         Raises nothing but this task's own cancellation, which cancels the call (S4-115).
@@ -64,14 +64,14 @@ class ClassifierRunner:
         if call.cancelled():  # by itself
             return self._failed("error", "exception", seconds, ctx)
         answer = call.result()
-        if isinstance(answer, Answer):
+        if isinstance(answer, ClassifierAnswer):
             self.counters.add(answer.decision, seconds)
             return answer
         reason = reason_of(answer, self.caller)
         decision: Decision = "timeout" if reason == "timeout" else "error"
         return self._failed(decision, reason, seconds, ctx, answer)
 
-    async def _score(self, ctx: ScoringContext) -> Answer | Failed:
+    async def _score(self, ctx: ScoringContext) -> ClassifierAnswer | Failed:
         async with self._turns:
             self.counters.running += 1
             try:
@@ -86,7 +86,7 @@ class ClassifierRunner:
         seconds: float,
         ctx: ScoringContext,
         failed: Failed | None = None,
-    ) -> Answer:
+    ) -> ClassifierAnswer:
         """A blocking one blocks (S4-102), any other leaves a note (S4-101)."""
         self.counters.add(decision, seconds)
         log.warning(
@@ -100,9 +100,9 @@ class ClassifierRunner:
                 "request_id": ctx.request_id,
             },
         )
-        return Answer(blocks=self.blocking, decision=decision, scores={"error": reason})
+        return ClassifierAnswer(blocks=self.blocking, decision=decision, scores={"error": reason})
 
-    def _give_up(self, call: asyncio.Task[Answer | Failed]) -> None:
+    def _give_up(self, call: asyncio.Task[ClassifierAnswer | Failed]) -> None:
         call.cancel()
         self._given_up.add(call)
         call.add_done_callback(self._given_up.discard)
@@ -121,8 +121,11 @@ class ClassifierRunner:
 
 
 async def ask(
-    hook: ExternalClassifierHook, ctx: ScoringContext, caller: Caller, read: Callable[[Any], Answer]
-) -> Answer | Failed:
+    hook: ExternalClassifierHook,
+    ctx: ScoringContext,
+    caller: Caller,
+    read: Callable[[Any], ClassifierAnswer],
+) -> ClassifierAnswer | Failed:
     """Call a classifier with a copy of its own, and `read` what it answers. Raises this task's own
     cancellation alone.
     """
@@ -130,7 +133,7 @@ async def ask(
         answer = await hook.score(ctx.for_one())
     except BaseException as error:  # noqa: BLE001 - user code becomes an outcome
         return failed_await(error)
-    found: Answer | Failed = caller.call(read, answer)
+    found: ClassifierAnswer | Failed = caller.call(read, answer)
     return found
 
 

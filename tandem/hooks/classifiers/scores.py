@@ -23,7 +23,7 @@ class InvalidAnswerError(Exception):
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class Answer:
+class ClassifierAnswer:
     """The result of one call of a classifier."""
 
     blocks: bool
@@ -40,7 +40,7 @@ class Answer:
     """Sampling parameters for the next run of the output."""
 
 
-def read(answer: Any, blocking: bool, again: RegenerateSettings | None = None) -> Answer:
+def read(answer: Any, blocking: bool, again: RegenerateSettings | None = None) -> ClassifierAnswer:
     """Raises InvalidAnswerError, or whatever the answer's own objects raise: call it as user code.
     `blocking`: the classifier's `block` decides. `again`: how blocked outputs are generated again;
     None: they are not, and `regenerate` is a score like any other.
@@ -61,7 +61,7 @@ def read(answer: Any, blocking: bool, again: RegenerateSettings | None = None) -
     regenerate, sampling = None, AS_BEFORE
     if again is not None and decision == "block":
         regenerate, sampling = _another_try(answer.get("regenerate"), again)
-    return Answer(
+    return ClassifierAnswer(
         blocks=blocking and block,
         replacement=replacement,
         decision=decision,

@@ -26,8 +26,8 @@ from tandem.logits.forms.wire import (
     PROGRAM,
     Answer,
     Compiled,
+    CompileOrder,
     CompilerBoot,
-    Order,
     TooDear,
     Wrong,
     answers,
@@ -83,7 +83,7 @@ def main() -> int:
 class _Fork:
     """The process of one form, from its fork to its end."""
 
-    def __init__(self, compiler: Compiler, order: Order, boot: CompilerBoot) -> None:
+    def __init__(self, compiler: Compiler, order: CompileOrder, boot: CompilerBoot) -> None:
         self._boot = boot
         self._began = time.monotonic()
         self._worker_gone = False
@@ -140,7 +140,7 @@ class _Fork:
 
 
 def _compile(
-    compiler: Compiler, order: Order, boot: CompilerBoot, results: int, parent: int
+    compiler: Compiler, order: CompileOrder, boot: CompilerBoot, results: int, parent: int
 ) -> NoReturn:
     """All of a fork's life."""
     status = 1
@@ -154,7 +154,7 @@ def _compile(
         os._exit(status)
 
 
-def _outcome(compiler: Compiler, order: Order, before: int) -> Answer:
+def _outcome(compiler: Compiler, order: CompileOrder, before: int) -> Answer:
     """`before`: this process's own memory when nothing was compiled."""
     try:
         productive.check(order.kind, order.source)

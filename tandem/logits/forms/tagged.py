@@ -42,7 +42,7 @@ Written: TypeAlias = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 """A text that may be empty."""
 
 
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TaggedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """JSON of a schema, between two texts."""
 
     schema: Annotated[dict[str, Any], msgspec.Meta(max_length=MAX_SCHEMA)]
@@ -53,7 +53,7 @@ class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Tags(msgspec.Struct, frozen=True, kw_only=True):
     """The arguments of tandem.logits.ready.tagged, which says what they mean."""
 
-    calls: Sequence[Call]
+    calls: Sequence[TaggedCall]
     triggers: Sequence[str]
     several: bool
     separator: str

@@ -30,7 +30,7 @@ class CompilerBoot(Boot, frozen=True, kw_only=True):
     """By the clock."""
 
 
-class Order(msgspec.Struct, frozen=True):
+class CompileOrder(msgspec.Struct, frozen=True):
     """A form that is to be compiled."""
 
     kind: Kind
@@ -63,6 +63,6 @@ class TooDear(msgspec.Struct, frozen=True, tag=True):
 
 Answer = Compiled | Wrong | TooDear
 boots = msgspec.msgpack.Decoder(CompilerBoot)
-orders = msgspec.msgpack.Decoder(Order)
+orders = msgspec.msgpack.Decoder(CompileOrder)
 answers: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
 encoder = msgspec.msgpack.Encoder()

@@ -26,8 +26,8 @@ from tandem.logits.forms.wire import (
     PROGRAM,
     Answer,
     Compiled,
+    CompileOrder,
     CompilerBoot,
-    Order,
     TooDear,
     Wrong,
     answers,
@@ -36,9 +36,9 @@ from tandem.logits.forms.wire import (
 from tandem.logits.model import Model
 from tandem.logits.processor import LogitsProcessor
 from tandem.metrics import REQUEST_SECONDS
-from tandem.pool.pool import Limits, Pool, PooledProcess
+from tandem.pool.pool import Pool, PooledProcess, PoolLimits
 from tandem.pool.process import LostError
-from tandem.pool.turns import Turn
+from tandem.pool.turns import PlaceInLine
 from tandem.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class _Job:
 
     __slots__ = ("done", "form", "key", "turn", "waiters")
 
-    def __init__(self, key: str, form: Uncompiled, turn: Turn) -> None:
+    def __init__(self, key: str, form: Uncompiled, turn: PlaceInLine) -> None:
         self.key = key
         self.form = form
         self.turn = turn
@@ -129,7 +129,7 @@ class Workshop:
             PROGRAM,
             encoder.encode,
             answers,
-            Limits(
+            PoolLimits(
                 seconds=limits.seconds + MARGIN_SECONDS,
                 start_seconds=limits.start_seconds,
                 message_bytes=MAX_MESSAGE_BYTES,
@@ -230,7 +230,7 @@ class Workshop:
 
     # --- the processes ---------------------------------------------------------------------------
 
-    async def _start(self, turn: Turn) -> None:
+    async def _start(self, turn: PlaceInLine) -> None:
         """Start a process before it is asked for."""
         async with self._pool.process(turn) as process:
             try:
@@ -248,7 +248,7 @@ class Workshop:
     async def _compile_by(self, process: PooledProcess[Answer], job: _Job) -> None:
         began = monotonic()
         try:
-            answer = await process.ask(Order(job.form.kind, job.form.source), self._boot)
+            answer = await process.ask(CompileOrder(job.form.kind, job.form.source), self._boot)
             outcome, result = await self._judged(job, answer)
         except asyncio.CancelledError:
             self._finish(job, "lost", EngineError("the worker is shutting down"))

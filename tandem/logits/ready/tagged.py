@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from tandem.logits.forms import compiler
 from tandem.logits.forms.limits import MAX_SCHEMA, check_text
-from tandem.logits.forms.tagged import Call, Tags, Written
+from tandem.logits.forms.tagged import TaggedCall, Tags, Written
 from tandem.logits.model import Model
 from tandem.logits.ready.grammar import GrammarProcessor
 from tandem.logits.ready.types import MAX_ITEMS, Text
@@ -37,7 +37,7 @@ class Tagged(GrammarProcessor):
 
     def __init__(
         self,
-        calls: Annotated[list[Call], Meta(max_length=MAX_ITEMS)],
+        calls: Annotated[list[TaggedCall], Meta(max_length=MAX_ITEMS)],
         triggers: Annotated[list[Text], Meta(max_length=_MAX_TRIGGERS)] | None = None,
         several: bool = True,
         separator: Written = "",

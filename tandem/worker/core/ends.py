@@ -5,7 +5,7 @@ from __future__ import annotations
 from tandem.endings import Outcome
 from tandem.errors import InternalError, TandemError
 from tandem.v1 import worker_pb2
-from tandem.worker.core.leg import NEXT, Closing, Leg, Stage
+from tandem.worker.core.leg import NEXT, Closing, Leg, LegStage
 from tandem.worker.core.state import CoreState
 
 
@@ -30,7 +30,7 @@ class Ends:
         also ends what is held for the router's release.
         """
         stage = leg.stage
-        if stage is Stage.LEAVING or stage is Stage.CLOSED:
+        if stage is LegStage.LEAVING or stage is LegStage.CLOSED:
             return
         if closing.error is not None and not closing.error.phase:
             closing.error.phase = self._state.rules.phase
@@ -40,11 +40,11 @@ class Ends:
             leg.drop()
         if leg.parking is not None and not leg.engine_holds:
             self._state.ask(self._state.effects.cancel_engine, leg.request_id)
-        if stage is not Stage.HELD and stage is not Stage.SILENCED:
+        if stage is not LegStage.HELD and stage is not LegStage.SILENCED:
             self.stop_judging(leg)
         leg.closing = closing
         if leg.held:
-            self.move(leg, Stage.HELD)
+            self.move(leg, LegStage.HELD)
         else:
             self.leave(leg)
 
@@ -69,13 +69,13 @@ class Ends:
 
     def leave(self, leg: Leg) -> None:
         """What is shown of the leg may leave: the leg closes once its engine has let go of it."""
-        self.move(leg, Stage.LEAVING)
+        self.move(leg, LegStage.LEAVING)
         self.close_if_let_go(leg)
 
     def close_if_let_go(self, leg: Leg) -> None:
         """Close a leg that leaves, once the engine holds nothing of it."""
-        if leg.stage is Stage.LEAVING and not leg.engine_holds:
-            self.move(leg, Stage.CLOSED)
+        if leg.stage is LegStage.LEAVING and not leg.engine_holds:
+            self.move(leg, LegStage.CLOSED)
             self.forget(leg)
             leg.say_closed(self._state.rules.phase, self._state.now)
             self._state.ask(self._state.effects.leg_closed, leg, self._state.now)
@@ -90,10 +90,10 @@ class Ends:
         if not members:
             del self._state.groups[leg.group]
 
-    def move(self, leg: Leg, stage: Stage) -> None:
+    def move(self, leg: Leg, stage: LegStage) -> None:
         """The one place where a leg changes its state."""
         before, leg.stage = leg.stage, stage
         assert stage in NEXT[before], f"{before} to {stage}"
-        wanted = before is Stage.WAITING or before is Stage.RUNNING
-        if wanted and stage is not Stage.RUNNING and leg.engine_holds:
+        wanted = before is LegStage.WAITING or before is LegStage.RUNNING
+        if wanted and stage is not LegStage.RUNNING and leg.engine_holds:
             self._state.ask(self._state.effects.cancel_engine, leg.request_id)

@@ -19,7 +19,7 @@ CANARIES = "_canary"
 """The routers' own sequences."""
 
 
-class Account(Struct, eq=False):
+class LedgerAccount(Struct, eq=False):
     """What somebody takes of a worker now, and has taken up to the last look at it."""
 
     weight: int = 0
@@ -35,10 +35,10 @@ class Account(Struct, eq=False):
     at: float = 0.0
 
 
-class Stay(Account, kw_only=True):
+class Stay(LedgerAccount, kw_only=True):
     """One sequence's account, and its tenant's, which takes all that the sequence takes."""
 
-    tenant: Account
+    tenant: LedgerAccount
 
 
 class Taken(NamedTuple):
@@ -65,14 +65,14 @@ class Ledger:
         """Seconds of computing that a weight of one has had since the worker was idle last."""
         self._at: float | None = None
         self._idle = 0.0
-        self._tenants: dict[tuple[int, str], Account] = {}
+        self._tenants: dict[tuple[int, str], LedgerAccount] = {}
 
     def begin(self, now: float, phase: int, tenant: str, *, weight: int, kv_tokens: int) -> Stay:
         """A sequence takes a slot."""
         key = phase, tenant
         if key not in self._tenants and len(self._tenants) >= self._most * self._phases:
             key = phase, OTHERS
-        stay = Stay(tenant=self._tenants.setdefault(key, Account()))
+        stay = Stay(tenant=self._tenants.setdefault(key, LedgerAccount()))
         self._change(now, stay, weight=weight, slots=1, kv_tokens=kv_tokens)
         return stay
 
@@ -130,7 +130,7 @@ class Ledger:
         else:
             self._idle += self._portion * seconds
 
-    def _look(self, account: Account) -> None:
+    def _look(self, account: LedgerAccount) -> None:
         assert self._at is not None
         if account.weight:
             account.seconds += account.weight * (self._share - account.share)

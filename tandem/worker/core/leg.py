@@ -37,7 +37,7 @@ from tandem.errors import TandemError
 from tandem.hooks.classifiers.sequence_guard import SequenceGuard
 from tandem.text.stop_strings import TokenLogprob
 from tandem.v1 import common_pb2, worker_pb2
-from tandem.worker.core.ledger import Account, Stay
+from tandem.worker.core.ledger import LedgerAccount, Stay
 from tandem.worker.core.outgoing import (
     CHARACTER_BYTES,
     MAX_ROW_BYTES,
@@ -48,11 +48,11 @@ from tandem.worker.core.outgoing import (
     encoded_logprobs,
     logprobs_bytes,
 )
-from tandem.worker.core.output import Output, token_logprobs
+from tandem.worker.core.output import SequenceOutput, token_logprobs
 from tandem.worker.core.replay import Replay
 
 
-class Stage(enum.StrEnum):
+class LegStage(enum.StrEnum):
     """Where a leg is; see the drawing above."""
 
     WAITING = "waiting"
@@ -65,19 +65,19 @@ class Stage(enum.StrEnum):
     SILENCED = "silenced"
 
 
-_ANY_END = {Stage.SILENCED, Stage.LEAVING}
-NEXT: dict[Stage, set[Stage]] = {
-    Stage.WAITING: {Stage.RUNNING, Stage.ENDING} | _ANY_END,
-    Stage.RUNNING: {Stage.RULING, Stage.ENDING, Stage.HELD} | _ANY_END,
-    Stage.RULING: {Stage.ENDING, Stage.HELD} | _ANY_END,
-    Stage.ENDING: {Stage.HELD} | _ANY_END,
-    Stage.SILENCED: {Stage.LEAVING},
-    Stage.HELD: {Stage.LEAVING},
-    Stage.LEAVING: {Stage.CLOSED},
-    Stage.CLOSED: set(),
+_ANY_END = {LegStage.SILENCED, LegStage.LEAVING}
+NEXT: dict[LegStage, set[LegStage]] = {
+    LegStage.WAITING: {LegStage.RUNNING, LegStage.ENDING} | _ANY_END,
+    LegStage.RUNNING: {LegStage.RULING, LegStage.ENDING, LegStage.HELD} | _ANY_END,
+    LegStage.RULING: {LegStage.ENDING, LegStage.HELD} | _ANY_END,
+    LegStage.ENDING: {LegStage.HELD} | _ANY_END,
+    LegStage.SILENCED: {LegStage.LEAVING},
+    LegStage.HELD: {LegStage.LEAVING},
+    LegStage.LEAVING: {LegStage.CLOSED},
+    LegStage.CLOSED: set(),
 }
 """What may follow each state."""
-OPEN = Stage.WAITING, Stage.RUNNING, Stage.RULING, Stage.ENDING
+OPEN = LegStage.WAITING, LegStage.RUNNING, LegStage.RULING, LegStage.ENDING
 """States in which what is shown of a leg may yet change."""
 
 
@@ -119,7 +119,7 @@ class Start(Struct, frozen=True, kw_only=True):
     command: worker_pb2.StartLeg
     task: common_pb2.Task
     request: EngineRequest
-    output: Output
+    output: SequenceOutput
     parking: worker_pb2.LegParked | None = None
     """A context-only leg: what the router is to be told, but for the token."""
     obstacle: str = ""
@@ -167,7 +167,7 @@ class Leg(Struct, eq=False, kw_only=True):
     """CPU time in which its task was read, before the leg began."""
     started_at: float
     deadline: float
-    output: Output
+    output: SequenceOutput
     guard: SequenceGuard | None
     """The leg's way past the classifiers, where there are any."""
     token_bytes: int
@@ -191,7 +191,7 @@ class Leg(Struct, eq=False, kw_only=True):
     """Output that a lost worker's engine had made, until this leg has replayed it."""
     resumes: bool = False
     """Whether the leg goes on from parked KV; the first half showed the first token."""
-    stage: Stage = Stage.WAITING
+    stage: LegStage = LegStage.WAITING
     engine_holds: bool = True
     """The engine has not said yet that it let go of the request."""
     held: bool = False
@@ -356,7 +356,7 @@ class Leg(Struct, eq=False, kw_only=True):
         return parcel
 
     def report(
-        self, *, phase: common_pb2.Phase.ValueType, worker: str, now: float, taken: Account
+        self, *, phase: common_pb2.Phase.ValueType, worker: str, now: float, taken: LedgerAccount
     ) -> None:
         """What this phase did, and took of the worker, as far as the client is to know."""
         if self.want_report:

@@ -31,7 +31,7 @@ from tandem.v1 import worker_pb2
 from tandem.worker.core.effects import Effects
 from tandem.worker.core.ends import Ends
 from tandem.worker.core.ledger import CANARIES, Ledger, Taken
-from tandem.worker.core.leg import OPEN, Closing, Leg, Stage, Start
+from tandem.worker.core.leg import OPEN, Closing, Leg, LegStage, Start
 from tandem.worker.core.outgoing import (
     ALTERNATIVE_BYTES,
     FRAME_BYTES,
@@ -45,7 +45,12 @@ from tandem.worker.core.shows import Shows
 from tandem.worker.core.state import CoreState
 from tandem.worker.core.steps import EngineSteps
 
-_WAITING, _RUNNING, _RULING, _ENDING = Stage.WAITING, Stage.RUNNING, Stage.RULING, Stage.ENDING
+_WAITING, _RUNNING, _RULING, _ENDING = (
+    LegStage.WAITING,
+    LegStage.RUNNING,
+    LegStage.RULING,
+    LegStage.ENDING,
+)
 _NOTHING_LEFT = Ending.CANCELLED, Ending.FAILED
 """An engine keeps no KV of an output that ended so."""
 
@@ -55,7 +60,7 @@ def no_memory() -> WorkerError:
     return WorkerError("this worker has no memory for more of the output")
 
 
-class Core:
+class WorkerCore:
     """All open legs of a worker. What happens to them is told by calls within `handle`."""
 
     def __init__(
@@ -137,7 +142,7 @@ class Core:
         for leg in legs:
             if parcel := leg.waiting:
                 parcel.spoil(no_memory())
-                if leg.stage is Stage.LEAVING:
+                if leg.stage is LegStage.LEAVING:
                     leg.closing = Closing(Outcome.FAILED, error=no_memory())
             self._ends.fail(leg, no_memory())
             self._state.ask(self._state.effects.send, leg.link)
@@ -306,7 +311,7 @@ class Core:
         found = self._state.numbers.get((link, leg))
         if found is not None:  # else it has ended meanwhile
             found.release()
-            if found.stage is Stage.HELD:
+            if found.stage is LegStage.HELD:
                 self._ends.leave(found)
 
     def cancel(self, link: int, leg: int, reason: str) -> None:

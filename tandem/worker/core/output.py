@@ -38,7 +38,7 @@ _STOP, _LENGTH = Finish("stop"), Finish("length")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Output:
+class SequenceOutput:
     """One sequence's output. Each delta is `cut` and, where there are hooks, later `ruled` on."""
 
     detokenizer: Detokenizer | None

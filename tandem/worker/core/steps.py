@@ -10,7 +10,7 @@ from tandem.hooks.piece import Piece
 from tandem.v1 import worker_pb2
 from tandem.worker.core import replay
 from tandem.worker.core.ends import Ends
-from tandem.worker.core.leg import NEXT, Closing, Leg, Stage
+from tandem.worker.core.leg import NEXT, Closing, Leg, LegStage
 from tandem.worker.core.output import Finish
 from tandem.worker.core.replay import Replay
 from tandem.worker.core.shows import Shows
@@ -41,7 +41,7 @@ class EngineSteps:
 
     def take_behind(self, leg: Leg, replay: Replay, delta: Delta) -> None:
         """What the engine brings of a leg waits until all before it was replayed."""
-        waiting = leg.stage is Stage.WAITING
+        waiting = leg.stage is LegStage.WAITING
         replay.behind(delta, first=waiting)
         if waiting:
             leg.wait_in_parcel()
@@ -51,7 +51,7 @@ class EngineSteps:
         """Replay some more steps. Hooks rule on them before they are given the next."""
         works: list[Work] = []
         for delta in replay.next():
-            if leg.stage is Stage.WAITING or leg.stage is Stage.RUNNING:
+            if leg.stage is LegStage.WAITING or leg.stage is LegStage.RUNNING:
                 self.take(leg, delta, works)
         replay.unruled = len(works)
         if works:
@@ -61,7 +61,7 @@ class EngineSteps:
 
     def replayed(self, leg: Leg, replay: Replay) -> None:
         """Hooks have ruled on the steps that were replayed last."""
-        if replay.deltas and leg.stage is Stage.RUNNING:
+        if replay.deltas and leg.stage is LegStage.RUNNING:
             self._state.ask(self._state.effects.wait_turn, leg.request_id)
         else:
             leg.replay, leg.straight = None, replay.straight and not leg.says_made
@@ -77,9 +77,9 @@ class EngineSteps:
             leg.cached_tokens = min(delta.cached_tokens, leg.prompt_tokens)
         if delta.end is Ending.CANCELLED or delta.end is Ending.FAILED:
             leg.closing = self._ended_by_engine(leg, delta)
-            self._ends.move(leg, Stage.ENDING)
+            self._ends.move(leg, LegStage.ENDING)
             return None
-        if leg.stage is Stage.WAITING:
+        if leg.stage is LegStage.WAITING:
             self._arrived(leg, delta)
         if leg.says_made and delta.end is None:
             self._say_made(leg, delta)
@@ -89,11 +89,11 @@ class EngineSteps:
             self._shows.check_parcel(leg, leg.parcel)
         piece = leg.output.cut(delta)
         if leg.hooked and leg.output.cut_end is not None:
-            self._ends.move(leg, Stage.RULING)
+            self._ends.move(leg, LegStage.RULING)
         return piece
 
     def _arrived(self, leg: Leg, delta: Delta) -> None:
-        self._ends.move(leg, Stage.RUNNING)
+        self._ends.move(leg, LegStage.RUNNING)
         leg.first_at = now = self._state.now
         self._state.ledger.weigh(now, leg.stay, 1 if self._state.rules.shows else 0)
         started = self._state.rules.started(delta.kv)
@@ -128,7 +128,7 @@ class EngineSteps:
             say = leg.say if self._state.rules.shows else leg.say_behind
             say(worker_pb2.LegEvent(leg=leg.number, verdict=verdict))
         leg.closing = self._state.rules.closing(end)
-        self._ends.move(leg, Stage.ENDING)
+        self._ends.move(leg, LegStage.ENDING)
         if end.terminated and self._state.rules.shows:
             self._silence_siblings(leg)
 
@@ -137,12 +137,12 @@ class EngineSteps:
         terminate by the verdict, ends their sequences and cancels their legs.
         """
         for sibling in self._state.groups[leg.group]:
-            if sibling is not leg and Stage.SILENCED in NEXT[sibling.stage]:
+            if sibling is not leg and LegStage.SILENCED in NEXT[sibling.stage]:
                 sibling.closing = None
                 if sibling.held:
                     sibling.drop()
                 self._ends.stop_judging(sibling)
-                self._ends.move(sibling, Stage.SILENCED)
+                self._ends.move(sibling, LegStage.SILENCED)
 
     def retryable(self, leg: Leg) -> bool:
         """Whether another pair may run the leg's sequence: nothing of it can have been shown."""

@@ -17,7 +17,7 @@ from conversing.drawn import Asked, Drawing
 from conversing.families import CONTEXT
 from conversing.texts import Texts
 from tandem.errors import RequestError
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem.v1 import router_pb2
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.metrics import PrefixMetrics
@@ -25,7 +25,7 @@ from tandem_frontend.openai import chat_template, prefix_store, prefixes
 from tandem_frontend.openai.asked import Origin
 from tandem_frontend.openai.prefix_store import Lookup, PrefixStore
 from tandem_frontend.openai.reading.reader import Reader
-from tandem_frontend.openai.reading.wire import Order, Read
+from tandem_frontend.openai.reading.wire import Read, ReadingOrder
 
 BATCH: Final = 50
 """Conversations that share a store."""
@@ -76,7 +76,7 @@ class Family:
     def _takes(self, fields: dict[str, Any]) -> bool:
         """Whether the template takes a request that has these fields."""
         body = {"model": self.name, "messages": [{"role": "user", "content": "x"}]}
-        return isinstance(self._read(Asked(body | fields, "", ""), None), Prompt)
+        return isinstance(self._read(Asked(body | fields, "", ""), None), SubmittedPrompt)
 
     def compare(self, seed: int, batch: int) -> Tally:
         """Read one batch of conversations, which depend on the arguments alone. They take turns, as
@@ -123,9 +123,9 @@ class Family:
             return f"{_shown(alone)} alone, and with the store {_shown(found)}: {_first(asked)}"
         return "the store found a difference" if store.different else ""
 
-    def _read(self, asked: Asked, lookup: Lookup | None) -> Prompt | str:
+    def _read(self, asked: Asked, lookup: Lookup | None) -> SubmittedPrompt | str:
         """The prompt, or why there is none."""
-        order = Order(
+        order = ReadingOrder(
             kind="chat_completions",
             model=self.name,
             body=json.dumps(asked.body).encode(),
@@ -177,7 +177,7 @@ def _set(module: ModuleType, **values: int) -> Iterator[None]:
         vars(module).update(usual)
 
 
-def _shown(found: Prompt | str) -> str:
+def _shown(found: SubmittedPrompt | str) -> str:
     return found if isinstance(found, str) else f"{found.tokens} tokens"
 
 

@@ -13,9 +13,9 @@ from tandem.upstream.router_stream import RouterStream
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.http.connection import Connection
-from tandem_frontend.openai.prefixes import Prefixes
+from tandem_frontend.openai.prefixes import PromptPrefixes
 from tandem_frontend.openai.reading.reader import Reader
-from tandem_frontend.openai.reading.wire import Answered, Order, Read, ReaderBoot
+from tandem_frontend.openai.reading.wire import Answered, Read, ReaderBoot, ReadingOrder
 from tandem_frontend.parts import Parts
 
 from .target import MODEL, MODEL_PATH
@@ -68,7 +68,12 @@ class ReadersHere:
         self._reader = Reader.load(config)
 
     async def read(
-        self, order: Order, boot: ReaderBoot, *, tenant: str, prefixes: Prefixes | None = None
+        self,
+        order: ReadingOrder,
+        boot: ReaderBoot,
+        *,
+        tenant: str,
+        prefixes: PromptPrefixes | None = None,
     ) -> Read | Answered:
         return self._reader.read(order, prefixes)
 

@@ -9,7 +9,7 @@ from simulated.classifiers import NAME
 from simulated.frontend_process import WAIT_SECONDS, Answer
 from simulated.loop import BrokenRule
 from simulated.script import REFUSAL, TERMINATED, TERMINATED_IN_PREFILL, Request, text_of
-from tandem.upstream.answer import Finish
+from tandem.upstream.answer import ChoiceFinish
 from tandem.v1 import common_pb2
 
 
@@ -184,7 +184,7 @@ def _broken_whole(answer: Answer, *, faulty: bool) -> str:
     return _broken_reports(answer, faulty=faulty) if request.want_report else ""
 
 
-def _broken_scores(request: Request, choice: int, end: Finish) -> str:
+def _broken_scores(request: Request, choice: int, end: ChoiceFinish) -> str:
     """What classifiers scored is there where it was asked for, and is its own output's."""
     by_hook = end.reason == "content_filter" and end.stop_reason != NAME
     wanted = request.want_report and request.judged.classifier

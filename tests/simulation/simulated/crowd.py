@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from simulated import submits
 from tandem.endings import Outcome
 from tandem_router.core import actions, events
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile
 from tandem_router.policies import LeastLoaded
 
@@ -64,7 +64,7 @@ class Crowd:
         self, demands: Mapping[str, Demand], *, slots: int, seed: int = 1, max_queue: int = 10_000
     ) -> None:
         self._demands, self._seed = demands, seed
-        self._core = Core(
+        self._core = RouterCore(
             bounds=Bounds(max_queue=max_queue),
             prefill_policy=LeastLoaded,
             decode_policy=LeastLoaded,

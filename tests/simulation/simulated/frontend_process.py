@@ -22,12 +22,12 @@ from tandem.byte_budget import ByteBudget
 from tandem.complaints import Complaints
 from tandem.errors import TandemError
 from tandem.prefix_blocks import pack
-from tandem.upstream.answer import Finish, Row
+from tandem.upstream.answer import ChoiceFinish, Row
 from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import Missing, UpstreamMetrics
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.routers import Routers
-from tandem.upstream.submission import Prompt, Submission
+from tandem.upstream.submission import Submission, SubmittedPrompt
 from tandem.v1 import common_pb2, router_pb2
 
 WAIT_SECONDS = 4.0
@@ -46,7 +46,7 @@ class Answer:
     asked: float
     """When it was submitted; before that, when the client came."""
     rows: dict[int, list[Row]] = field(default_factory=dict)
-    ends: dict[int, Finish] = field(default_factory=dict)
+    ends: dict[int, ChoiceFinish] = field(default_factory=dict)
     ended: list[int] = field(default_factory=list)
     error: TandemError | None = None
     over: float | None = None
@@ -251,7 +251,7 @@ def submission(request: Request, tokenizer: int, half: Half | None = None) -> Su
         id=f"answer-{request.number}",
         prompts=[
             replace(
-                Prompt.of(
+                SubmittedPrompt.of(
                     [7, tokenizer, request.number + 1, prompt],
                     max_tokens=request.max_tokens,
                     cache_salt=salt,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from simulated.fleet_invariants import fleet_faults
-from tandem_router.core.sequences import Request, Sequence, Stage
+from tandem_router.core.sequences import Request, RoutedStage, Sequence
 from tandem_router.core.state import State
 
 
@@ -54,9 +54,9 @@ def _queue(state: State) -> Iterator[str]:
         yield f"the queue counts {len(state.waiting)} and holds {len(waiting)}"
     if len(waiting) > state.bounds.max_queue:
         yield f"{len(waiting)} sequences wait, over the bound of {state.bounds.max_queue}"
-    if any(each.stage is not Stage.QUEUED for each in waiting):
+    if any(each.stage is not RoutedStage.QUEUED for each in waiting):
         yield "something in the queue is not queued"
-    queued = sum(each.stage is Stage.QUEUED for each in _sequences_of(state))
+    queued = sum(each.stage is RoutedStage.QUEUED for each in _sequences_of(state))
     if queued != len(waiting):
         yield f"{queued} sequences are queued, {len(waiting)} are in the queue"
 
@@ -77,7 +77,7 @@ def _slots(state: State) -> Iterator[str]:
         if leg not in (leg.sequence.prefill, leg.sequence.decode):
             yield f"leg {leg.number} is open and its sequence does not know it"
         stage = leg.sequence.stage
-        if (leg.settle_by is None) == (stage in (Stage.ENDED, Stage.RETRYING)):
+        if (leg.settle_by is None) == (stage in (RoutedStage.ENDED, RoutedStage.RETRYING)):
             yield f"leg {leg.number} of a sequence that is {stage.value} is cancelled, or is not"
 
 
@@ -113,7 +113,7 @@ def _rooms(state: State) -> Iterator[str]:
 def _requests(state: State) -> Iterator[str]:
     open_sequences = 0
     for request in _requests_of(state):
-        still_open = [each for each in request.sequences if each.stage is not Stage.ENDED]
+        still_open = [each for each in request.sequences if each.stage is not RoutedStage.ENDED]
         open_sequences += len(still_open)
         if len(still_open) != request.open or not still_open:
             yield f"a request counts {request.open} open sequences and has {len(still_open)}"
@@ -126,12 +126,15 @@ def _requests(state: State) -> Iterator[str]:
 def _stage(sequence: Sequence) -> Iterator[str]:
     legs = [each for each in (sequence.prefill, sequence.decode) if each is not None]
     stage = sequence.stage
-    if stage is Stage.QUEUED and legs:
+    if stage is RoutedStage.QUEUED and legs:
         yield f"sequence {sequence.number} is queued and has legs"
-    if stage is Stage.RETRYING and not legs:
+    if stage is RoutedStage.RETRYING and not legs:
         yield f"sequence {sequence.number} waits for legs that are closed"
     alone = sequence.request.submit.context_only
-    if stage in (Stage.PREFILLING, Stage.DECODING) and (sequence.decode is None) is not alone:
+    if (
+        stage in (RoutedStage.PREFILLING, RoutedStage.DECODING)
+        and (sequence.decode is None) is not alone
+    ):
         yield f"sequence {sequence.number} runs without a decode leg, or with one too many"
 
 

@@ -22,11 +22,11 @@ from simulated.wire_rules import FrontendFlow, WireRules, WorkerFlow
 from tandem.metrics import DrainMetrics
 from tandem.v1 import worker_pb2
 from tandem_router import translate
-from tandem_router.choosing import Failure, Guarded
+from tandem_router.choosing import Failure, GuardedPolicy
 from tandem_router.config import RouterConfig
 from tandem_router.core.actions import Action, RequestEnded, StartLeg
 from tandem_router.core.events import Event, Tick, WorkerLoad
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.prefixes import BYTES_A_BLOCK, DEFAULT_BYTES
 from tandem_router.core.values import Bounds
 from tandem_router.discovery import Listing
@@ -118,14 +118,14 @@ class RouterProcess:
         self.name = name
         self.process = Process(name)
         own: PolicyFactory = partial(LeastLoaded, source.randrange)
-        guarded = partial(Guarded, partial(Odd, source), _told_nobody, math.inf, own)
+        guarded = partial(GuardedPolicy, partial(Odd, source), _told_nobody, math.inf, own)
         made = {"round_robin": RoundRobin, "least_loaded": own, "odd": guarded}
         prefix = partial(Prefix, source.randrange)
         decode = source.choice([made.get(policy, own)] if policy else list(made.values()))
         made["prefix"] = prefix
         prefill = source.choice([made[policy]] if policy else list(made.values()))
         prefix_bytes = source.choice((DEFAULT_BYTES, DEFAULT_BYTES, 12 * BYTES_A_BLOCK, 0))
-        self.core = Core(
+        self.core = RouterCore(
             bounds=bounds,
             prefill_policy=prefill,
             decode_policy=decode,

@@ -25,7 +25,7 @@ from tandem.metrics import DrainMetrics
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.classifying import Classifying
 from tandem.worker.core.leg import Closing, Leg
-from tandem.worker.core.machine import Core
+from tandem.worker.core.machine import WorkerCore
 from tandem.worker.core.output import Finish
 from tandem.worker.core.rules import PhaseRules
 from tandem.worker.counters import WorkerCounters
@@ -171,7 +171,7 @@ class WorkerProcess:
             rules.max_held_rows = most_held
             self.classifying = classifiers and Classifying(classifiers, words)
         make_core = partial(
-            Core,
+            WorkerCore,
             rules=rules,
             worker=self.name,
             max_legs=spec.slots,

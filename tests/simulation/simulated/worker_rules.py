@@ -19,8 +19,8 @@ from tandem.hooks.deferred import Ruling
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.frames import parse
 from tandem.worker.core import outgoing
-from tandem.worker.core.leg import Leg, Stage, Start
-from tandem.worker.core.machine import Core
+from tandem.worker.core.leg import Leg, LegStage, Start
+from tandem.worker.core.machine import WorkerCore
 from tandem.worker.core.outgoing import CHARACTER_BYTES, ROW_BYTES, Parcel, WaitingRow
 
 LegKey = tuple[int, int]
@@ -56,7 +56,7 @@ class WorkerRules:
 
     def __init__(
         self,
-        core: Core,
+        core: WorkerCore,
         *,
         prefill: bool,
         forgetful: bool,
@@ -188,7 +188,7 @@ class WorkerRules:
         """Nothing more of it may be shown than is on its way out already. What had ended by itself
         and is held has its release still before it (docs/design/0012).
         """
-        held = {leg.request_id for leg in self._core.legs if leg.stage is Stage.HELD}
+        held = {leg.request_id for leg in self._core.legs if leg.stage is LegStage.HELD}
         if book.shown_most is None and book.request_id not in held:
             waits, command = self._core.outgoing(book.link), book.command
             rows = self._drafted(book)

@@ -53,7 +53,7 @@ def _shipped_once(load: Callable[[Path], T]) -> Callable[[Path], T]:
     return lambda path: known(path) if path == SHIPPED else load(path)
 
 
-reader.Tokenizer = _shipped_once(reader.Tokenizer)  # type: ignore[misc, assignment]
+reader.ModelTokenizer = _shipped_once(reader.ModelTokenizer)  # type: ignore[misc, assignment]
 chat_template.load = _shipped_once(chat_template.load)
 
 

@@ -13,7 +13,7 @@ from tandem.usercode import loader
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai import answer_parsers, chats
 from tandem_frontend.openai.answer_parsers import GROUP, ModelFamilies, Thinking
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 
 MODEL = Path(__file__).resolve().parents[3] / "model" / "tandem-tiny"
 ANSWERS = metadata.EntryPoint("families", "tandem_answers.parsing.families:OFFERED", GROUP)
@@ -44,7 +44,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, *points: metadata.EntryPoint) -> 
 
 def family_of(setting: str) -> str | None:
     config = FrontendConfig(model_path=str(MODEL), model_family=setting)
-    found = chats.family_of(config, Tokenizer(MODEL), None)
+    found = chats.family_of(config, ModelTokenizer(MODEL), None)
     return None if found is None else found.name
 
 

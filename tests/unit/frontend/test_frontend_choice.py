@@ -13,7 +13,7 @@ from test_frontend_dispatch import Bench, sent
 from tandem.errors import DrainingError, RouterLostError
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem.v1 import common_pb2, router_pb2, worker_pb2
 
 FOREVER = 1e6
@@ -76,7 +76,7 @@ async def test_what_was_sent_since_takes_of_the_room_until_the_router_says_more(
     bench: Bench,
 ) -> None:
     routers = bench.router(free=4), bench.router(free=3)
-    prompts = [Prompt.of([1], max_tokens=1)] * 2
+    prompts = [SubmittedPrompt.of([1], max_tokens=1)] * 2
     assert went(bench, *routers, prompts=prompts, n=2) == 0
     assert [went(bench, *routers) for _ in range(3)] == [1, 1, 1]
     bench.fleet(routers[0], free=2)
@@ -86,7 +86,7 @@ async def test_what_was_sent_since_takes_of_the_room_until_the_router_says_more(
 @pytest.mark.promise("S5-280")
 async def test_all_prompts_of_a_request_go_to_one_router(bench: Bench) -> None:
     routers = bench.router(free=1), bench.router(free=1)
-    bench.ask(prompts=[Prompt.of([1], max_tokens=1)] * 6)
+    bench.ask(prompts=[SubmittedPrompt.of([1], max_tokens=1)] * 6)
     assert sorted(len(sent(each)) for each in routers) == [0, 6]
 
 

@@ -26,7 +26,7 @@ from tandem.upstream.demultiplexer import Demultiplexer
 from tandem.upstream.metrics import Missing, UpstreamMetrics
 from tandem.upstream.request_state import RequestState
 from tandem.upstream.router_stream import RouterStream
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem.v1 import common_pb2, router_pb2
 
 
@@ -144,7 +144,7 @@ async def test_what_waited_at_a_lost_router_goes_to_the_next(bench: Bench) -> No
 @pytest.mark.promise("S5-561")
 async def test_of_several_prompts_of_which_one_had_begun_none_goes_on(bench: Bench) -> None:
     lost = bench.router()
-    prompts = [Prompt.of([1, 2, 3], max_tokens=16) for _ in range(2)]
+    prompts = [SubmittedPrompt.of([1, 2, 3], max_tokens=16) for _ in range(2)]
     state = bench.ask(prompts=prompts, n=2)
     sent(lost)
     message = router_pb2.RouterMessage(run_sequence=[state.base + 3], run_worker=[1])
@@ -412,7 +412,7 @@ async def test_the_first_failure_is_the_one_that_is_told(bench: Bench) -> None:
 async def test_what_is_sent_for_all_prompts_together_is_bounded(
     bench: Bench, size: int, prompts: int, fits: bool
 ) -> None:
-    each = Prompt.of([1] * 3, max_tokens=16)
+    each = SubmittedPrompt.of([1] * 3, max_tokens=16)
     fields = {"prompts": [each] * prompts, "metadata": {"k": "v" * size}}
     if fits:
         assert bench.ask(**fields).error is None
@@ -423,13 +423,13 @@ async def test_what_is_sent_for_all_prompts_together_is_bounded(
 
 
 def test_a_prompt_that_would_fill_a_message_is_refused_before_it_is_made() -> None:
-    large = Prompt(tokens=1, max_tokens=16, task=bytes(MAX_TASK_BYTES + 1))
+    large = SubmittedPrompt(tokens=1, max_tokens=16, task=bytes(MAX_TASK_BYTES + 1))
     with pytest.raises(TooLargeError):
         submission(prompts=[large]).check_size(b"", most=1 << 40)
 
 
 def test_a_prompt_s_task_is_what_all_have_in_common_and_its_own() -> None:
-    prompts = [Prompt.of([1, 2], max_tokens=3), Prompt.of([4], max_tokens=5)]
+    prompts = [SubmittedPrompt.of([1, 2], max_tokens=3), SubmittedPrompt.of([4], max_tokens=5)]
     made = submission(prompts=prompts, sampling=common_pb2.SamplingParams(temperature=0.5))
     submits = [
         made.to_submit(place, place, common=made.common_task(), seconds=1.0, parent_span=0)

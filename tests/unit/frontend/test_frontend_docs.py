@@ -41,7 +41,7 @@ def test_the_tables_say_of_each_field_and_type_of_every_dialect_what_is_done_wit
     assert [name for name in sorted(names) if f"`{name}`" not in TABLE] == []
 
 
-def _kinds(kind: strangers.Kind) -> Iterator[strangers.Kind]:
+def _kinds(kind: strangers.KnownObject) -> Iterator[strangers.KnownObject]:
     yield kind
     for inner in kind.inner.values():
         yield from _kinds(inner)

@@ -11,7 +11,7 @@ from one_case import one_case
 
 from tandem.engine import model_files
 from tandem.logits.forms.compiler import compile_form, matcher
-from tandem.logits.forms.tagged import LENIENT, Call
+from tandem.logits.forms.tagged import LENIENT, TaggedCall
 from tandem.logits.model import Model
 from tandem.logits.ready.tagged import Tagged
 from tandem.logits.spec import LogitsProcessorEntry
@@ -20,7 +20,7 @@ from tandem_answers.parsing.parser import Parser
 from tandem_frontend.openai.answer_parsers import CallArguments, CallStart
 from tandem_frontend.openai.asked import Parsing
 from tandem_frontend.openai.forced import behind_thought, forcible, form_with_calls
-from tandem_frontend.openai.formats import Form
+from tandem_frontend.openai.formats import AnswerForm
 from tandem_frontend.openai.requests import ChatRequest
 from tandem_frontend.openai.thought import thought_of
 from tandem_frontend.openai.tools import asked_tools
@@ -28,8 +28,8 @@ from tandem_frontend.openai.tools import asked_tools
 pytestmark = pytest.mark.promise("S6-314")
 PLACE = {"type": "object", "properties": {"place": {"type": "string"}}, "required": ["place"]}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
-JSON = Form("response_format", LogitsProcessorEntry("json_schema", {"schema": SCHEMA}))
-REGEX = Form("guided_regex", LogitsProcessorEntry("regex", {"pattern": "a"}))
+JSON = AnswerForm("response_format", LogitsProcessorEntry("json_schema", {"schema": SCHEMA}))
+REGEX = AnswerForm("guided_regex", LogitsProcessorEntry("regex", {"pattern": "a"}))
 UNMARKED = ("json_array", "llama3_json")
 """Nothing but their place tells their calls from text."""
 CALLING = [name for name, family in FAMILIES.items() if family.calls]
@@ -43,11 +43,11 @@ def tool(name: str, *, strict: bool | None = None, parameters: Any = PLACE) -> d
 def form_of(
     family: str,
     *,
-    form: Form | None = None,
+    form: AnswerForm | None = None,
     opened: bool = False,
     ends: tuple[str, ...] = ("<|im_end|>",),
     **fields: Any,
-) -> tuple[Form | None, Parsing]:
+) -> tuple[AnswerForm | None, Parsing]:
     body = {"model": "m", "messages": [{"role": "user", "content": "x"}]} | fields
     request = msgspec.convert(body, ChatRequest)
     tools = asked_tools(request)
@@ -112,7 +112,7 @@ def test_calls_that_must_come_are_read_by_the_family_that_wrote_them(
     assert (form.field, form.processor.name) == ("tool_choice", "tagged")
     args = dict(form.processor.args)
     assert ("before" in args) == opened
-    Tagged(**args | {"calls": msgspec.convert(args["calls"], list[Call])})
+    Tagged(**args | {"calls": msgspec.convert(args["calls"], list[TaggedCall])})
     assert args["several"]
     assert [call["schema"] for call in args["calls"]] == [
         PLACE | LENIENT,
@@ -164,7 +164,7 @@ def test_calls_of_strict_tools_may_come_in_text(family: str) -> None:
     (trigger,) = args["triggers"]
     assert trigger
     assert "look" not in trigger
-    Tagged(**args | {"calls": msgspec.convert(args["calls"], list[Call])})
+    Tagged(**args | {"calls": msgspec.convert(args["calls"], list[TaggedCall])})
     assert form_of(family, tools=[tool("look")])[0] is None, "nothing must be"
 
 
@@ -199,11 +199,11 @@ BEYOND = {
 """What pydantic and zod make of ordinary types; a property may be called as a keyword."""
 
 
-def compiled(model_path: Path, form: Form) -> bytes:
+def compiled(model_path: Path, form: AnswerForm) -> bytes:
     """As a worker compiles it. Raises ValueError."""
     model = Model(**model_files.processor_facts(model_path))
     args = dict(form.processor.args)
-    processor = Tagged(**args | {"calls": msgspec.convert(args["calls"], list[Call])})
+    processor = Tagged(**args | {"calls": msgspec.convert(args["calls"], list[TaggedCall])})
     source = compile_form("tagged", processor.source, model)
     matcher(source, model)
     return source

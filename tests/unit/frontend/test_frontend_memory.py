@@ -28,7 +28,7 @@ from upstream_parts import FakeClient, submission
 from tandem.byte_budget import ByteBudget
 from tandem.errors import QueueFullError, SlowClientError
 from tandem.upstream.request_state import RequestState
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem.v1 import common_pb2
 from tandem_frontend.http import connection
 
@@ -346,7 +346,7 @@ async def test_rows_of_a_stream_are_not_joined(stack: ExitStack) -> None:
 @pytest.mark.promise("S5-250")
 async def test_a_prompt_is_let_go_with_its_first_tokens(stack: ExitStack) -> None:
     bench = OneRouter(stack, 1_000_000)
-    prompts = [Prompt.of([token] * 100, max_tokens=4) for token in (3, 4)]
+    prompts = [SubmittedPrompt.of([token] * 100, max_tokens=4) for token in (3, 4)]
     sizes = [len(each.task) for each in prompts]
     given_back: list[int] = []
     state = bench.ask(prompts=prompts, n=2)

@@ -18,7 +18,7 @@ from tokenizer_files import puts_around
 from tandem.prefix_blocks import BLOCK_TOKENS, packed, session_number
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 from tandem_router.core import events
 from tandem_router.core.actions import StartLeg
 from tandem_router.core.values import Phase
@@ -188,7 +188,7 @@ async def test_prompts_of_completions_have_the_tokens_that_they_have_alone(
     folder = tmp_path / "tandem-tiny"
     folder.mkdir()
     puts_around(folder, "both")
-    tokenizer = Tokenizer(folder)
+    tokenizer = ModelTokenizer(folder)
     async with serving(folder, say_hello, {}) as frontend:
         await frontend.set_fleet(**LONG)
         for turns in (3, 5, 5):

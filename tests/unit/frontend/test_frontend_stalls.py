@@ -32,7 +32,7 @@ from tandem_frontend.openai.reading.bodies import SMALL_BYTES
 from tandem_frontend.openai.reading.process import NICENESS
 from tandem_frontend.openai.reading.reader import Reader
 from tandem_frontend.openai.requests import ChatMessage, ChatRequest, CompletionRequest
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 
 LARGE = "x" * SMALL_BYTES
 """As `user`, which nobody looks at, it makes a body large."""
@@ -312,10 +312,10 @@ async def test_a_body_that_kills_its_process_costs_no_other_that_waits_for_it(
 def test_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(
     model_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer = Tokenizer(model_path)
+    tokenizer = ModelTokenizer(model_path)
     config = FrontendConfig(model_path=str(model_path))
     preprocessor = Preprocessor(config, tokenizer, chat_template.load(model_path))
-    monkeypatch.setattr(Tokenizer, "encode", _broken)
+    monkeypatch.setattr(ModelTokenizer, "encode", _broken)
     text = "a" * (tokenizer.context_length * tokenizer.longest_token + 1)
     request: ChatRequest | CompletionRequest
     if kind == "chat":

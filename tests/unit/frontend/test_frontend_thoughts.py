@@ -11,14 +11,14 @@ from one_case import one_case
 
 from tandem.logits.spec import LogitsProcessorEntry
 from tandem.text.stop_strings import StopStrings, Token
-from tandem.text.thoughts import Marks
-from tandem.upstream.answer import Finish
+from tandem.text.thoughts import ThoughtMarks
+from tandem.upstream.answer import ChoiceFinish
 from tandem_answers.parsing.families import FAMILIES, detect
 from tandem_answers.parsing.parser import Parser
 from tandem_frontend.openai.answer_parsers import Content, Reasoning
 from tandem_frontend.openai.asked import Parsing
 from tandem_frontend.openai.forced import behind_thought
-from tandem_frontend.openai.formats import Form
+from tandem_frontend.openai.formats import AnswerForm
 from tandem_frontend.openai.parsed import Answer
 from tandem_frontend.openai.thought import Thought, thought_of
 
@@ -86,7 +86,7 @@ def test_the_prompt_says_first_whether_the_answer_thinks(
 def test_a_form_begins_behind_the_thought_that_the_prompt_opened(
     name: str, args: dict[str, Any], behind: dict[str, Any]
 ) -> None:
-    form = Form("guided", LogitsProcessorEntry(name, args))
+    form = AnswerForm("guided", LogitsProcessorEntry(name, args))
     moved = behind_thought(form, thought(OPENED))
     assert moved is not None
     expected = {"calls": [], "before": "</think>"} | behind
@@ -105,7 +105,7 @@ def test_workers_and_the_parser_agree_on_what_is_content(
     opened: bool, pieces: list[str], stop: str
 ) -> None:
     text = "".join(pieces)
-    stops = StopStrings([stop], thoughts=Marks("<think>", "</think>", opened))
+    stops = StopStrings([stop], thoughts=ThoughtMarks("<think>", "</think>", opened))
     shown = ""
     for place, each in enumerate(text):
         if stops.matched is None:
@@ -157,7 +157,7 @@ def test_an_answer_ends_with_calls_if_one_that_is_shown_is_whole(
     answer = Answer(parsing, whole=False)
     answer.push(text, 9)
     answer.flush()
-    assert answer.reason(Finish(0, "stop", None)) == reason
+    assert answer.reason(ChoiceFinish(0, "stop", None)) == reason
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -13,7 +13,7 @@ from harness import BOTH_WAYS, MODEL, Harness, error_of, events, serving
 from upstream_parts import submission
 
 from tandem.errors import TooLargeError
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROWS = (("<think>a", [5, 6]), ("</think>", [7]), ("", [8]), ("Well.", [9, 10]), ("REDACTED", []))
@@ -152,8 +152,10 @@ async def test_other_dialects_have_no_such_field(thinker: Harness) -> None:
 @pytest.mark.promise("S5-632")
 async def test_ids_of_prompts_count_once_for_each_choice() -> None:
     """As a text does that is shown again."""
-    plain = submission(prompts=[Prompt.of([1000] * 99, max_tokens=5)], n=100)
-    shows = submission(prompts=[Prompt.of([1000] * 99, max_tokens=5, shows_ids=True)], n=100)
+    plain = submission(prompts=[SubmittedPrompt.of([1000] * 99, max_tokens=5)], n=100)
+    shows = submission(
+        prompts=[SubmittedPrompt.of([1000] * 99, max_tokens=5, shows_ids=True)], n=100
+    )
     assert shows.held_bytes - plain.held_bytes == 100 * len("1000,") * 99 + 100
     plain.check_size(b"", most=10_000)
     with pytest.raises(TooLargeError):

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer as Encoder
+from tokenizers import ModelTokenizer as Encoder
 from tokenizers import decoders, models
 
 from tandem.errors import ConfigError, InvalidRequestError
 from tandem_frontend.openai import chat_template
 from tandem_frontend.openai.chat_template import ChatTemplate
 from tandem_frontend.openai.conversation import ChatMessage
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 
 TEXT = "Grüße 世界 🎉\n\ttabs and  spaces"
 Folder = Callable[..., Path]
@@ -38,7 +38,7 @@ def folder(model_path: Path, tmp_path: Path) -> Folder:
 
 
 async def test_token_bytes_join_to_exactly_the_text_that_was_encoded(model_path: Path) -> None:
-    tokenizer = Tokenizer(model_path)
+    tokenizer = ModelTokenizer(model_path)
     ids = tokenizer.encode(TEXT + "<|im_end|>", add_special_tokens=True)
     pieces = [tokenizer.token_bytes(token_id) for token_id in ids]
     assert b"".join(pieces).decode() == TEXT + "<|im_end|>"
@@ -51,7 +51,7 @@ async def test_a_tokenizer_that_is_not_byte_level_is_decoded_token_by_token(
 ) -> None:
     encoder = Encoder(models.WordPiece({"[UNK]": 0, "he": 1, "##llo": 2}, unk_token="[UNK]"))
     encoder.decoder = decoders.WordPiece()
-    tokenizer = Tokenizer(folder(tokenizer__json=encoder.to_str()))
+    tokenizer = ModelTokenizer(folder(tokenizer__json=encoder.to_str()))
     assert tokenizer.encode("hello", add_special_tokens=True) == [1, 2]
     assert tokenizer.token_bytes(1) == b"he"
 
@@ -66,14 +66,14 @@ async def test_padding_and_truncation_of_the_file_do_not_touch_prompts(
         "strategy": "LongestFirst",
         "stride": 0,
     }
-    tokenizer = Tokenizer(folder(tokenizer__json=json.dumps(content)))
+    tokenizer = ModelTokenizer(folder(tokenizer__json=json.dumps(content)))
     assert len(tokenizer.encode("one two three four", add_special_tokens=True)) > 2
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[1]", '{"version": "9"}'])
 def test_a_broken_tokenizer_file_stops_the_start_naming_it(folder: Folder, content: str) -> None:
     with pytest.raises(ConfigError, match=r"tokenizer\.json"):
-        Tokenizer(folder(tokenizer__json=content))
+        ModelTokenizer(folder(tokenizer__json=content))
 
 
 def test_a_template_file_goes_before_the_configuration(folder: Folder) -> None:

@@ -18,21 +18,23 @@ from tandem_frontend.model_names import (
     MAX_LENGTH,
     MAX_NAMES,
     MAX_TARGETS,
-    Target,
+    ModelTarget,
     choose,
     parse,
 )
 
-HALVES = (Target("a", 1.0), Target("b", 1.0))
+HALVES = (ModelTarget("a", 1.0), ModelTarget("b", 1.0))
 
 
 def test_a_name_stands_for_a_model_or_for_several_with_weights() -> None:
     content = b"gpt-4o: a\nchat: {a: 90, b: 10.5}\n# a comment\n"
     assert parse(content, "f") == {
-        "gpt-4o": (Target("a", 1.0),),
-        "chat": (Target("a", 90.0), Target("b", 10.5)),
+        "gpt-4o": (ModelTarget("a", 1.0),),
+        "chat": (ModelTarget("a", 90.0), ModelTarget("b", 10.5)),
     }
-    assert parse(b'{"x": {"a": 0, "b": 1}}', "f") == {"x": (Target("a", 0.0), Target("b", 1.0))}
+    assert parse(b'{"x": {"a": 0, "b": 1}}', "f") == {
+        "x": (ModelTarget("a", 0.0), ModelTarget("b", 1.0))
+    }
     assert parse(b"", "f") == {}
 
 
@@ -71,7 +73,12 @@ def test_a_file_that_says_nothing_sensible_is_refused(content: str, words: str) 
 @pytest.mark.promise("S6-326")
 def test_draws_are_divided_by_the_weights() -> None:
     draw = random.Random(17).random
-    targets = (Target("a", 6.0), Target("none", 0.0), Target("b", 3.0), Target("c", 1.0))
+    targets = (
+        ModelTarget("a", 6.0),
+        ModelTarget("none", 0.0),
+        ModelTarget("b", 3.0),
+        ModelTarget("c", 1.0),
+    )
     went = Counter(choose("chat", targets, None, draw) for _ in range(10_000))
     assert "none" not in went
     for name, expected in (("a", 6_000), ("b", 3_000), ("c", 1_000)):
@@ -80,9 +87,9 @@ def test_draws_are_divided_by_the_weights() -> None:
 
 def test_the_ends_of_a_draw_are_in_a_share() -> None:
     edge = 1 - 2**-53
-    assert choose("n", (Target("a", 1.0), Target("b", 0.0)), None, lambda: edge) == "a"
-    assert choose("n", (Target("a", 0.0), Target("b", 1.0)), None, lambda: 0.0) == "b"
-    thirds = tuple(Target(name, 0.1) for name in "abc")
+    assert choose("n", (ModelTarget("a", 1.0), ModelTarget("b", 0.0)), None, lambda: edge) == "a"
+    assert choose("n", (ModelTarget("a", 0.0), ModelTarget("b", 1.0)), None, lambda: 0.0) == "b"
+    thirds = tuple(ModelTarget(name, 0.1) for name in "abc")
     assert choose("n", thirds, None, lambda: edge) == "c"
 
 
@@ -94,7 +101,7 @@ def test_users_stay_where_they_are_and_move_with_the_share_that_moves() -> None:
     users = [f"user-{number}" for number in range(2_000)]
 
     def where(name: str, *weights: float) -> dict[str, str]:
-        targets = tuple(Target(model, each) for model, each in zip("ab", weights, strict=True))
+        targets = tuple(ModelTarget(model, each) for model, each in zip("ab", weights, strict=True))
         return {user: choose(name, targets, user, never) for user in users}
 
     half, more = where("chat", 1, 1), where("chat", 3, 1)

@@ -14,7 +14,7 @@ from tokenizer_files import MODEL, puts_around
 
 from tandem import prefix_blocks
 from tandem.little_endian import to_bytes
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import prompt_chunks
 from tandem.wire.prompt_chunks import NAME_BYTES
@@ -23,7 +23,7 @@ from tandem_frontend.openai import prefix_store, prefixes
 from tandem_frontend.openai.asked import Asked
 from tandem_frontend.openai.prefix_store import PrefixStore
 from tandem_frontend.openai.prefixes import Known, Segment
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 from tandem_frontend.read_steps import ReadSteps
 
 SIZE = prefix_store.SEGMENT_BYTES + 400
@@ -57,27 +57,31 @@ def known(store: PrefixStore, conversation: str, count: int, tenant: str = "") -
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return Tokenizer(MODEL)
+def tokenizer() -> ModelTokenizer:
+    return ModelTokenizer(MODEL)
 
 
 @pytest.fixture(scope="module", params=["nothing", "a beginning", "both"])
-def around(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+def around(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> ModelTokenizer:
     """A tokenizer that puts this around a text."""
     folder = tmp_path_factory.mktemp("model")
     puts_around(folder, request.param)
-    return Tokenizer(folder)
+    return ModelTokenizer(folder)
 
 
 class Reading:
     """Prompts that are read as a frontend reads them, with a store."""
 
-    def __init__(self, tokenizer: Tokenizer, store: PrefixStore) -> None:
+    def __init__(self, tokenizer: ModelTokenizer, store: PrefixStore) -> None:
         self.tokenizer = tokenizer
         self.store = store
         self.read_tokens = 0
 
-    def read(self, text: str, tenant: str = "", salt: str = "", adapter: str = "") -> Prompt:
+    def read(
+        self, text: str, tenant: str = "", salt: str = "", adapter: str = ""
+    ) -> SubmittedPrompt:
         (prompt,) = self.read_all([text], tenant, salt, adapter)
         return prompt
 
@@ -89,7 +93,7 @@ class Reading:
         adapter: str = "",
         *,
         special_tokens: bool = False,
-    ) -> Sequence[Prompt]:
+    ) -> Sequence[SubmittedPrompt]:
         lookup = self.store.lookup(tenant, "m")
         assert lookup is not None
         found = prefixes.read(
@@ -111,7 +115,7 @@ class Reading:
 def asked(read: Sequence[prefixes.ReadText]) -> Asked:
     return Asked(
         id="a",
-        prompts=[Prompt(tokens=each.tokens, max_tokens=7, task=b"") for each in read],
+        prompts=[SubmittedPrompt(tokens=each.tokens, max_tokens=7, task=b"") for each in read],
         task=common_pb2.Task(),
         submit=router_pb2.Submit(),
         withheld_reason="content_filter",
@@ -129,7 +133,7 @@ def text(draw: random.Random, messages: int, words: int = 400) -> str:
 
 
 @pytest.mark.promise("S5-646", "S5-710")
-def test_prompts_are_the_same_with_the_store_and_without(tokenizer: Tokenizer) -> None:
+def test_prompts_are_the_same_with_the_store_and_without(tokenizer: ModelTokenizer) -> None:
     draw = random.Random(3)
     reading = Reading(tokenizer, Store(60))
     earlier = [text(draw, 1)]
@@ -142,7 +146,7 @@ def test_prompts_are_the_same_with_the_store_and_without(tokenizer: Tokenizer) -
             continue
         salt, adapter, tenant = draw.choice("ab"), draw.choice(["", "x"]), draw.choice("tu")
         ids = tokenizer.encode(prompt, add_special_tokens=False)
-        whole = Prompt.of(ids, max_tokens=7, cache_salt=salt, lora_adapter=adapter)
+        whole = SubmittedPrompt.of(ids, max_tokens=7, cache_salt=salt, lora_adapter=adapter)
         assert reading.read(prompt, tenant, salt, adapter) == whole
         if len(prompt) > 30_000:
             earlier = [text(draw, 1)]
@@ -150,7 +154,7 @@ def test_prompts_are_the_same_with_the_store_and_without(tokenizer: Tokenizer) -
 
 @pytest.mark.promise("S5-710")
 def test_the_chunks_of_what_is_known_are_not_named_again(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    tokenizer: ModelTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     named: list[bytes] = []
 
@@ -168,16 +172,16 @@ def test_the_chunks_of_what_is_known_are_not_named_again(
 
 
 @pytest.mark.promise("S5-646")
-def test_a_text_behind_another_beginning_is_another_prompt(tokenizer: Tokenizer) -> None:
+def test_a_text_behind_another_beginning_is_another_prompt(tokenizer: ModelTokenizer) -> None:
     one, other, same, end = (f"<|im_start|>{letter * 2200}" for letter in "abcd")
     reading = Reading(tokenizer, Store())
     for prompt in (one + same + end, other + same + end, other + same + one):
         ids = tokenizer.encode(prompt, add_special_tokens=False)
-        assert reading.read(prompt) == Prompt.of(ids, max_tokens=7)
+        assert reading.read(prompt) == SubmittedPrompt.of(ids, max_tokens=7)
 
 
 @pytest.mark.promise("S5-646")
-def test_of_a_conversation_the_new_turn_alone_is_read(tokenizer: Tokenizer) -> None:
+def test_of_a_conversation_the_new_turn_alone_is_read(tokenizer: ModelTokenizer) -> None:
     draw = random.Random(3)
     reading = Reading(tokenizer, Store())
     history = text(draw, 40)
@@ -198,7 +202,7 @@ def test_of_a_conversation_the_new_turn_alone_is_read(tokenizer: Tokenizer) -> N
 
 @pytest.mark.promise("S5-646")
 def test_blocks_are_told_up_to_their_most(
-    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    tokenizer: ModelTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (prefix_blocks, prefix_store):
         monkeypatch.setattr(module, "MAX_BLOCKS", 20)
@@ -206,12 +210,12 @@ def test_blocks_are_told_up_to_their_most(
     history = text(random.Random(3), 10)
     ids = tokenizer.encode(history, add_special_tokens=False)
     for _ in range(2):
-        assert reading.read(history) == Prompt.of(ids, max_tokens=7)
+        assert reading.read(history) == SubmittedPrompt.of(ids, max_tokens=7)
 
 
 @pytest.mark.promise("S5-650")
 def test_prompts_of_one_completion_are_the_same_with_the_store_and_without(
-    around: Tokenizer,
+    around: ModelTokenizer,
 ) -> None:
     draw = random.Random(3)
     reading = Reading(around, Store())
@@ -220,7 +224,7 @@ def test_prompts_of_one_completion_are_the_same_with_the_store_and_without(
         found = reading.read_all(histories, special_tokens=True)
         for history, prompt in zip(histories, found, strict=True):
             ids = around.encode(history, add_special_tokens=True)
-            assert prompt == Prompt.of(ids, max_tokens=7)
+            assert prompt == SubmittedPrompt.of(ids, max_tokens=7)
         whole = sum(prompt.tokens for prompt in found)
         assert reading.read_tokens == whole if turn == 0 else reading.read_tokens < whole / 2
         histories = [history + text(draw, 1) for history in histories]
@@ -228,18 +232,18 @@ def test_prompts_of_one_completion_are_the_same_with_the_store_and_without(
 
 @pytest.mark.promise("S5-650")
 def test_a_completion_after_a_chat_of_the_same_text_has_its_own_beginning(
-    around: Tokenizer,
+    around: ModelTokenizer,
 ) -> None:
     reading, history = Reading(around, Store()), text(random.Random(3), 8)
     for special_tokens in (False, True, False, True):
         ids = around.encode(history, add_special_tokens=special_tokens)
         (prompt,) = reading.read_all([history], special_tokens=special_tokens)
-        assert prompt == Prompt.of(ids, max_tokens=7)
+        assert prompt == SubmittedPrompt.of(ids, max_tokens=7)
 
 
 @pytest.mark.promise("S5-650")
 def test_checks_know_what_is_put_around_a_text(
-    around: Tokenizer, monkeypatch: pytest.MonkeyPatch
+    around: ModelTokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prefix_store, "CHECK_EVERY", 2)
     reading, history = Reading(around, Store()), text(random.Random(3), 8)
@@ -252,7 +256,7 @@ def test_checks_know_what_is_put_around_a_text(
 @pytest.mark.promise("S5-650")
 def test_nothing_is_known_where_what_is_around_a_text_depends_on_it(tmp_path: Path) -> None:
     puts_around(tmp_path, "the text again")
-    tokenizer, lookup = Tokenizer(tmp_path), Store().lookup("", "m")
+    tokenizer, lookup = ModelTokenizer(tmp_path), Store().lookup("", "m")
     assert tokenizer.around is None
     assert lookup is not None
     names = {"model": "m", "cache_salt": "", "lora_adapter": ""}
@@ -265,7 +269,7 @@ def test_nothing_is_known_where_what_is_around_a_text_depends_on_it(tmp_path: Pa
     ) != [None]
 
 
-def test_a_short_text_is_read_in_one_go(tokenizer: Tokenizer) -> None:
+def test_a_short_text_is_read_in_one_go(tokenizer: ModelTokenizer) -> None:
     lookup = Store().lookup("", "m")
     assert lookup is not None
     short = ["<|im_start|>" * 3, "no seam " * 3000]
@@ -355,7 +359,7 @@ def test_nothing_is_kept_without_room() -> None:
     assert Store(0).lookup("", "m") is None
 
 
-class Wrong(Tokenizer):
+class Wrong(ModelTokenizer):
     """Reads the parts of a text otherwise than the text."""
 
     wrong = False
@@ -375,7 +379,7 @@ def test_a_difference_ends_the_store_for_its_model(
     del tokenizer.encode_parts  # that of the instance, which hides the class's
     reading = Reading(tokenizer, store)
     history = text(random.Random(3), 20)
-    whole = Prompt.of(tokenizer.encode(history, add_special_tokens=False), max_tokens=7)
+    whole = SubmittedPrompt.of(tokenizer.encode(history, add_special_tokens=False), max_tokens=7)
     for turn in range(3):
         tokenizer.wrong = wrong == ("stored" if turn == 0 else "at once")
         reading.read(history)

@@ -9,7 +9,7 @@ import pytest
 from tandem.byte_budget import ByteBudget
 from tandem.errors import QueueFullError
 from tandem.upstream.router_stream import RouterStream
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem.v1 import common_pb2, router_pb2
 from tandem.wire import prompt_chunks
 from tandem.wire.prompt_chunks import SentChunks, names_of
@@ -65,7 +65,9 @@ async def test_what_waits_to_leave_has_so_much_less_time_at_its_router() -> None
 async def test_a_prompt_with_names_leaves_as_without_and_they_are_not_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    prompts = [Prompt.of(range(n), max_tokens=1, cache_salt="s") for n in (3000, 5000, 5000)]
+    prompts = [
+        SubmittedPrompt.of(range(n), max_tokens=1, cache_salt="s") for n in (3000, 5000, 5000)
+    ]
     common = common_pb2.Task(cache_salt="s").SerializeToString()
     sent: list[router_pb2.Submit] = []
     for named in (False, True):
@@ -92,11 +94,11 @@ def _of_one_chunk(token_ids: memoryview, *key: bytes, made: Any = names_of) -> A
 
 @pytest.mark.promise("S5-710")
 async def test_names_of_another_salt_are_not_told() -> None:
-    stream, named = RouterStream(ByteBudget()), Prompt.of(range(3000), max_tokens=1)
+    stream, named = RouterStream(ByteBudget()), SubmittedPrompt.of(range(3000), max_tokens=1)
     stream.chunks = SentChunks(100)
     messages = stream.outbox.messages()
     salted = common_pb2.Task(cache_salt="s").SerializeToString() + named.task
-    known = Prompt.of(range(3000), max_tokens=1, cache_salt="s").chunks[-16:]
+    known = SubmittedPrompt.of(range(3000), max_tokens=1, cache_salt="s").chunks[-16:]
     for number in range(2):
         whole = router_pb2.Submit(first_sequence=number, task=salted)
         stream.submit([whole], [named.chunks])

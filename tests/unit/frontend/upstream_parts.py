@@ -8,7 +8,7 @@ from typing import Any
 from tandem.byte_budget import ByteBudget
 from tandem.histogram import Histogram
 from tandem.upstream.request_state import RequestState
-from tandem.upstream.submission import Prompt
+from tandem.upstream.submission import SubmittedPrompt
 from tandem.v1 import common_pb2, router_pb2
 from tandem_frontend.openai.asked import Asked
 
@@ -22,7 +22,7 @@ def submission(**changes: Any) -> Asked:
     streaming = {"trace_id": "0" * 32, "model": "tandem-tiny", "streaming": True, "want_text": True}
     fields: dict[str, Any] = {
         "id": "answer-1",
-        "prompts": [Prompt.of([1, 2, 3], max_tokens=16)],
+        "prompts": [SubmittedPrompt.of([1, 2, 3], max_tokens=16)],
         "task": common_pb2.Task(**streaming | task),
         "submit": router_pb2.Submit(**{"n": 1, "tokenizer_sha256": "ours", "weight": 1} | submit),
         "withheld_reason": "stop",

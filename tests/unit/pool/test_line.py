@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tandem.pool.turns import Line, Turn
+from tandem.pool.turns import Line, PlaceInLine
 
 
-class Job(Turn):
+class Job(PlaceInLine):
     """A turn that nobody waits for."""
 
     def __init__(self, tenant: str, number: int = 0) -> None:

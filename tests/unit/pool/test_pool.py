@@ -21,14 +21,14 @@ from faulty_program import FaultyBoot, Order, encoder
 
 from tandem.errors import QueueFullError
 from tandem.pool import process as pool_process
-from tandem.pool.pool import GarbledError, Limits, Pool, UnloadedError
+from tandem.pool.pool import GarbledError, Pool, PoolLimits, UnloadedError
 from tandem.pool.process import ChildProcess, LostError
-from tandem.pool.turns import Turn
+from tandem.pool.turns import PlaceInLine
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {"PYTHONPATH": str(HERE)}
 WAIT_SECONDS = 60.0
-LIMITS = Limits(
+LIMITS = PoolLimits(
     seconds=WAIT_SECONDS,
     start_seconds=WAIT_SECONDS,
     message_bytes=1000,
@@ -293,7 +293,7 @@ class Line:
     def __init__(self, pool: Pool[Words]) -> None:
         self._pool = pool
         self.go_on = asyncio.Semaphore(0)
-        self.turns: list[Turn] = []
+        self.turns: list[PlaceInLine] = []
         self.served: list[str] = []
 
     async def _one(self, name: str) -> None:

@@ -24,7 +24,7 @@ from tandem.hooks.settings import HookEntry
 from tandem.text.byte_table import ByteTable
 from tandem.text.stop_strings import StopStrings
 from tandem.text.tokenizer import Tokenizer
-from tandem.worker.core.output import Output
+from tandem.worker.core.output import SequenceOutput
 
 
 @dataclass
@@ -75,7 +75,7 @@ def run(
 
     hook.judge = judge
     runner = LoadedHook(hook, entry=HookEntry(path="h", name="h"), phase="decode", model="m")
-    output = Output(
+    output = SequenceOutput(
         detokenizer=tokenizer.detokenizer(), stops=StopStrings(stops) if stops else None
     )
     info = SequenceInfo(request_id=1, group=1, output_index=0, streaming=True, trace_id="t")

@@ -29,7 +29,7 @@ from tandem.prefix_blocks import BLOCK_TOKENS, Blocks, packed, unpacked
 from tandem.worker import startup
 from tandem.worker.config import WorkerConfig
 from tandem.worker.kv_events import MOST_BLOCKS, KvEvents, parse
-from tandem.worker.server import Worker
+from tandem.worker.server import WorkerServer
 from tandem_prefill_worker.rules import load_phase
 
 TOPIC = "kv@worker@tiny"
@@ -263,7 +263,7 @@ async def test_an_address_that_cannot_be_had_ends_the_start_with_a_sentence(
             metrics_listen="127.0.0.1:0",
             kv_events={"endpoint": endpoint},
         )
-        worker = Worker("prefill", config, load_phase, create=lambda *_: ScriptedEngine())
+        worker = WorkerServer("prefill", config, load_phase, create=lambda *_: ScriptedEngine())
         said = f"kv_events: cannot listen at {endpoint}: Address already in use"
         with pytest.raises(StartError, match=said):
             await worker.start(asyncio.Event())

@@ -9,7 +9,7 @@ from one_case import one_case
 from pipeline_model import bytes_of, held_from, reference, run
 
 from tandem.text.stop_strings import StopStrings, Token
-from tandem.text.thoughts import Marks
+from tandem.text.thoughts import ThoughtMarks
 from tandem.text.tokenizer import Tokenizer
 
 LETTERS = st.text("abc é☃", max_size=24)
@@ -68,11 +68,11 @@ def test_held_text_is_the_longest_possible_beginning() -> None:
 
 # --- thoughts ---
 
-THINK = Marks("<think>", "</think>", silent=("<answer>",))
+THINK = ThoughtMarks("<think>", "</think>", silent=("<answer>",))
 OPENED = THINK._replace(opened=True)
 
 
-def shown(text: str, *stops: str, marks: Marks, least: int = 0) -> tuple[str, str | None]:
+def shown(text: str, *stops: str, marks: ThoughtMarks, least: int = 0) -> tuple[str, str | None]:
     """What is shown of a text whose characters come one by one, and the stop string that was met:
     the same as where they come at once.
     """
@@ -112,7 +112,9 @@ def shown(text: str, *stops: str, marks: Marks, least: int = 0) -> tuple[str, st
         (THINK, "<think>a.</think>b</think>.", "<think>a.</think>b</think>"),
     ],
 )
-def test_a_stop_string_counts_outside_of_thoughts_alone(marks: Marks, text: str, kept: str) -> None:
+def test_a_stop_string_counts_outside_of_thoughts_alone(
+    marks: ThoughtMarks, text: str, kept: str
+) -> None:
     assert shown(text, ".", marks=marks) == (kept, None if kept == text else ".")
 
 

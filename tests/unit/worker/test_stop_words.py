@@ -15,7 +15,7 @@ from tandem.text.stop_strings import StopStrings
 from tandem.text.stop_words import StopWords, StopWordTable
 from tandem.text.tokenizer import Tokenizer
 from tandem.v1 import common_pb2
-from tandem.worker.core.output import Output
+from tandem.worker.core.output import SequenceOutput
 from tandem.worker.task_checks import MOST_STOP_WORDS_TOKENS
 
 TOKENS = st.lists(st.integers(10, 13), max_size=24)
@@ -42,7 +42,7 @@ def test_the_first_word_ends_a_sequence_for_any_split(
     tokens: list[int], words: list[list[int]], data: st.DataObject
 ) -> None:
     cuts = sorted(data.draw(st.lists(st.integers(0, len(tokens)), max_size=6)))
-    output = Output(detokenizer=None, words=StopWords(StopWordTable(words)))
+    output = SequenceOutput(detokenizer=None, words=StopWords(StopWordTable(words)))
     end, word = first_word(tokens, words)
     shown: list[int] = []
     for begin, until in zip([0, *cuts], [*cuts, len(tokens)], strict=True):
@@ -70,7 +70,7 @@ def test_an_unfinished_character_ends_with_the_word(tokenizer: Tokenizer) -> Non
     begun = ids_of(tokenizer, "☃")[:1]
     for stops in (None, StopStrings(["never"])):
         words = StopWords(StopWordTable([begun]))
-        output = Output(detokenizer=tokenizer.detokenizer(), stops=stops, words=words)
+        output = SequenceOutput(detokenizer=tokenizer.detokenizer(), stops=stops, words=words)
         assert output.cut(Delta(1, [*begun, 20])).text == "\ufffd"
 
 

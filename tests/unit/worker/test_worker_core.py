@@ -18,9 +18,9 @@ from tandem.hooks.deferred import Ruling, Work
 from tandem.hooks.piece import Piece
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core import leg
-from tandem.worker.core.leg import NEXT, Leg, Stage, Start
-from tandem.worker.core.machine import Core
-from tandem.worker.core.output import Output
+from tandem.worker.core.leg import NEXT, Leg, LegStage, Start
+from tandem.worker.core.machine import WorkerCore
+from tandem.worker.core.output import SequenceOutput
 from tandem_decode_worker.rules import DecodeRules
 from tandem_prefill_worker.rules import PrefillRules
 
@@ -29,13 +29,13 @@ CLOSED = "closed"
 
 def test_the_drawing_shows_every_state_and_the_table_leaves_none_out() -> None:
     drawn = set(re.findall(r"\b[A-Z]{4,}\b", leg.__doc__ or "")) - {"NEXT"}
-    assert drawn == {stage.name for stage in Stage}
-    assert NEXT.keys() == set(Stage)
-    reached = {Stage.WAITING}
+    assert drawn == {stage.name for stage in LegStage}
+    assert NEXT.keys() == set(LegStage)
+    reached = {LegStage.WAITING}
     while grown := {after for stage in reached for after in NEXT[stage]} - reached:
         reached |= grown
-    assert reached == set(Stage)
-    assert [stage for stage in Stage if not NEXT[stage]] == [Stage.CLOSED]
+    assert reached == set(LegStage)
+    assert [stage for stage in LegStage if not NEXT[stage]] == [LegStage.CLOSED]
 
 
 class World:
@@ -48,7 +48,7 @@ class World:
         """How often a router reads what is there for it."""
         self.hooked = hooked
         rules = DecodeRules() if phase == "decode" else PrefillRules()
-        self.core = Core(
+        self.core = WorkerCore(
             self, rules=rules, worker="w", max_legs=6, hooked=hooked, budget=self.budget
         )
         self.now = 0.0
@@ -75,11 +75,11 @@ class World:
         assert 0 <= self.budget.held <= self.budget.limit
         for open_leg in self.core.legs:
             stage, number = open_leg.stage, open_leg.request_id
-            if stage not in (Stage.WAITING, Stage.RUNNING) and open_leg.engine_holds:
+            if stage not in (LegStage.WAITING, LegStage.RUNNING) and open_leg.engine_holds:
                 assert number in self.asked_to_cancel, f"{stage}, and the engine was not told"
-            if stage in (Stage.SILENCED, Stage.LEAVING):
+            if stage in (LegStage.SILENCED, LegStage.LEAVING):
                 assert not open_leg.held
-            if stage is Stage.HELD:
+            if stage is LegStage.HELD:
                 assert open_leg.held, "it waits for a release that came"
 
     # --- what the core asks for ------------------------------------------------------------------
@@ -198,7 +198,7 @@ class World:
                 command=command,
                 task=common_pb2.Task(want_text=True),
                 request=request,
-                output=Output(detokenizer=None),
+                output=SequenceOutput(detokenizer=None),
                 own_bytes=self.draw.randrange(100),
             )
             self.tell(partial(self.core.start, wanted))
@@ -262,7 +262,7 @@ class World:
     def tick(self) -> None:
         self.tell(self.core.tick)
         for open_leg in self.core.legs:
-            assert open_leg.stage is Stage.LEAVING or open_leg.deadline > self.now
+            assert open_leg.stage is LegStage.LEAVING or open_leg.deadline > self.now
 
     def judge_failed(self) -> None:
         if self.begun:
@@ -294,7 +294,7 @@ class World:
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 @pytest.mark.parametrize("hooked", [False, True])
 def test_whatever_happens_every_leg_closes_once_and_nothing_stays(phase: str, hooked: bool) -> None:
-    seen: set[Stage] = set()
+    seen: set[LegStage] = set()
     for seed in range(150):
         world = World(seed, phase=phase, hooked=hooked)
         world.link_up()
@@ -310,10 +310,10 @@ def test_whatever_happens_every_leg_closes_once_and_nothing_stays(phase: str, ho
         for link in list(world.links):
             world.tell(partial(world.core.link_down, link))
         assert world.budget.held == 0
-    expected = {Stage.WAITING, Stage.LEAVING}
+    expected = {LegStage.WAITING, LegStage.LEAVING}
     if phase == "decode":
-        expected |= {Stage.RUNNING, Stage.HELD}
-        expected |= {Stage.RULING, Stage.SILENCED} if hooked else set()
+        expected |= {LegStage.RUNNING, LegStage.HELD}
+        expected |= {LegStage.RULING, LegStage.SILENCED} if hooked else set()
     assert expected <= seen
 
 
@@ -354,6 +354,6 @@ def test_a_state_that_the_drawing_does_not_lead_to_is_refused() -> None:
     world.link_up()
     world.start()
     any_leg: Any = next(iter(world.core.legs))
-    any_leg.stage = Stage.LEAVING
+    any_leg.stage = LegStage.LEAVING
     with pytest.raises(AssertionError, match=r"leaving to running"):
-        world.core._ends.move(any_leg, Stage.RUNNING)
+        world.core._ends.move(any_leg, LegStage.RUNNING)

@@ -31,7 +31,7 @@ from tandem.worker.process_link import (
     Scrape,
     Stop,
 )
-from tandem.worker.server import Worker
+from tandem.worker.server import WorkerServer
 from tandem_decode_worker.rules import load_phase
 
 pytestmark = [pytest.mark.asyncio, pytest.mark.promise("S5-451")]
@@ -402,12 +402,12 @@ async def test_a_worker_that_is_not_divided_is_one_process(model_path: Any, phas
     """In prefill, or in a program's own executor."""
     none: Any = None
     with pytest.raises(ConfigError, match="leave the setting token_processes at 1"):
-        Worker(phase, config(model_path, token_processes=2), none)
+        WorkerServer(phase, config(model_path, token_processes=2), none)
 
 
 async def test_one_process_is_a_worker_as_ever(model_path: Any) -> None:
     made = divided.worker("decode", config(model_path, engine="sim"), load_phase)
-    assert type(made) is Worker
+    assert type(made) is WorkerServer
 
 
 async def test_an_engine_that_cannot_be_shared_is_refused(model_path: Any) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from tandem.worker.core.leg import Stage
+from tandem.worker.core.leg import LegStage
 from tandem.worker.hanging import HANGS_SECONDS, Hanging
 
 
-def leg(peer: str, at: float, stage: Stage = Stage.WAITING) -> Any:
+def leg(peer: str, at: float, stage: LegStage = LegStage.WAITING) -> Any:
     return SimpleNamespace(kv_peer=peer, started_at=at, stage=stage)
 
 
@@ -25,7 +25,7 @@ def test_what_hangs_is_said_every_thirty_seconds_for_each_peer(
         leg("p:1", 100.0),
         leg("p:1", 110.0),
         leg("p:2", 128.0),
-        leg("p:3", 100.0, Stage.RUNNING),
+        leg("p:3", 100.0, LegStage.RUNNING),
     ]
     hanging = Hanging("decode-0")
     said: dict[float, list[tuple[str, int, float]]] = {}

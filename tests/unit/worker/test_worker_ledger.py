@@ -15,8 +15,8 @@ from tandem.keys import OTHERS
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.worker.core.ledger import CANARIES, Ledger, Stay
 from tandem.worker.core.leg import Start
-from tandem.worker.core.machine import Core
-from tandem.worker.core.output import Output
+from tandem.worker.core.machine import WorkerCore
+from tandem.worker.core.output import SequenceOutput
 from tandem_decode_worker.rules import DecodeRules
 from tandem_prefill_worker.rules import PrefillRules
 
@@ -105,7 +105,7 @@ class Bench:
     """A core with one router, and the time."""
 
     def __init__(self, rules: Any) -> None:
-        self.core = Core(
+        self.core = WorkerCore(
             Deaf(), rules=rules, worker="w", max_legs=9, hooked=False, budget=ByteBudget(10**9)
         )
         self.now = 0.0
@@ -122,7 +122,7 @@ class Bench:
         request = EngineRequest(
             request_id=number, token_ids=[1] * prompt, sampling=common_pb2.SamplingParams()
         )
-        output = Output(detokenizer=None)
+        output = SequenceOutput(detokenizer=None)
         wanted = Start(
             link=1, command=start, task=task, request=request, output=output, own_bytes=0
         )

@@ -31,7 +31,7 @@ from tandem.wire.grpc import open_channel
 from tandem.worker.config import WorkerConfig
 from tandem.worker.core import machine
 from tandem.worker.phase import LoadPhase
-from tandem.worker.server import Worker
+from tandem.worker.server import WorkerServer
 from tandem_decode_worker.rules import load_phase as load_decode
 from tandem_prefill_worker.rules import load_phase as load_prefill
 
@@ -96,7 +96,7 @@ class Router:
 
 
 class Served:
-    def __init__(self, worker: Worker, engine: ScriptedEngine, stop: asyncio.Event) -> None:
+    def __init__(self, worker: WorkerServer, engine: ScriptedEngine, stop: asyncio.Event) -> None:
         self.worker = worker
         self.engine = engine
         self.stop = stop
@@ -158,7 +158,7 @@ def serving(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
         monkeypatch.setattr(process, "own_signals", lambda stop: None)
         # Of the simulator's forms: what compiles SGLang's imports all of it before it is there.
         defaults = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "engine": "sim"}
-        worker = Worker(
+        worker = WorkerServer(
             phase, WorkerConfig(model_path=model_path, **defaults | settings), LOAD[phase]
         )
         try:
@@ -480,13 +480,13 @@ def test_a_worker_does_not_start_with_a_hook_it_cannot_run(
     model_path: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(StartError, match=r"'no_such_module\.Hook'"):
-        Worker(
+        WorkerServer(
             "decode",
             WorkerConfig(model_path=model_path, hook="no_such_module.Hook"),
             load_decode,
         )
     with pytest.raises(StartError, match="needs the model's tokenizer"):
-        Worker(
+        WorkerServer(
             "decode",
             WorkerConfig(model_path=tmp_path, hook="examples.hooks.UpperCase"),
             load_decode,
@@ -500,7 +500,7 @@ async def test_a_stop_while_the_engine_starts_ends_the_worker_at_once(
     monkeypatch.setattr(engine, "start", asyncio.Event().wait)
     monkeypatch.setattr(factory, "create", lambda *arguments: engine)
     monkeypatch.setattr(process, "own_signals", lambda stop: None)
-    worker = Worker("decode", WorkerConfig(model_path=model_path), load_decode)
+    worker = WorkerServer("decode", WorkerConfig(model_path=model_path), load_decode)
     stop.set()
     assert not await asyncio.wait_for(worker.start(stop), PATIENCE)
     await worker.close()
@@ -525,7 +525,7 @@ async def test_the_test_switch_changes_nothing_of_how_the_engine_is_built(
     monkeypatch.setattr(factory, "create", create)
     for switch in (False, True):
         config = WorkerConfig(model_path=model_path, test_logits_processor=switch)
-        Worker(phase, config, LOAD[phase])
+        WorkerServer(phase, config, LOAD[phase])
     none = Registry()
     off, on = (dataclasses.replace(settings, registry=none, budget=None) for settings in built)
     assert off == on

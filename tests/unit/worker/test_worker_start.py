@@ -22,7 +22,7 @@ from tandem.engine import factory
 from tandem.engine.base import EngineDescription
 from tandem.errors import StartError
 from tandem.worker.config import WorkerConfig
-from tandem.worker.server import Worker
+from tandem.worker.server import WorkerServer
 from tandem_aggregated_worker.worker import AggregatedWorker
 from tandem_decode_worker.rules import load_phase
 
@@ -92,7 +92,7 @@ def loading(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., 
             worker = AggregatedWorker(config, create=lambda *arguments: engine)
         else:
             monkeypatch.setattr(factory, "create", lambda *arguments: engine)
-            worker = Worker("decode", config, load_phase)
+            worker = WorkerServer("decode", config, load_phase)
         starting = asyncio.get_running_loop().create_task(worker.start(stop))
         try:
             async with asyncio.timeout(PATIENCE):

@@ -27,7 +27,7 @@ from tandem.tracing.spans import Span
 from tandem.v1 import common_pb2, worker_pb2
 from tandem.wire.frames import parse
 from tandem.worker.core.leg import Leg
-from tandem.worker.core.machine import Core
+from tandem.worker.core.machine import WorkerCore
 from tandem.worker.counters import WorkerCounters
 from tandem.worker.intake import Intake
 from tandem.worker.link import RouterLink
@@ -219,7 +219,7 @@ class Bench:
         inline = in_this_process(chain)
         hooks = (self.later or inline) if hook else None
         make_core = partial(
-            Core,
+            WorkerCore,
             rules=parts.rules,
             worker="w",
             max_legs=LIMITS.max_sequences,

@@ -19,12 +19,12 @@ from tandem_frontend.http.messages import Call
 from tandem_frontend.metrics import Metrics
 from tandem_frontend.openai.answers import Moderation, ModerationAnswer
 from tandem_frontend.openai.moderations.judge import Judge, JudgeLink, boot_of
-from tandem_frontend.openai.moderations.wire import Judged, Question, Unjudged
+from tandem_frontend.openai.moderations.wire import Judged, ModerationQuestion, Unjudged
 from tandem_frontend.openai.reading import readers as reading
 from tandem_frontend.openai.reading.bodies import SMALL_BYTES, tell_ignored
 from tandem_frontend.openai.reading.moderations import ModerationTexts, check_model
 from tandem_frontend.openai.reading.reader import moderation_reader
-from tandem_frontend.openai.reading.wire import Answered, Order
+from tandem_frontend.openai.reading.wire import Answered, ReadingOrder
 
 MAX_WAITING: Final = 256
 """Requests that wait for a turn of one of their texts."""
@@ -99,7 +99,7 @@ class Moderations:
     async def _read(self, call: Call) -> ModerationTexts:
         body = await call.body(self._max_bytes)
         call.allotment.admit(len(body))  # its texts again, on their way to the process
-        order = Order(kind="moderation", model="", body=body)
+        order = ReadingOrder(kind="moderation", model="", body=body)
         if len(body) <= SMALL_BYTES:
             read = self._reader.read(order)
         else:
@@ -163,7 +163,7 @@ def _tenant(call: Call) -> str:
 
 
 async def _judged(
-    link: JudgeLink, ask: Callable[[int], Question], index: int, call: Call
+    link: JudgeLink, ask: Callable[[int], ModerationQuestion], index: int, call: Call
 ) -> Judged:
     """Raises ClassifierError where there is no judgement."""
     try:
@@ -181,7 +181,9 @@ async def _judged(
     return said
 
 
-def _asking(text: str, index: int, trace_id: str, extra: str) -> Callable[[int], Question]:
-    return lambda call: Question(
+def _asking(
+    text: str, index: int, trace_id: str, extra: str
+) -> Callable[[int], ModerationQuestion]:
+    return lambda call: ModerationQuestion(
         call=call, text=text, index=index, trace_id=trace_id, extra_fields=extra
     )

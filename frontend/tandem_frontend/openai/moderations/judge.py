@@ -68,7 +68,7 @@ class JudgeLink:
         await self._process.gone.wait()
         return LostError(self._process.lost)
 
-    async def judge(self, ask: Callable[[int], wire.Question]) -> Heard:
+    async def judge(self, ask: Callable[[int], wire.ModerationQuestion]) -> Heard:
         """`ask`: makes the question of that number. Cancelling cancels it. Raises LostError."""
         if self._process.lost:
             raise LostError(self._process.lost)
@@ -86,7 +86,7 @@ class JudgeLink:
         finally:
             del self._calls[call]
             if waiting.cancelled():
-                self._process.send(wire.encoder.encode(wire.Cancel(call)))
+                self._process.send(wire.encoder.encode(wire.ModerationCancel(call)))
 
     async def close(self) -> None:
         """Let the classifiers shut down, and end the process in bounded time."""

@@ -57,7 +57,7 @@ async def _serve(stream: socket.socket, boot: wire.JudgeBoot) -> None:
     judgements = Judgements(classifiers, deliver)
     while (payload := await read_message(reader)) is not None:
         asked = wire.asks.decode(payload)
-        if isinstance(asked, wire.Cancel):
+        if isinstance(asked, wire.ModerationCancel):
             judgements.cancel(asked.call)
         else:
             judgements.ask(asked.call, _context(asked, boot.model))
@@ -74,7 +74,7 @@ async def _load(boot: wire.JudgeBoot) -> ClassifierSet:
     return classifiers
 
 
-def _context(question: wire.Question, model: str) -> ScoringContext:
+def _context(question: wire.ModerationQuestion, model: str) -> ScoringContext:
     return ScoringContext(
         request_id=question.trace_id,
         prompt="",

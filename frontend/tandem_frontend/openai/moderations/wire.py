@@ -38,7 +38,7 @@ class JudgeLoaded(msgspec.Struct, frozen=True, kw_only=True):
     """The longest timeout of a classifier."""
 
 
-class Question(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class ModerationQuestion(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A text that is to be judged."""
 
     call: int
@@ -50,7 +50,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Fields for classifiers, as a JSON object; empty: none."""
 
 
-class Cancel(msgspec.Struct, frozen=True, tag=True):
+class ModerationCancel(msgspec.Struct, frozen=True, tag=True):
     """Nobody waits for an answer to this question any more."""
 
     call: int
@@ -82,6 +82,8 @@ class JudgeAnswer(msgspec.Struct, frozen=True, kw_only=True):
 encoder = msgspec.msgpack.Encoder()
 boots = msgspec.msgpack.Decoder(JudgeBoot)
 loads = msgspec.msgpack.Decoder(JudgeLoaded)
-Asked: TypeAlias = Question | Cancel
-asks: msgspec.msgpack.Decoder[Asked] = msgspec.msgpack.Decoder(Question | Cancel)
+Asked: TypeAlias = ModerationQuestion | ModerationCancel
+asks: msgspec.msgpack.Decoder[Asked] = msgspec.msgpack.Decoder(
+    ModerationQuestion | ModerationCancel
+)
 answers = msgspec.msgpack.Decoder(JudgeAnswer)

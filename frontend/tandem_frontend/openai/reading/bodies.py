@@ -20,10 +20,10 @@ from tandem_frontend.openai.decoding import Body
 from tandem_frontend.openai.dialects import Dialect, spoken
 from tandem_frontend.openai.gateway_headers import DROPPED, read_gateway_headers
 from tandem_frontend.openai.prefix_store import PrefixStore
-from tandem_frontend.openai.reading.models import Chosen, LoadedModel, Models
+from tandem_frontend.openai.reading.models import ChosenModel, LoadedModel, Models
 from tandem_frontend.openai.reading.reader import decode
 from tandem_frontend.openai.reading.readers import Readers
-from tandem_frontend.openai.reading.wire import Answered, Order, Read
+from tandem_frontend.openai.reading.wire import Answered, Read, ReadingOrder
 from tandem_frontend.openai.requests import TOKENIZE_BODY
 from tandem_frontend.openai.sessions import Sessions
 from tandem_frontend.openai.strangers import FieldRules
@@ -49,7 +49,7 @@ _ASKED_MODEL = Body.of(AskedModel, {})
 
 
 @dataclass(eq=False)
-class Reading:
+class BodyReading:
     models: Models
     readers: Readers
     metrics: Metrics
@@ -93,7 +93,7 @@ class Reading:
         if request is not None:
             submission = model.reader.submission(request, served, origin, prefixes)
         else:
-            order = Order(
+            order = ReadingOrder(
                 kind=dialect.endpoint,
                 model=model.name,
                 body=body,
@@ -117,7 +117,7 @@ class Reading:
         if served is not None:
             chosen.check(served)
         said = b"" if served is None else served.SerializeToString()
-        order = Order(kind=kind, model=model.name, body=body, served=said)
+        order = ReadingOrder(kind=kind, model=model.name, body=body, served=said)
         if len(body) <= SMALL_BYTES:
             read = model.reader.read(order)
         else:
@@ -126,7 +126,7 @@ class Reading:
         tell_ignored(call, read.ignored, self.metrics)
         return read.body
 
-    async def _named(self, body: bytes, call: Call) -> Chosen:
+    async def _named(self, body: bytes, call: Call) -> ChosenModel:
         """What a body is for, of which nothing else is read yet."""
         named = _ASKED_MODEL.decode(body, self.rules).request
         return await self.models.choose(named.model, named.known_user, call.grant)

@@ -30,9 +30,9 @@ from tandem.v1 import router_pb2
 from tandem.watched_file import LOOK_SECONDS
 from tandem_frontend.config import FrontendConfig
 from tandem_frontend.metrics import Metrics
-from tandem_frontend.model_names import Names, NamesFile, Target, Targets, choose
+from tandem_frontend.model_names import ModelTarget, Names, NamesFile, Targets, choose
 from tandem_frontend.openai.answers import ModelCard
-from tandem_frontend.openai.limits import Limits
+from tandem_frontend.openai.limits import ModelLimits
 from tandem_frontend.openai.reading.reader import Reader
 from tandem_frontend.openai.reading.readers import boot_of
 
@@ -61,7 +61,7 @@ class LoadedModel:
     def context_length(self) -> int:
         """The longest context of some pair, as routers said last; else the model's own."""
         served = self.route.served or router_pb2.ServedModel()
-        return Limits(self.tokenizer, served).context_length
+        return ModelLimits(self.tokenizer, served).context_length
 
     @property
     def simulated(self) -> bool:
@@ -74,7 +74,7 @@ class LoadedModel:
         return self.route.served.lora_adapters if self.route.served is not None else ()
 
 
-class Chosen(NamedTuple):
+class ChosenModel(NamedTuple):
     """What a request goes to."""
 
     model: LoadedModel
@@ -127,7 +127,7 @@ class Models:
 
     # --- requests ---
 
-    async def choose(self, name: str | None, user: str | None, grant: Grant | None) -> Chosen:
+    async def choose(self, name: str | None, user: str | None, grant: Grant | None) -> ChosenModel:
         """What a request for a name goes to; None: it names none. `user` is the client's word for
         who asks. Whether workers have the adapter is yet to be checked.
 
@@ -142,7 +142,7 @@ class Models:
             raise NotAllowedError(f"This key is not allowed the model `{name}`", param="model")
         model, adapter = self._parts(choose(name, targets, user, self._draw))
         loaded = self._loaded.get(model) or await self._load(name, model)
-        return Chosen(loaded, adapter, name)
+        return ChosenModel(loaded, adapter, name)
 
     def cards(self, grant: Grant | None) -> list[ModelCard]:
         return [card for name in self._listed_names() if (card := self._card(name, grant))]
@@ -190,14 +190,14 @@ class Models:
         raise InvalidRequestError("`model` is required: several are served here", param="model")
 
     def _all_names(self) -> Names:
-        aliases = {each: (Target(self._first, 1.0),) for each in self._config.model_aliases}
+        aliases = {each: (ModelTarget(self._first, 1.0),) for each in self._config.model_aliases}
         return aliases if self._file is None else {**aliases, **self._file.content}
 
     def _targets(self, name: str) -> Targets:
         """What a name stands for; nothing: it is none."""
         if targets := self._names.get(name):
             return targets
-        return (Target(name, 1.0),) if self._knows(self._parts(name)[0]) else ()
+        return (ModelTarget(name, 1.0),) if self._knows(self._parts(name)[0]) else ()
 
     def _parts(self, name: str) -> tuple[str, str]:
         """The model and the adapter of model:adapter, unless a model itself is called so."""

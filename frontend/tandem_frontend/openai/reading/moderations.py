@@ -8,8 +8,8 @@ import msgspec
 
 from tandem.errors import InvalidRequestError, UnknownModelError, UnsupportedError
 from tandem_frontend.openai.decoding import Body, needed
-from tandem_frontend.openai.reading.wire import Answered, Order
-from tandem_frontend.openai.strangers import FieldRules, Kind
+from tandem_frontend.openai.reading.wire import Answered, ReadingOrder
+from tandem_frontend.openai.strangers import FieldRules, KnownObject
 
 OPENAI_MODELS: Final = ("omni-moderation-", "text-moderation-")
 """What names of OpenAI's models for this begin with. Programs have them built in."""
@@ -31,7 +31,7 @@ class ModerationRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
     model: str | None = None
 
 
-BODY: Final = Body.of(ModerationRequest, {}, input=Kind.of(ModerationPart, {}))
+BODY: Final = Body.of(ModerationRequest, {}, input=KnownObject.of(ModerationPart, {}))
 
 
 class ModerationTexts(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +52,7 @@ class ModerationReader:
         self._rules = rules
         self._most = most
 
-    def read(self, order: Order) -> Answered:
+    def read(self, order: ReadingOrder) -> Answered:
         """Answers ModerationTexts in MessagePack. Raises RequestError."""
         request, ignored, extra_fields = BODY.decode(order.body, self._rules)
         given = ModerationTexts(

@@ -44,7 +44,7 @@ def main() -> int:
             seconds = ask.seconds
             stream.sendall(frame(wire.encoder.encode(_load(readers, ask))))
             continue
-        assert isinstance(ask, wire.Order)  # who says what is known was asked
+        assert isinstance(ask, wire.ReadingOrder)  # who says what is known was asked
         signal.setitimer(signal.ITIMER_PROF, seconds)  # past it, the signal ends this process
         reply = wire.encoder.encode(_reply(readers[ask.model], ask, prefixes))
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -70,7 +70,7 @@ class _Asking:
         self._stream = stream
 
     def known(self, prompts: Sequence[Sequence[bytes]]) -> Sequence[Known]:
-        """See `Prefixes`. Ends the process where the frontend has gone."""
+        """See `PromptPrefixes`. Ends the process where the frontend has gone."""
         self._stream.sendall(
             frame(wire.encoder.encode(wire.SegmentNames([[*names] for names in prompts])))
         )
@@ -82,7 +82,9 @@ class _Asking:
         return beginnings.known
 
 
-def _reply(reader: Reader | ModerationReader, order: wire.Order, prefixes: _Asking) -> wire.Reply:
+def _reply(
+    reader: Reader | ModerationReader, order: wire.ReadingOrder, prefixes: _Asking
+) -> wire.Reply:
     try:
         if isinstance(reader, ModerationReader):
             return reader.read(order)

@@ -15,21 +15,21 @@ from tandem_frontend.config import FrontendConfig
 from tandem_frontend.openai import answers, chat_template
 from tandem_frontend.openai.asked import Asked, Origin
 from tandem_frontend.openai.dialects import Counting, Dialect, Generating, by_endpoint, spoken
-from tandem_frontend.openai.limits import Limits
-from tandem_frontend.openai.prefixes import Prefixes
+from tandem_frontend.openai.limits import ModelLimits
+from tandem_frontend.openai.prefixes import PromptPrefixes
 from tandem_frontend.openai.preprocessor import Preprocessor
 from tandem_frontend.openai.reading.moderations import ModerationReader
-from tandem_frontend.openai.reading.wire import Answered, Order, Read
+from tandem_frontend.openai.reading.wire import Answered, Read, ReadingOrder
 from tandem_frontend.openai.requests import DETOKENIZE_BODY, TOKENIZE_BODY
 from tandem_frontend.openai.strangers import FieldRules
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 from tandem_frontend.openai.tools import asked_tools, shown_tools
 from tandem_frontend.read_steps import ReadSteps
 
 log = logging.getLogger(__name__)
 
 
-class Request(NamedTuple):
+class ReadRequest(NamedTuple):
     dialect: Dialect
     generating: Generating
     repeated: bytes
@@ -61,19 +61,21 @@ def moderation_reader(config: FrontendConfig) -> ModerationReader:
     return ModerationReader(field_rules(config), most=config.max_choices)
 
 
-def decode(dialect: Dialect, body: bytes, rules: FieldRules) -> Request:
+def decode(dialect: Dialect, body: bytes, rules: FieldRules) -> ReadRequest:
     """What a client asks for, of whatever model. Raises RequestError with `param`."""
     steps = ReadSteps()
     own, ignored, extra = dialect.requests.decode(body, rules)
     generating, repeated = dialect.generating(own), dialect.repeated(own)
     steps.end("parse")
-    return Request(dialect, generating, repeated, ignored, steps, extra)
+    return ReadRequest(dialect, generating, repeated, ignored, steps, extra)
 
 
 class Reader:
     """Knows one model's files. Every failure is a RequestError with `param`."""
 
-    def __init__(self, preprocessor: Preprocessor, tokenizer: Tokenizer, rules: FieldRules) -> None:
+    def __init__(
+        self, preprocessor: Preprocessor, tokenizer: ModelTokenizer, rules: FieldRules
+    ) -> None:
         self.tokenizer = tokenizer
         self._preprocessor = preprocessor
         self._rules = rules
@@ -82,7 +84,7 @@ class Reader:
     def load(config: FrontendConfig) -> Reader:
         """Raises ConfigError where the model's files cannot be used."""
         path = Path(config.model_path)
-        tokenizer = Tokenizer(path)
+        tokenizer = ModelTokenizer(path)
         template = chat_template.load(path)
         if template is None:
             extra = {"model": config.model_name}
@@ -92,10 +94,10 @@ class Reader:
 
     def submission(
         self,
-        request: Request,
+        request: ReadRequest,
         served: router_pb2.ServedModel,
         origin: Origin,
-        prefixes: Prefixes | None = None,
+        prefixes: PromptPrefixes | None = None,
     ) -> Asked:
         """The request, ready for the router; the rest as `Preprocessor.submission` has it."""
         try:
@@ -115,7 +117,7 @@ class Reader:
             passed_over=tuple(dict.fromkeys((*request.ignored, *hints))),
         )
 
-    def read(self, order: Order, prefixes: Prefixes | None = None) -> Read | Answered:
+    def read(self, order: ReadingOrder, prefixes: PromptPrefixes | None = None) -> Read | Answered:
         """`prefixes`: what is known of the prompts."""
         match order.kind:
             case "tokenize":
@@ -131,7 +133,7 @@ class Reader:
         known = prefixes if order.asks else None
         return Read(self.submission(request, served, order.origin, known))
 
-    def _tokenize(self, order: Order) -> Answered:
+    def _tokenize(self, order: ReadingOrder) -> Answered:
         request, ignored, _ = TOKENIZE_BODY.decode(order.body, self._rules)
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequestError("Give either `prompt` or `messages`", param="prompt")
@@ -142,7 +144,7 @@ class Reader:
             text, special = request.prompt or "", request.add_special_tokens
         tokens = self.tokenizer.encode(text, add_special_tokens=special)
         served = router_pb2.ServedModel.FromString(order.served)
-        longest = Limits(self.tokenizer, served).context_length
+        longest = ModelLimits(self.tokenizer, served).context_length
         answer = answers.Tokens(tokens=tokens, count=len(tokens), max_model_len=longest)
         return Answered(msgspec.json.encode(answer), ignored)
 

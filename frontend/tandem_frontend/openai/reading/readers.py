@@ -10,10 +10,10 @@ import sys
 from typing import Any, Final, Literal
 
 from tandem.errors import InternalError, TooLargeError
-from tandem.pool.pool import GarbledError, Limits, Pool, UnloadedError
+from tandem.pool.pool import GarbledError, Pool, PoolLimits, UnloadedError
 from tandem.pool.process import LostError
 from tandem_frontend.config import FrontendConfig
-from tandem_frontend.openai.prefixes import Prefixes
+from tandem_frontend.openai.prefixes import PromptPrefixes
 from tandem_frontend.openai.reading import wire
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class Readers:
 
     def __init__(self, config: FrontendConfig) -> None:
         self._seconds, self._memory_mb = config.read_seconds, config.read_memory_mb
-        limits = Limits(
+        limits = PoolLimits(
             seconds=_MOST_BY_THE_CLOCK * self._seconds,
             start_seconds=START_SECONDS,
             message_bytes=wire.MAX_MESSAGE_BYTES,
@@ -53,11 +53,11 @@ class Readers:
 
     async def read(
         self,
-        order: wire.Order,
+        order: wire.ReadingOrder,
         boot: wire.ReaderBoot,
         *,
         tenant: str,
-        prefixes: Prefixes | None = None,
+        prefixes: PromptPrefixes | None = None,
     ) -> wire.Read | wire.Answered:
         """`boot`: of the model that the order is for. `tenant`: the name of the key that it came
         with. `prefixes`: what is known of the prompts of an order that `asks`. Raises what is wrong

@@ -32,7 +32,7 @@ class ReaderBoot(Boot, frozen=True, kw_only=True, tag=True):
     """CPU time that one body may take."""
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class ReadingOrder(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A body that is to be read, and what else is known of its request."""
 
     kind: str
@@ -87,7 +87,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
 
 Reply: TypeAlias = Read | Answered | Refused
 Said: TypeAlias = Reply | SegmentNames
-Told: TypeAlias = ReaderBoot | Order | Beginnings
+Told: TypeAlias = ReaderBoot | ReadingOrder | Beginnings
 
 
 # The messages of protobuf in a request travel in their own encoding.

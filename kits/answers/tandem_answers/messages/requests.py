@@ -25,7 +25,7 @@ from tandem_frontend.openai.requests import (
     ServiceTier,
     StopString,
 )
-from tandem_frontend.openai.strangers import Kind
+from tandem_frontend.openai.strangers import KnownObject
 from tandem_frontend.openai.tools import (
     CalledFunction,
     CallId,
@@ -136,11 +136,11 @@ class MessageRequest(CountRequest, forbid_unknown_fields=True, kw_only=True):
     kv_hints: KvHints = msgspec.UNSET
 
 
-_BLOCKS = Kind.of(ContentBlock, OF_BLOCKS, content=Kind.of(ContentBlock, OF_BLOCKS))
+_BLOCKS = KnownObject.of(ContentBlock, OF_BLOCKS, content=KnownObject.of(ContentBlock, OF_BLOCKS))
 _INNER = {
-    "messages": Kind.of(Turn, OF_BLOCKS, content=_BLOCKS),
+    "messages": KnownObject.of(Turn, OF_BLOCKS, content=_BLOCKS),
     "system": _BLOCKS,
-    "tools": Kind.of(ClientTool, OF_CLIENT_TOOLS, BUILT_IN_TOOLS, TOOL_TYPES),
+    "tools": KnownObject.of(ClientTool, OF_CLIENT_TOOLS, BUILT_IN_TOOLS, TOOL_TYPES),
 }
 BODY = Body.of(MessageRequest, OF_TURNS, nvext=NVEXT, **_INNER)
 COUNT_BODY = Body.of(CountRequest, OF_COUNTS, **_INNER)

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from tandem.errors import TandemError
-from tandem.upstream.answer import Finish, Row
+from tandem.upstream.answer import ChoiceFinish, Row
 from tandem_answers.blocks import (
-    Block,
     BlockBegun,
     BlockEnded,
     BlockGrown,
     Blocks,
     Change,
+    StreamedBlock,
     event,
 )
 from tandem_answers.messages import answers, errors
@@ -107,7 +107,7 @@ class MessageEvents:
     def row(self, row: Row) -> bytes:
         return _changes(self._answer.blocks.row(row))
 
-    def ending(self, ending: Finish) -> bytes:
+    def ending(self, ending: ChoiceFinish) -> bytes:
         blocks = self._answer.blocks
         events = _changes(blocks.ending(ending))
         return events if blocks.open is None else events + _change(BlockEnded(blocks.open))
@@ -136,7 +136,7 @@ def counted(usage: Usage) -> answers.MessageUsage:
     )
 
 
-def whole_block(block: Block) -> answers.AnswerBlock:
+def whole_block(block: StreamedBlock) -> answers.AnswerBlock:
     """The answer's block with the text, reasoning or call that is kept of it."""
     match block.kind:
         case "text":

@@ -21,7 +21,7 @@ from tandem_answers.parsing.formats import (
 )
 from tandem_answers.parsing.nested import another_call, name_in_tag, nested_arguments
 from tandem_answers.parsing.schemas import types_of_property
-from tandem_answers.parsing.source import Fault, Reader, Source
+from tandem_answers.parsing.source import AnswerSource, Reader, SyntaxFault
 from tandem_answers.parsing.unquoted import unquoted_arguments
 from tandem_answers.parsing.values import is_object, keyword_arguments, to_json, typed
 from tandem_frontend.openai.answer_parsers import CallArguments, CallStart, Tools
@@ -37,7 +37,7 @@ _IN_STRING = {
 _ID = re.compile(r"[!-~]{1,256}")
 
 
-class Stage(Enum):
+class CallStage(Enum):
     """How far the reading of a call has come: it says what becomes of the text should it fail."""
 
     TEXT = auto()
@@ -56,9 +56,9 @@ class CallReader:
     """Reads calls of tools, where the source stands, and gives their parts to `emit`."""
 
     def __init__(
-        self, source: Source, tools: Tools, emit: Callable[[CallStart | CallArguments], None]
+        self, source: AnswerSource, tools: Tools, emit: Callable[[CallStart | CallArguments], None]
     ) -> None:
-        self.stage = Stage.TEXT
+        self.stage = CallStage.TEXT
         self.calls = 0
         self.certain = False
         """Whether what is read can hardly be anything but a call."""
@@ -68,7 +68,7 @@ class CallReader:
 
     def read(self, format_: Format) -> Reader[None]:
         """Reads what follows the first line of `begin`. Raises Fault or Ended: see `stage`."""
-        self.stage = Stage.HEAD
+        self.stage = CallStage.HEAD
         for line in format_.begin.split("\n")[1:]:
             yield from self._source.literal(line)
         match format_:
@@ -87,7 +87,7 @@ class CallReader:
             case Attributed():
                 yield from self._attributed(format_)
         self._source.release()
-        self.stage = Stage.TEXT
+        self.stage = CallStage.TEXT
 
     def arguments(self, text: str) -> None:
         if text:
@@ -95,7 +95,7 @@ class CallReader:
 
     def _declared(self, name: str) -> str:
         if name not in self._tools:
-            raise Fault
+            raise SyntaxFault
         self.certain = True
         return name
 
@@ -111,21 +111,21 @@ class CallReader:
 
     def _end(self) -> None:
         self._source.hold()
-        self.stage = Stage.TAIL
+        self.stage = CallStage.TAIL
 
     def _stream(self, name: str, id_: str) -> Reader[None]:
         """Gives out a call whose arguments are the object that comes next, as it comes."""
         if (yield from self._source.peek()) != "{":
-            raise Fault
+            raise SyntaxFault
         self._begin(name, id_)
-        self.stage = Stage.ARGUMENTS
+        self.stage = CallStage.ARGUMENTS
         reader = JsonReader()
         while not reader.over:
             written, end = reader.mended(self._source.text, self._source.at)
             self._source.take(end)
             self.arguments(written)
             if reader.faulty:
-                raise Fault
+                raise SyntaxFault
             if not reader.over:
                 yield from self._source.more()
         self._end()
@@ -137,7 +137,7 @@ class CallReader:
         yield from self._object(format_)
         while listed and (yield from self._another("]")):
             yield from self._source.literal("{")
-            self.stage = Stage.HEAD
+            self.stage = CallStage.HEAD
             yield from self._object(format_)
         yield from self._source.literal(format_.end)
 
@@ -162,7 +162,7 @@ class CallReader:
             elif key == format_.id and (yield from source.peek()) == '"':
                 id_ = yield from self._string()
             elif key in _ARGUMENT_KEYS and (given or arguments):
-                raise Fault
+                raise SyntaxFault
             elif key in _ARGUMENT_KEYS and name and (yield from source.peek()) == "{":
                 given = True
                 yield from self._stream(name, id_)
@@ -172,18 +172,18 @@ class CallReader:
                 unknown |= key not in _IDLE_KEYS
                 yield from source.value()
             else:
-                raise Fault
+                raise SyntaxFault
             if (yield from source.one_of(",", "}")) == "}":
                 break
         if unknown and not (given or arguments):
             # Its arguments may be under a key that is misspelt: a call without them is another.
-            raise Fault
+            raise SyntaxFault
         if not given:
             self._whole(self._declared(name), id_, arguments or "{}")
 
     def _string(self) -> Reader[str]:
         if (yield from self._source.peek()) != '"':
-            raise Fault
+            raise SyntaxFault
         return str(json.loads((yield from self._source.value())))
 
     def _named(self, format_: Named) -> Reader[None]:
@@ -230,12 +230,12 @@ class CallReader:
             try:
                 arguments = keyword_arguments(text)
             except ValueError:
-                raise Fault from None
+                raise SyntaxFault from None
             self._whole(name, "", arguments)
             if not (yield from self._another("]")):
                 return
             yield from source.peek()
-            self.stage = Stage.HEAD
+            self.stage = CallStage.HEAD
 
     def _unquoted(self, format_: Unquoted) -> Reader[None]:
         name = self._declared((yield from self._source.word()))
@@ -246,13 +246,13 @@ class CallReader:
     def _nested(self, format_: Nested) -> Reader[None]:
         called = False
         while (yield from another_call(self._source, format_)):
-            self.stage = Stage.HEAD
+            self.stage = CallStage.HEAD
             name = self._declared((yield from name_in_tag(self._source)))
             read = nested_arguments(self._source, format_, self._tools[name])
             self._whole(name, "", (yield from read))
             called = True
         if not called:
-            raise Fault
+            raise SyntaxFault
 
     def _attributed(self, format_: Attributed) -> Reader[None]:
         name = self._declared((yield from attributed_name(self._source, format_)))
@@ -289,7 +289,7 @@ def _object_in(value: str) -> str:
         return "{}"
     written, end = JsonReader().mended(text, 0)
     if not is_object(written + text[end:]):
-        raise Fault
+        raise SyntaxFault
     return written + text[end:]
 
 
@@ -298,7 +298,7 @@ def _pair(format_: Xml, schema: Mapping[str, object], key: str, value: str) -> d
     if format_.typed:
         key, _, string = key.partition(format_.typed)
         if string not in ("", "true", "false"):
-            raise Fault
+            raise SyntaxFault
     key = key.strip()
     if format_.padded:
         value = value.removeprefix("\n").removesuffix("\n")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tandem_answers.parsing.formats import Nested
 from tandem_answers.parsing.schemas import alternatives, types_allowed
-from tandem_answers.parsing.source import Fault, Reader, Source
+from tandem_answers.parsing.source import AnswerSource, Reader, SyntaxFault
 from tandem_answers.parsing.values import to_json, typed
 
 DEEPEST = 64
@@ -16,14 +16,14 @@ DEEPEST = 64
 _CALL = "invoke"
 
 
-def another_call(source: Source, format_: Nested) -> Reader[bool]:
+def another_call(source: AnswerSource, format_: Nested) -> Reader[bool]:
     """Takes the beginning of a call or the end of the section; says whether it is a call."""
     yield from source.one_of(format_.mark)
     tag = yield from source.one_of(f"<{_CALL}", format_.end)
     return tag != format_.end
 
 
-def name_in_tag(source: Source) -> Reader[str]:
+def name_in_tag(source: AnswerSource) -> Reader[str]:
     """Takes the rest of the tag that begins a call, and gives the name in it."""
     yield from source.literal('name="')
     named = yield from source.until('"')
@@ -31,7 +31,9 @@ def name_in_tag(source: Source) -> Reader[str]:
     return named
 
 
-def nested_arguments(source: Source, format_: Nested, schema: Mapping[str, object]) -> Reader[str]:
+def nested_arguments(
+    source: AnswerSource, format_: Nested, schema: Mapping[str, object]
+) -> Reader[str]:
     """Takes a call's rest; gives the JSON object of its elements. Raises Fault or Ended."""
     opened = [_Element(_CALL, schema, schema, format_.item)]
     while True:
@@ -52,7 +54,7 @@ def nested_arguments(source: Source, format_: Nested, schema: Mapping[str, objec
                 return last.as_object(text)
             opened[-1].add(last.tag, last.value(text))
         elif tag.startswith("/") or text.strip() or len(opened) > DEEPEST:
-            raise Fault
+            raise SyntaxFault
         else:
             opened.append(last.child(tag))
 
@@ -88,13 +90,13 @@ class _Element:
 
     def as_object(self, text: str) -> str:
         if text.strip():
-            raise Fault
+            raise SyntaxFault
         pairs = {to_json(tag): value for tag, value in self.inside}
         return f"{{{', '.join(f'{key}: {value}' for key, value in pairs.items())}}}"
 
     def _as_list(self, text: str) -> str:
         if text.strip():
-            raise Fault
+            raise SyntaxFault
         return f"[{', '.join(value for _, value in self.inside)}]"
 
     def _declared(self, tag: str) -> Iterator[object]:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from tandem_answers.parsing.calls import CallReader, Stage
+from tandem_answers.parsing.calls import CallReader, CallStage
 from tandem_answers.parsing.formats import (
     Format,
     Header,
@@ -16,7 +16,14 @@ from tandem_answers.parsing.formats import (
     Xml,
     mark_of,
 )
-from tandem_answers.parsing.source import Ended, Fault, Marks, Reader, Source, marks_of
+from tandem_answers.parsing.source import (
+    AnswerEnded,
+    AnswerSource,
+    MarkerSearch,
+    Reader,
+    SyntaxFault,
+    marks_of,
+)
 from tandem_frontend.openai.answer_parsers import (
     CallArguments,
     CallStart,
@@ -72,7 +79,7 @@ class Parser:
         self.cut: frozenset[int] = frozenset()
         self._parts: list[Part] = []
         self._most_held = most_held
-        self._source = Source(most_held)
+        self._source = AnswerSource(most_held)
         self._reader = CallReader(self._source, tools or {}, self._part_of_call)
         self._table = _table(family, reasoning, bool(tools))
         self._fresh = True
@@ -86,7 +93,7 @@ class Parser:
         self._draft: _Draft | None = None
         self._unended = unmarked and not self.in_reasoning and self._table.may_lack_begin
         """Whether an end marker that comes outside of reasoning is one."""
-        self._quick: tuple[type[Content | Reasoning], Marks] | None = None
+        self._quick: tuple[type[Content | Reasoning], MarkerSearch] | None = None
         """What text is that has nothing a marker may begin with, where text has come before it."""
         if whole and self._unended:
             self._source.record()
@@ -123,12 +130,12 @@ class Parser:
 
     def _run(self) -> Reader[None]:
         while True:
-            self._reader.stage = Stage.TEXT
+            self._reader.stage = CallStage.TEXT
             try:
                 yield from self._next()
-            except Fault:
+            except SyntaxFault:
                 self._fail()
-            except Ended:
+            except AnswerEnded:
                 if self._end():
                     self._settle()
                     return
@@ -156,7 +163,7 @@ class Parser:
 
     def _unmarked(self) -> Reader[Format | None]:
         """Takes space before a call; gives the format of a call without a marker, if one begins."""
-        self._reader.stage = Stage.SPACE
+        self._reader.stage = CallStage.SPACE
         self._source.hold()
         char = yield from self._source.peek()
         if self._behind_thought:
@@ -179,7 +186,7 @@ class Parser:
                 self._give_out()
                 self._add(kind(source.take(begin)))
             if end > begin:
-                if self._reader.stage is Stage.TEXT:
+                if self._reader.stage is CallStage.TEXT:
                     source.hold()
                 source.take(end)
                 return source.text[begin:end]
@@ -231,7 +238,7 @@ class Parser:
         (self._parts if self._draft is None else self._draft.parts).append(part)
 
     def _header(self, header: Header) -> Reader[bool]:
-        self._reader.stage = Stage.HEAD
+        self._reader.stage = CallStage.HEAD
         self._reader.certain = False
         mark = ""
         while mark != header.end:
@@ -241,7 +248,7 @@ class Parser:
 
     def _call(self, mark: str, formats: tuple[Format, ...]) -> Reader[bool]:
         """Reads the call that a marker begins; says whether one may begin here."""
-        self._reader.stage = Stage.HEAD
+        self._reader.stage = CallStage.HEAD
         self._reader.certain = len(mark) > 1 and not mark.isalpha()
         format_ = formats[0]
         if len(formats) > 1:
@@ -276,11 +283,11 @@ class Parser:
         if held:
             self._add(Reasoning(held) if self.in_reasoning else Content(held))
         self._fresh = self._behind_thought = False
-        self._reader.stage = Stage.TEXT
+        self._reader.stage = CallStage.TEXT
 
     def _fail(self) -> None:
         self.broken += self._begun
-        if self._reader.stage is Stage.ARGUMENTS:
+        if self._reader.stage is CallStage.ARGUMENTS:
             self.cut |= {self.calls - 1}
         self._give_out()
 
@@ -288,23 +295,23 @@ class Parser:
     def _begun(self) -> bool:
         """Whether what is read is a call."""
         stage = self._reader.stage
-        return stage in (Stage.ARGUMENTS, Stage.TAIL) or (
-            stage is Stage.HEAD and self._reader.certain
+        return stage in (CallStage.ARGUMENTS, CallStage.TAIL) or (
+            stage is CallStage.HEAD and self._reader.certain
         )
 
     def _end(self) -> bool:
         """Decides about what is undecided at the end of the answer; says whether all is read."""
         stage = self._reader.stage
-        if stage is Stage.HEAD:
+        if stage is CallStage.HEAD:
             self._fail()
-        elif stage is Stage.SPACE:
+        elif stage is CallStage.SPACE:
             held = self._source.release()
             if held.strip() or not self._marked:
                 self._add(Content(held))
-        elif stage is Stage.ARGUMENTS:
+        elif stage is CallStage.ARGUMENTS:
             self.cut |= {self.calls - 1}
             self._reader.arguments(self._source.take(len(self._source.text)))
-        return stage is not Stage.HEAD
+        return stage is not CallStage.HEAD
 
 
 class _Draft(NamedTuple):
@@ -325,8 +332,8 @@ class _Table:
     sections: tuple[str, ...]
     silent: tuple[str, ...]
     separator: str
-    outside: Marks
-    inside: Marks
+    outside: MarkerSearch
+    inside: MarkerSearch
 
     @property
     def may_lack_begin(self) -> bool:

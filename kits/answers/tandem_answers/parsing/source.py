@@ -20,15 +20,15 @@ _SPACE = re.compile(r"\s*")
 _WORD = re.compile(r"""[^\s<>()\[\]{}"'=,|｜]*""")
 
 
-class Fault(Exception):
+class SyntaxFault(Exception):
     """The text is not what the syntax asks for."""
 
 
-class Ended(Exception):
+class AnswerEnded(Exception):
     """The answer ends where the syntax asks for more."""
 
 
-class Marks:
+class MarkerSearch:
     """Finds the first of some markers, or what may become one at the end of the text."""
 
     def __init__(self, marks: Collection[str]) -> None:
@@ -52,11 +52,11 @@ class Marks:
 
 
 @lru_cache(maxsize=512)
-def marks_of(*marks: str) -> Marks:
-    return Marks(marks)
+def marks_of(*marks: str) -> MarkerSearch:
+    return MarkerSearch(marks)
 
 
-class Source:
+class AnswerSource:
     """The text of an answer; `most_held` is how many characters of it may be held at once."""
 
     def __init__(self, most_held: int) -> None:
@@ -116,13 +116,13 @@ class Source:
             self._recorded.append(self.text[begin : self.at])
             self.recorded_size += self.at - begin
         if self.at < end:
-            raise Fault
+            raise SyntaxFault
         return self.text[begin:end]
 
     def more(self) -> Reader[None]:
         """Waits for more text. Raises Ended where none comes."""
         if self.ended:
-            raise Ended
+            raise AnswerEnded
         yield
 
     def peek(self) -> Reader[str]:
@@ -144,7 +144,7 @@ class Source:
                     return self.take(self.at + len(option))
             rest = self.text[self.at : self.at + max(map(len, options))]
             if not any(option.startswith(rest) for option in options):
-                raise Fault
+                raise SyntaxFault
             yield from self.more()
 
     def literal(self, text: str) -> Reader[None]:
@@ -185,7 +185,7 @@ class Source:
         All of it if `last` is not in it and it is `whole`; else raises Ended."""
         text, found, _ = taken.partition(last) if last else (taken, "", "")
         if not found and not whole:
-            raise Ended
+            raise AnswerEnded
         self._untake(taken[len(text) :])
         return text
 
@@ -221,7 +221,7 @@ class Source:
             self.take(end)
             taken.append(written)
             if reader.faulty:
-                raise Fault
+                raise SyntaxFault
             if reader.over:
                 return "".join(taken)
             yield from self.more()

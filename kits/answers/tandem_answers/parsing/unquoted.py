@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tandem_answers.parsing.formats import Unquoted
 from tandem_answers.parsing.schemas import types_of_property
-from tandem_answers.parsing.source import Fault, Reader, Source
+from tandem_answers.parsing.source import AnswerSource, Reader, SyntaxFault
 from tandem_answers.parsing.values import to_json, typed
 
 DEEPEST = 64
@@ -14,19 +14,21 @@ DEEPEST = 64
 
 
 def unquoted_arguments(
-    source: Source, format_: Unquoted, schema: Mapping[str, object]
+    source: AnswerSource, format_: Unquoted, schema: Mapping[str, object]
 ) -> Reader[str]:
     """Takes an object; gives its JSON. A value without quotes that belongs to the object itself has
     the type of the schema. Raises Fault or Ended."""
     if (yield from source.peek()) != "{":
-        raise Fault
+        raise SyntaxFault
     return (yield from _Values(source, format_, schema).container(1))
 
 
 class _Values:
     """What stands in the arguments of one call."""
 
-    def __init__(self, source: Source, format_: Unquoted, schema: Mapping[str, object]) -> None:
+    def __init__(
+        self, source: AnswerSource, format_: Unquoted, schema: Mapping[str, object]
+    ) -> None:
         self._source = source
         self._format = format_
         self._schema = schema
@@ -35,7 +37,7 @@ class _Values:
         """An object or a list, the outermost of which has depth 1."""
         source = self._source
         if depth > DEEPEST:
-            raise Fault
+            raise SyntaxFault
         begin = yield from source.one_of("{", "[")
         end = "}" if begin == "{" else "]"
         pairs: dict[str, str] = {}

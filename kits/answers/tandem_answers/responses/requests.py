@@ -30,7 +30,7 @@ from tandem_frontend.openai.requests import (
     ReasoningEffort,
     ServiceTier,
 )
-from tandem_frontend.openai.strangers import Kind
+from tandem_frontend.openai.strangers import KnownObject
 from tandem_frontend.openai.tools import (
     LONGEST_NAME,
     AllowedTool,
@@ -173,11 +173,11 @@ class ResponseRequest(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     kv_hints: KvHints = msgspec.UNSET
 
 
-_PARTS = Kind.of(ItemText, OF_PARTS)
+_PARTS = KnownObject.of(ItemText, OF_PARTS)
 BODY = Body.of(
     ResponseRequest,
     OF_RESPONSES,
-    input=Kind.of(
+    input=KnownObject.of(
         InputItem,
         OF_ITEMS,
         BUILT_IN_CALLS,
@@ -185,15 +185,15 @@ BODY = Body.of(
         summary=_PARTS,
         output=_PARTS,
     ),
-    tools=Kind.of(
+    tools=KnownObject.of(
         ResponseTool,
         OF_FLAT_TOOLS,
         BUILT_IN_TOOLS,
         TOOL_TYPES,
-        tools=Kind.of(ResponseTool, OF_FLAT_TOOLS, BUILT_IN_TOOLS, TOOL_TYPES),
+        tools=KnownObject.of(ResponseTool, OF_FLAT_TOOLS, BUILT_IN_TOOLS, TOOL_TYPES),
     ),
-    text=Kind.of(TextOptions, OF_TEXT),
-    reasoning=Kind.of(ReasoningOptions, OF_REASONING),
+    text=KnownObject.of(TextOptions, OF_TEXT),
+    reasoning=KnownObject.of(ReasoningOptions, OF_REASONING),
     nvext=NVEXT,
 )
 NAMES = {

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from tandem.errors import TandemError
-from tandem.upstream.answer import Finish, Row
+from tandem.upstream.answer import ChoiceFinish, Row
 from tandem_answers import blocks
 from tandem_answers.responses import answers
 from tandem_answers.responses.requests import CUSTOM_INPUT, ResponseTool, joined_name
@@ -46,10 +46,10 @@ class ResponseAnswer:
         self._said = msgspec.json.decode(asked.repeated, type=answers.Repeated)
         self._called = dict(_tools(self._said.tools))
 
-    def is_custom(self, block: blocks.Block) -> bool:
+    def is_custom(self, block: blocks.StreamedBlock) -> bool:
         return block.kind == "call" and self._tool(block).custom
 
-    def _tool(self, block: blocks.Block) -> _Called:
+    def _tool(self, block: blocks.StreamedBlock) -> _Called:
         return self._called.get(block.name) or _Called(block.name)
 
     @property
@@ -91,7 +91,7 @@ class ResponseAnswer:
             **fields,
         )
 
-    def item(self, block: blocks.Block, status: answers.ItemStatus) -> answers.OutputItem:
+    def item(self, block: blocks.StreamedBlock, status: answers.ItemStatus) -> answers.OutputItem:
         """The output item of a block, with the text or call that has come so far."""
         id, text = self.item_id(block), block.text
         match block.kind:
@@ -115,7 +115,7 @@ class ResponseAnswer:
                     return answers.OutputCustomCall(**call, input=_custom_input(text))
                 return answers.OutputCall(**call, arguments=text)
 
-    def item_id(self, block: blocks.Block) -> str:
+    def item_id(self, block: blocks.StreamedBlock) -> str:
         return f"{_PREFIXES[block.kind]}_{self._asked.id}_{block.index}"
 
     @property
@@ -147,7 +147,7 @@ class ResponseEvents:
     def row(self, row: Row) -> bytes:
         return self._changes(self._answer.blocks.row(row))
 
-    def ending(self, ending: Finish) -> bytes:
+    def ending(self, ending: ChoiceFinish) -> bytes:
         answer = self._answer
         events = self._changes(answer.blocks.ending(ending))
         if (block := answer.blocks.open) is not None:
@@ -177,7 +177,7 @@ class ResponseEvents:
             case blocks.BlockEnded(block=block):
                 return self._end(block, "completed")
 
-    def _begin(self, block: blocks.Block) -> bytes:
+    def _begin(self, block: blocks.StreamedBlock) -> bytes:
         item = self._answer.item(block, "in_progress")
         if isinstance(item, answers.OutputCall | answers.OutputCustomCall):
             return self._item_event("added", item, block)
@@ -186,7 +186,7 @@ class ResponseEvents:
         added = self._item_event("added", item, block)
         return added + self._on(block, "response.content_part.added", content_index=0, part=part)
 
-    def _grow(self, block: blocks.Block, text: str) -> bytes:
+    def _grow(self, block: blocks.StreamedBlock, text: str) -> bytes:
         type = _DELTAS[block.kind]
         match block.kind:
             case "text":
@@ -198,7 +198,7 @@ class ResponseEvents:
             case "call":
                 return self._on(block, type, delta=text)
 
-    def _end(self, block: blocks.Block, status: answers.ItemStatus) -> bytes:
+    def _end(self, block: blocks.StreamedBlock, status: answers.ItemStatus) -> bytes:
         item = self._answer.item(block, status)
         match item:
             case answers.OutputCustomCall(input=text):
@@ -223,10 +223,12 @@ class ResponseEvents:
                 done += self._on(block, "response.content_part.done", content_index=0, part=thought)
         return done + self._item_event("done", item, block)
 
-    def _item_event(self, what: str, item: answers.OutputItem, block: blocks.Block) -> bytes:
+    def _item_event(
+        self, what: str, item: answers.OutputItem, block: blocks.StreamedBlock
+    ) -> bytes:
         return self._event(f"response.output_item.{what}", output_index=block.index, item=item)
 
-    def _on(self, block: blocks.Block, type: str, **fields: Any) -> bytes:
+    def _on(self, block: blocks.StreamedBlock, type: str, **fields: Any) -> bytes:
         id = self._answer.item_id(block)
         return self._event(type, item_id=id, output_index=block.index, **fields)
 

@@ -21,7 +21,7 @@ from tandem.pool import child
 from tandem.pool.frames import frame
 from tandem_executor.local import process, workers
 from tandem_executor.local.judging import Send, StandIns, message
-from tandem_executor.local.process import Order
+from tandem_executor.local.process import ServingOrder
 
 _CLOSE_SECONDS = 30
 """By then the kernel ends this process, whatever it hangs in."""
@@ -37,7 +37,7 @@ def main() -> int:
     return 0
 
 
-async def _serve(stream: socket.socket, order: Order) -> None:
+async def _serve(stream: socket.socket, order: ServingOrder) -> None:
     """Until the parent closes the socket, or an engine dies."""
     settings = next(iter(order.configs.values()))
     logs.configure("local_executor", format=settings.log_format, level=settings.log_level)
@@ -65,7 +65,7 @@ async def _listen(reader: asyncio.StreamReader, stand_ins: StandIns) -> None:
 
 
 async def _serve_order(
-    order: Order, send: Send, writer: asyncio.StreamWriter, stand_ins: StandIns
+    order: ServingOrder, send: Send, writer: asyncio.StreamWriter, stand_ins: StandIns
 ) -> None:
     try:
         async with workers.serving(

@@ -18,7 +18,7 @@ from tandem.errors import LoadError
 from tandem.hooks.classifiers.classifier_set import ClassifierSet
 from tandem.hooks.classifiers.contract import ScoringContext, ScoringError
 from tandem.hooks.classifiers.runner import ask, reason_of
-from tandem.hooks.classifiers.scores import Answer, read
+from tandem.hooks.classifiers.scores import ClassifierAnswer, read
 from tandem.ids import counter
 from tandem.usercode.call import Caller, Failed
 from tandem_executor.errors import ShutDownError
@@ -109,7 +109,7 @@ class Judges:
         self._send(message(ANSWER, call, answer, failure))
 
 
-def _plain(answer: Answer) -> dict[str, Any]:
+def _plain(answer: ClassifierAnswer) -> dict[str, Any]:
     """What reads as the same answer."""
     given = {} if answer.replacement is None else {"replacement": answer.replacement}
     return {**answer.scores, **given}

@@ -34,7 +34,7 @@ All else that it says, and is told after its order, is of judging.py.
 
 
 @dataclass(frozen=True)
-class Order:
+class ServingOrder:
     """What a process is to serve."""
 
     configs: Mapping[Phase, WorkerConfig]
@@ -44,7 +44,7 @@ class Order:
 class WorkersProcess:
     """A process that serves an order until it is closed. `start` once, then `serving`."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: ServingOrder) -> None:
         self.order = order
         self._process = ChildProcess(
             max_message_bytes=_MESSAGE_BYTES, on_message=self._take, on_lost=self._find_lost
@@ -96,7 +96,7 @@ class WorkersProcess:
 
 @asynccontextmanager
 async def serving(
-    orders: Sequence[Order],
+    orders: Sequence[ServingOrder],
 ) -> AsyncIterator[tuple[asyncio.Future[EngineError], Judges]]:
     """Each order is served by a process within the block; all start at the same time. Yields what
     is done once an engine has died, and where the program's classifiers judge what decode makes.

@@ -28,10 +28,10 @@ from tandem.logits.ready import READY
 from tandem.worker.config import WorkerConfig
 from tandem_executor.config import ExecutorConfig
 from tandem_executor.errors import ShutDownError
-from tandem_executor.live import ELSEWHERE, HOOKED, Live, LiveClassifier, LoopOf
+from tandem_executor.live import ELSEWHERE, HOOKED, LiveClassifier, LiveCode, LoopOf
 from tandem_executor.local import process, settings, workers
 from tandem_executor.local.judging import Judges
-from tandem_executor.local.process import Order
+from tandem_executor.local.process import ServingOrder
 from tandem_router import server
 from tandem_router.discovery.static import StaticDiscovery
 from tandem_router.server import RunningRouter
@@ -60,7 +60,7 @@ class LocalStack:
         model_path: Path,
         executor_config: ExecutorConfig,
         *,
-        live: Live,
+        live: LiveCode,
         on_death: Callable[[TandemError], object],
     ) -> None:
         """`live`: what requests may name beside what the settings say. `on_death` is told, in
@@ -210,7 +210,7 @@ class LocalStack:
                 yield died
             return
         parts = [configs] if aggregated else [{phase: each} for phase, each in configs.items()]
-        orders = [Order(part, aggregated) for part in parts]
+        orders = [ServingOrder(part, aggregated) for part in parts]
         async with process.serving(orders) as (died, self._judges):
             for early in self._live.early:
                 await self._judges.register(early)

@@ -22,8 +22,8 @@ from tandem.text.tokenizer import Tokenizer
 from tandem.worker import startup
 from tandem.worker.config import WorkerConfig
 from tandem.worker.phase import LoadPhase, PhaseParts
-from tandem.worker.server import MakeEngine, Worker
-from tandem_executor.live import Live
+from tandem.worker.server import MakeEngine, WorkerServer
+from tandem_executor.live import LiveCode
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ async def serving(
     aggregated: bool,
     register: Callable[[ClassifierSet], object],
     parks: Callable[[], bool],
-    live: Live | None = None,
+    live: LiveCode | None = None,
 ) -> AsyncIterator[asyncio.Future[EngineError]]:
     """The workers of these phases serve within the block. Yields what is done once an engine has
     died. `aggregated`: they share one engine. `register`: is given decode's classifiers, to which
@@ -59,7 +59,7 @@ async def serving(
             registry = startup.load_registry(config)
             if live is not None:
                 live.register(registry)
-            worker = Worker(
+            worker = WorkerServer(
                 phase, config, load[phase], registry=registry, create=create, with_admin=False
             )
             closing.push_async_callback(worker.close)
@@ -89,7 +89,9 @@ def _create(
     return factory.create(name, role, replace(settings, tap=tap))
 
 
-async def _serve(worker: Worker, stop: asyncio.Event, died: asyncio.Future[EngineError]) -> None:
+async def _serve(
+    worker: WorkerServer, stop: asyncio.Event, died: asyncio.Future[EngineError]
+) -> None:
     try:
         await worker.serve(stop)
     except EngineError as error:

@@ -28,7 +28,7 @@ class HttpAnswer:
     body: bytes
 
 
-class Connection(asyncio.Protocol):
+class AdapterConnection(asyncio.Protocol):
     """From its opening to its end. One request at a time."""
 
     def __init__(self, *, max_bytes: int) -> None:

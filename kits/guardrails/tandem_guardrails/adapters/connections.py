@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tandem_guardrails.adapters.breaker import UnavailableError
-from tandem_guardrails.adapters.connection import Connection
+from tandem_guardrails.adapters.connection import AdapterConnection
 
 KEEP_ALIVE_SECONDS = 4.0
 """Less than the 5 s after which common servers close, so that no request meets a closing one."""
@@ -41,9 +41,9 @@ class Connections:
         self._connect_seconds = connect_seconds
         self._retries = retries
         self._max_bytes = max_bytes
-        self._idle: deque[tuple[Connection, float]] = deque()
+        self._idle: deque[tuple[AdapterConnection, float]] = deque()
         """With the time from which on each is not used again; the longest unused first."""
-        self._open: set[Connection] = set()
+        self._open: set[AdapterConnection] = set()
 
     @property
     def full(self) -> bool:
@@ -51,7 +51,7 @@ class Connections:
         return self._turns.locked()
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[Connection]:
+    async def one(self) -> AsyncIterator[AdapterConnection]:
         """A connection of one's own. Raises ScoringError: `unreachable`."""
         async with self._turns:
             connection = await self._waiting_one() or await self._connect()
@@ -72,7 +72,7 @@ class Connections:
             connection.close()
         self._idle.clear()
 
-    async def _waiting_one(self) -> Connection | None:
+    async def _waiting_one(self) -> AdapterConnection | None:
         """One that is open and idle, the last used first."""
         if not self._idle:
             return None
@@ -87,7 +87,7 @@ class Connections:
                 return connection
         return None
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> AdapterConnection:
         retries = self._retries
         while True:
             try:
@@ -97,12 +97,12 @@ class Connections:
                     raise UnavailableError("unreachable") from None
                 retries -= 1
 
-    async def _try(self) -> Connection:
+    async def _try(self) -> AdapterConnection:
         """Raises OSError, of which a TimeoutError and one of TLS are kinds."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(self._connect_seconds):
             _, connection = await loop.create_connection(
-                lambda: Connection(max_bytes=self._max_bytes),
+                lambda: AdapterConnection(max_bytes=self._max_bytes),
                 self._host,
                 self._port,
                 ssl=self._tls,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tandem import errors
-from tandem.engine.rooms import Timers
+from tandem.engine.rooms import KeyedTimers
 from tandem.engine.streams import DialledStream
 from tandem.errors import KvTransferError, TandemError
 from tandem.tasks import Tasks
@@ -55,7 +55,7 @@ class Expected:
             settle(result)
 
 
-class Receiver:
+class KvReceiver:
     """All rooms of a decode engine, over all its prefill peers."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Receiver:
         self.hello = memory.describe(token_bytes=token_bytes)
         self.tls = tls
         self.free = free
-        self.leases: Timers[Expected] = Timers()
+        self.leases: KeyedTimers[Expected] = KeyedTimers()
         self.tasks = Tasks(on_crash)
         self._settle_seconds = settle_seconds
         self._margin_seconds = margin_seconds
@@ -148,7 +148,7 @@ class ReceiverLink(DialledStream):
 
     stub = kv_pb2_grpc.KvTransferStub
 
-    def __init__(self, receiver: Receiver, peer: str) -> None:
+    def __init__(self, receiver: KvReceiver, peer: str) -> None:
         super().__init__(peer, receiver.tls)
         self._receiver = receiver
         self._draft = kv_pb2.KvOffers(hello=receiver.hello)

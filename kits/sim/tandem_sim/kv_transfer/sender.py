@@ -20,7 +20,7 @@ import grpc.aio
 
 from tandem.byte_budget import ByteBudget
 from tandem.engine.kv_tag import KvTag
-from tandem.engine.rooms import EndedRooms, Timers
+from tandem.engine.rooms import EndedRooms, KeyedTimers
 from tandem.engine.streams import ServedStream, StreamServicer, listen
 from tandem.errors import KvCorruptError, KvTransferError, TandemError, VoucherError
 from tandem.tasks import Tasks
@@ -96,8 +96,8 @@ class Sender:
         self._exports: dict[int, Export] = {}
         self._offers: dict[int, tuple[SenderLink, kv_pb2.KvOffer]] = {}
         self._moving: dict[int, _Moving] = {}
-        self._waits: Timers[int] = Timers()
-        self._leases: Timers[int] = Timers()
+        self._waits: KeyedTimers[int] = KeyedTimers()
+        self._leases: KeyedTimers[int] = KeyedTimers()
         self._ended = EndedRooms(_REMEMBER_SECONDS)
         self._links: set[SenderLink] = set()
         self._tasks = Tasks(on_crash)

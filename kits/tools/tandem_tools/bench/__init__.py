@@ -18,7 +18,7 @@ from tandem.cli.console import Console
 from tandem.cli.up import stopping_on_signals
 from tandem.errors import ConfigError
 from tandem_tools.bench import aiperf, plot
-from tandem_tools.bench.figures import Figures, Slo
+from tandem_tools.bench.figures import BenchSlo, Figures
 from tandem_tools.bench.load import BenchLoad
 from tandem_tools.trace import read
 
@@ -56,7 +56,7 @@ def bench(arguments: argparse.Namespace, console: Console) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder, stopping_on_signals():
         outcome = aiperf.run(program, target, load, Path(folder), console)
-    slo = Slo(ttft_seconds=arguments.slo_ttft, itl_seconds=arguments.slo_itl)
+    slo = BenchSlo(ttft_seconds=arguments.slo_ttft, itl_seconds=arguments.slo_itl)
     figures = Figures.of(outcome.answers, slo)
     if outcome.problem:
         console.failed(outcome.problem)
@@ -70,7 +70,7 @@ def bench(arguments: argparse.Namespace, console: Console) -> int:
     return 0 if figures.succeeded and not outcome.problem else 1
 
 
-def _parameters(load: BenchLoad, slo: Slo) -> tuple[str, ...]:
+def _parameters(load: BenchLoad, slo: BenchSlo) -> tuple[str, ...]:
     """What a plot says of a run beside its figures."""
     return (
         *load.said(),

@@ -26,7 +26,7 @@ class TimedAnswer:
 
 
 @dataclass(slots=True, frozen=True)
-class Slo:
+class BenchSlo:
     """Latency objectives, as the frontend counts them."""
 
     ttft_seconds: float
@@ -58,10 +58,10 @@ class Figures:
     ttft: Sequence[float]
     itl: Sequence[float]
     met: int
-    slo: Slo
+    slo: BenchSlo
 
     @classmethod
-    def of(cls, answers: Sequence[TimedAnswer], slo: Slo) -> Figures:
+    def of(cls, answers: Sequence[TimedAnswer], slo: BenchSlo) -> Figures:
         whole = [answer for answer in answers if not answer.failure]
         began = min((answer.began for answer in answers), default=0.0)
         return cls(

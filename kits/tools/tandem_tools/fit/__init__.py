@@ -14,7 +14,7 @@ from tandem.engine import model_files
 from tandem.errors import ConfigError
 from tandem_tools.fit import gpus, memory, quantisation, shape, vllm
 from tandem_tools.fit.memory import Fit, WorkerPlan
-from tandem_tools.fit.shape import Division, Phase, Serving, Shape
+from tandem_tools.fit.shape import Division, ModelShape, Phase, Serving
 
 CONTEXT = 8192
 PAGE_SIZES = {"sglang": 64, "vllm": vllm.PAGE_SIZE}
@@ -134,7 +134,7 @@ def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
     return 1 if refused else 0
 
 
-def _fit(model: Shape, worker: WorkerPlan) -> Fit:
+def _fit(model: ModelShape, worker: WorkerPlan) -> Fit:
     compute = vllm.compute if worker.serving.engine == "vllm" else memory.compute
     return compute(model, worker)
 
@@ -175,7 +175,7 @@ def _worker(
     )
 
 
-def _notes(model: Shape, workers: Sequence[WorkerPlan]) -> list[str]:
+def _notes(model: ModelShape, workers: Sequence[WorkerPlan]) -> list[str]:
     """What the figures do not say."""
     notes = []
     if model.sees:
@@ -196,7 +196,9 @@ def _notes(model: Shape, workers: Sequence[WorkerPlan]) -> list[str]:
     return notes
 
 
-def _told(model: Shape, workers: Sequence[WorkerPlan], fits: Sequence[Fit]) -> dict[str, object]:
+def _told(
+    model: ModelShape, workers: Sequence[WorkerPlan], fits: Sequence[Fit]
+) -> dict[str, object]:
     return {
         "parameters": model.parameters,
         "window": model.window,
@@ -215,14 +217,14 @@ def _told(model: Shape, workers: Sequence[WorkerPlan], fits: Sequence[Fit]) -> d
 
 
 def _rows(
-    model: Shape, workers: Sequence[WorkerPlan], fits: Sequence[Fit]
+    model: ModelShape, workers: Sequence[WorkerPlan], fits: Sequence[Fit]
 ) -> list[tuple[str, str, str]]:
     columns = [_column(model, *each) for each in zip(workers, fits, strict=True)]
     names = [name for name in columns[0] if any(column[name] for column in columns)]
     return [(name, columns[0][name], columns[1][name]) for name in names]
 
 
-def _column(model: Shape, worker: WorkerPlan, fit: Fit) -> dict[str, str]:
+def _column(model: ModelShape, worker: WorkerPlan, fit: Fit) -> dict[str, str]:
     """What is said of a phase, by the name of its row; a row of which neither says anything is
     left out.
     """
@@ -249,13 +251,13 @@ def _pinned(fit: Fit) -> str:
     return f"{_gb(fit.pinned_bytes)} of the host's memory"
 
 
-def _fewest_gpus(model: Shape, worker: WorkerPlan, fit: Fit) -> int:
+def _fewest_gpus(model: ModelShape, worker: WorkerPlan, fit: Fit) -> int:
     if worker.serving.engine == "vllm":
         return int(fit.fits)
     return memory.fewest_gpus(model, worker)
 
 
-def _refusal(model: Shape, worker: WorkerPlan) -> str:
+def _refusal(model: ModelShape, worker: WorkerPlan) -> str:
     if worker.serving.engine == "vllm":
         return (
             f"{worker.phase} holds no sequence of {worker.context:,} tokens: a larger GPU is"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tandem.errors import ConfigError
 from tandem_tools.fit import share
 from tandem_tools.fit.gpus import Gpu
-from tandem_tools.fit.shape import Division, Phase, PipelinePart, Serving, Shape
+from tandem_tools.fit.shape import Division, ModelShape, Phase, PipelinePart, Serving
 
 FREE_SHARE = 0.98
 """What of it is free before weights are loaded, of which SGLang takes its share: the driver, CUDA
@@ -102,7 +102,7 @@ class _Pools:
     """Tokens in layers that look at a window."""
 
 
-def compute(shape: Shape, worker: WorkerPlan) -> Fit:
+def compute(shape: ModelShape, worker: WorkerPlan) -> Fit:
     """Raises ConfigError where the model has no such context, or cannot be divided so."""
     check_context(shape, worker)
     if wrong := _indivisible(shape, worker.division) or _unspreadable(shape, worker):
@@ -136,7 +136,7 @@ def compute(shape: Shape, worker: WorkerPlan) -> Fit:
     )
 
 
-def check_context(shape: Shape, worker: WorkerPlan) -> None:
+def check_context(shape: ModelShape, worker: WorkerPlan) -> None:
     """Raises ConfigError where the model has no such context."""
     if worker.context > shape.context_length:
         raise ConfigError(
@@ -145,7 +145,7 @@ def check_context(shape: Shape, worker: WorkerPlan) -> None:
         )
 
 
-def fewest_gpus(shape: Shape, worker: WorkerPlan) -> int:
+def fewest_gpus(shape: ModelShape, worker: WorkerPlan) -> int:
     """The least power of two of GPUs that share a layer, times the parts of a pipeline, that holds
     a sequence; 0: none up to all heads.
     """
@@ -170,7 +170,9 @@ def _sglang_share(worker: WorkerPlan) -> float:
     )
 
 
-def _pools(shape: Shape, worker: WorkerPlan, parts: Sequence[PipelinePart], left: float) -> _Pools:
+def _pools(
+    shape: ModelShape, worker: WorkerPlan, parts: Sequence[PipelinePart], left: float
+) -> _Pools:
     """What `left` bytes of each GPU hold. Of layers with a window decode holds what its sequences
     can need (SGLang's `SWAChunkCapPoolConfigurator`), prefill a share of what others hold.
     """
@@ -183,7 +185,7 @@ def _pools(shape: Shape, worker: WorkerPlan, parts: Sequence[PipelinePart], left
     return _Pools(_whole_pages(full, worker.page_size), sliding)
 
 
-def _sliding_need(shape: Shape, worker: WorkerPlan) -> int:
+def _sliding_need(shape: ModelShape, worker: WorkerPlan) -> int:
     """Tokens that the windows of all sequences of a group can need: `compute_swa_request_cap`."""
     if not shape.window:
         return 0
@@ -193,7 +195,7 @@ def _sliding_need(shape: Shape, worker: WorkerPlan) -> int:
     return sequences * running + on_their_way * (shape.window + worker.page_size)
 
 
-def _sequences(shape: Shape, worker: WorkerPlan, pools: _Pools) -> int:
+def _sequences(shape: ModelShape, worker: WorkerPlan, pools: _Pools) -> int:
     """Sequences of a group, in whole pages, in the pool of either kind of layers."""
     kept_free = RESERVED_TOKENS if worker.phase == "decode" else 0
     full = pools.full // (_in_pages(worker.context, worker.page_size) + kept_free)
@@ -203,7 +205,7 @@ def _sequences(shape: Shape, worker: WorkerPlan, pools: _Pools) -> int:
     return min(full, pools.sliding // seen)
 
 
-def _pinned_share(shape: Shape, worker: WorkerPlan, pools: _Pools) -> float:
+def _pinned_share(shape: ModelShape, worker: WorkerPlan, pools: _Pools) -> float:
     """Decode's, of its KV cache: a fifth, or what a sequence of the model's whole context takes
     where that is more (`resolve_decode_retraction_backup`). SGLang pins no latents.
     """
@@ -226,7 +228,7 @@ def _whole_pages(tokens: float, page_size: int) -> int:
     return max(0, int(tokens)) // page_size * page_size
 
 
-def _indivisible(shape: Shape, division: Division) -> str:
+def _indivisible(shape: ModelShape, division: Division) -> str:
     """Why GPUs cannot share a model so; empty: they can. Ranks take whole heads, of KV several of
     them may take the same.
     """
@@ -246,7 +248,7 @@ def _indivisible(shape: Shape, division: Division) -> str:
     return ""
 
 
-def _unspreadable(shape: Shape, worker: WorkerPlan) -> str:
+def _unspreadable(shape: ModelShape, worker: WorkerPlan) -> str:
     """Why GPUs cannot each hold as many experts as the others, or have the matrix of logits whole
     in each group; empty: they can.
     """

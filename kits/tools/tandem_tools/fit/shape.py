@@ -137,7 +137,7 @@ class PipelinePart:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class ModelShape:
     """A model's memory, as far as its configuration tells it."""
 
     parameters: int
@@ -191,7 +191,7 @@ def _kv_of(layers: Sequence[Layer], division: Division, *, slides: bool) -> floa
     return sum(layer.kv.of_gpu(division) for layer in layers if layer.slides is slides)
 
 
-def read(config: Mapping[str, Any], quantised: Quantisation, serving: Serving) -> Shape:
+def read(config: Mapping[str, Any], quantised: Quantisation, serving: Serving) -> ModelShape:
     """Raises ConfigError for a model whose memory does not follow from what is known here."""
     kind = config.get("model_type")
     if kind not in _KNOWN:
@@ -224,7 +224,7 @@ class _Reader:
         self._kv_heads = 1 if self._latent else kv_heads
         self._head = self._number("head_dim", self._hidden // self._heads)
 
-    def shape(self) -> Shape:
+    def shape(self) -> ModelShape:
         table = self._number("vocab_size") * self._hidden
         tied = bool(self._config.get("tie_word_embeddings"))
         counted = [
@@ -233,7 +233,7 @@ class _Reader:
         slides = self._slides()
         kv = SharedBytes(self._kv_of_layer(), self._kv_heads, of_attention=True)
         grouped_head = self._serving.enable_dp_lm_head
-        return Shape(
+        return ModelShape(
             parameters=(1 if tied else 2) * table
             + sum(matrices.parameters for layer in counted for matrices in layer),
             heads=self._heads,

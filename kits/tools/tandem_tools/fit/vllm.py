@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from tandem.errors import ConfigError
 from tandem_tools.fit.memory import MIB, Fit, WorkerPlan, check_context
-from tandem_tools.fit.shape import Division, Serving, Shape
+from tandem_tools.fit.shape import Division, ModelShape, Serving
 
 UTILIZATION = 0.92
 """vLLM's gpu_memory_utilization, where nothing says it."""
@@ -48,7 +48,7 @@ def refused(worker: WorkerPlan) -> str:
     return f"{', '.join(given)}: SGLang has such an option, and vLLM none" if given else ""
 
 
-def compute(shape: Shape, worker: WorkerPlan) -> Fit:
+def compute(shape: ModelShape, worker: WorkerPlan) -> Fit:
     """Raises ConfigError where the model has no such context, and for what no worker of vLLM takes
     or what is not known of vLLM.
     """
@@ -86,13 +86,13 @@ def compute(shape: Shape, worker: WorkerPlan) -> Fit:
     )
 
 
-def profiled_bytes(shape: Shape, worker: WorkerPlan) -> int:
+def profiled_bytes(shape: ModelShape, worker: WorkerPlan) -> int:
     """What vLLM's first run finds beside the weights."""
     logits = worker.max_sequences * shape.vocabulary * _LOGIT_BYTES
     return logits + worker.batched_tokens * shape.step_numbers * _STEP_BYTES + _REST
 
 
-def _pages_of_sequence(shape: Shape, worker: WorkerPlan) -> int:
+def _pages_of_sequence(shape: ModelShape, worker: WorkerPlan) -> int:
     """Prefill holds of a window what a step adds too (`SlidingWindowSpec.max_admission_blocks`)."""
     whole = -(-worker.context // worker.page_size)
     if not shape.window:

@@ -20,7 +20,7 @@ from tandem.cli.client import ApiError
 from tandem.cli.commands import Command, adding
 from tandem.cli.console import Console
 from tandem.cli.up import stopping_on_signals
-from tandem.cli.worker_counts import Target
+from tandem.cli.worker_counts import MetricsTarget
 from tandem.errors import ConfigError
 
 try:
@@ -105,9 +105,9 @@ class _Fleet:
 
     url: str
     interval: float
-    routers: list[Target]
-    workers: list[Target]
-    frontends: list[Target]
+    routers: list[MetricsTarget]
+    workers: list[MetricsTarget]
+    frontends: list[MetricsTarget]
     names: Mapping[str, str]
     """Names of workers, by metrics port."""
 

@@ -15,15 +15,15 @@ from tandem.cli.console import Console
 from tandem.errors import ConfigError
 from tandem_router.choosing import Choosing
 from tandem_tools import trace as traces
-from tandem_tools.bench.figures import Figures, Slo
+from tandem_tools.bench.figures import BenchSlo, Figures
 from tandem_tools.trace import TracedRequest
 from tandem_tools.trace_replay import arguments as command_line
 from tandem_tools.trace_replay import fleet as fleets
 from tandem_tools.trace_replay import generator, measuring, plot, results, times
 from tandem_tools.trace_replay.fleet import FleetFile
 from tandem_tools.trace_replay.measuring import Measuring
-from tandem_tools.trace_replay.replay import Replay, Replayed
-from tandem_tools.trace_replay.results import Result
+from tandem_tools.trace_replay.replay import Replayed, TraceReplay
+from tandem_tools.trace_replay.results import ReplayResult
 from tandem_tools.trace_replay.router import Policies
 from tandem_tools.trace_replay.times import Times
 
@@ -35,7 +35,7 @@ def replay(arguments: argparse.Namespace, console: Console) -> int:
     """Every fleet by every policy. Raises ConfigError and LoadError."""
     options.check_folder(arguments.plot)
     asked = list(_fleets(fleets.read(arguments.fleet), arguments))
-    slo = Slo(ttft_seconds=arguments.slo_ttft, itl_seconds=arguments.slo_itl)
+    slo = BenchSlo(ttft_seconds=arguments.slo_ttft, itl_seconds=arguments.slo_itl)
     policies = {name: _policies(name, arguments.decode_policy) for name in arguments.policy}
     trace = _trace(arguments)
     if arguments.write_trace:
@@ -47,14 +47,14 @@ def replay(arguments: argparse.Namespace, console: Console) -> int:
         what = f"{number + 1}/{len(runs)} {fleet.name} by {name}"
         tell = partial(_tell, console, what, began, number, len(runs))
         tell(0.0)
-        run = Replay(fleet, policies[name], trace, speed=arguments.speed, seed=arguments.seed).run(
-            tell
-        )
+        run = TraceReplay(
+            fleet, policies[name], trace, speed=arguments.speed, seed=arguments.seed
+        ).run(tell)
         found.append(_result(fleet, name, run, slo, _by_length(trace, run, arguments.long)))
     console.clear()
     head = (*results.HEAD, *(results.HEAD_BY_LENGTH if arguments.long else ()))
     console.table([each.row() for each in found], head=head)
-    for said in (Result.said_ways, Result.said_reading):
+    for said in (ReplayResult.said_ways, ReplayResult.said_reading):
         for line in filter(None, map(said, found)):
             console.line(line)
     for line in results.verdict(found):
@@ -73,7 +73,7 @@ def _tell(console: Console, what: str, began: float, before: int, runs: int, sha
 
 
 def _parameters(
-    trace: tuple[TracedRequest, ...], arguments: argparse.Namespace, slo: Slo
+    trace: tuple[TracedRequest, ...], arguments: argparse.Namespace, slo: BenchSlo
 ) -> tuple[str, ...]:
     """What a plot says of the replays beside their figures."""
     return (
@@ -87,9 +87,9 @@ def _parameters(
 
 
 def _result(
-    fleet: FleetFile, policy: str, run: Replayed, slo: Slo, by_length: tuple[list[float], ...]
-) -> Result:
-    return Result(
+    fleet: FleetFile, policy: str, run: Replayed, slo: BenchSlo, by_length: tuple[list[float], ...]
+) -> ReplayResult:
+    return ReplayResult(
         fleet=fleet.name,
         workers=fleet.workers,
         aggregated=not fleet.prefill.workers,

@@ -16,40 +16,40 @@ from collections.abc import Callable
 from typing import Any
 
 from tandem_tools.trace_replay.agenda import Agenda
-from tandem_tools.trace_replay.legs import Leg
+from tandem_tools.trace_replay.legs import ReplayedLeg
 from tandem_tools.trace_replay.times import Curve, Times
 
 
-def _nothing(leg: Leg) -> Any:
+def _nothing(leg: ReplayedLeg) -> Any:
     raise AssertionError("the engine model got no work of that kind")
 
 
-class Engine:
+class ReplayedEngine:
     """One prompt at a time, first come, first served, and all sequences at once."""
 
     def __init__(self, agenda: Agenda, times: Times, *, chunk_tokens: float = math.inf) -> None:
         """`chunk_tokens`: the most of a prompt that a step computes."""
-        self.uncached: Callable[[Leg], int] = _nothing
+        self.uncached: Callable[[ReplayedLeg], int] = _nothing
         """Asked as a prompt is begun: how many of its tokens are to be computed."""
-        self.computed: Callable[[Leg], None] = _nothing
+        self.computed: Callable[[ReplayedLeg], None] = _nothing
         """Told that a prompt is done, and its first token."""
-        self.generated: Callable[[Leg], None] = _nothing
+        self.generated: Callable[[ReplayedLeg], None] = _nothing
         """Told that a sequence's last token is done."""
         self._agenda = agenda
         self._prefill_seconds = Curve(times.prefill_ms)
         self._step_seconds = Curve(times.step_ms)
         self._chunk_tokens = chunk_tokens
-        self._prompts: deque[Leg] = deque()
-        self._prompt: Leg | None = None
+        self._prompts: deque[ReplayedLeg] = deque()
+        self._prompt: ReplayedLeg | None = None
         """The prompt that is being computed."""
         self._tokens = self._tokens_left = 0
         """How many of it are computed in all, and how many are not begun."""
-        self._running: dict[Leg, int] = {}
+        self._running: dict[ReplayedLeg, int] = {}
         """Sequences, by the number of the step that makes their last token."""
-        self._ends: list[tuple[int, int, Leg]] = []
+        self._ends: list[tuple[int, int, ReplayedLeg]] = []
         """A heap of those steps; dropped sequences stay in the heap."""
         self._order = itertools.count()
-        self._joining: list[tuple[Leg, int]] = []
+        self._joining: list[tuple[ReplayedLeg, int]] = []
         """Sequences that run from the next step on, and how many tokens each is to get."""
         self._steps = 0
         """Steps done."""
@@ -63,17 +63,17 @@ class Engine:
         """The number of the turn that is noted in the agenda; earlier ones count for nothing."""
         self._busy = False
 
-    def compute(self, leg: Leg) -> None:
+    def compute(self, leg: ReplayedLeg) -> None:
         """Compute its prompt, when those before it are done."""
         self._prompts.append(leg)
         self._wake()
 
-    def generate(self, leg: Leg, tokens: int) -> None:
+    def generate(self, leg: ReplayedLeg, tokens: int) -> None:
         """Let a sequence run from the next step on, for so many tokens, 1 at least."""
         self._joining.append((leg, tokens))
         self._wake()
 
-    def drop(self, leg: Leg) -> None:
+    def drop(self, leg: ReplayedLeg) -> None:
         """Forget a leg. The prompt that is being computed takes its time all the same."""
         if leg in self._prompts:
             self._prompts.remove(leg)

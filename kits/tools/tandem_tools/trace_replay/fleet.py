@@ -27,7 +27,7 @@ _Slots = Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
 _Tokens = Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
 
 
-class Pool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ReplayedPool(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Equal workers with one role."""
 
     workers: _Count = 0
@@ -67,9 +67,9 @@ class FleetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     times: Times | str
     """The table, or the path of its file, from this file's folder."""
-    prefill: Pool = Pool()
-    decode: Pool = Pool()
-    aggregated: Pool = Pool()
+    prefill: ReplayedPool = ReplayedPool()
+    decode: ReplayedPool = ReplayedPool()
+    aggregated: ReplayedPool = ReplayedPool()
     frontends: Frontends = Frontends()
     routers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
     router_kill_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0

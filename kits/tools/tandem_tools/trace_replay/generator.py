@@ -42,7 +42,7 @@ SPREAD = 0.6
 """By so much the logarithms of lengths are spread, normally."""
 
 
-class Text:
+class GrowingText:
     """Tokens that only grow: a prompt, and what is said after it."""
 
     def __init__(self, numbers: Iterator[int], tokens: int, blocks: tuple[int, ...] = ()) -> None:
@@ -73,7 +73,7 @@ def _length(chance: random.Random, median: float) -> int:
     return max(1, int(chance.lognormvariate(log(median), SPREAD)))
 
 
-def _traced(at: float, text: Text, output: int) -> TracedRequest:
+def _traced(at: float, text: GrowingText, output: int) -> TracedRequest:
     return TracedRequest(round(at * 1000, 3), text.tokens, output, text.hash_ids())
 
 
@@ -85,7 +85,7 @@ def chat(chance: random.Random, rate: float) -> Iterator[TracedRequest]:
     lengths = [chance.randint(*SYSTEM_TOKENS) for _ in range(SYSTEM_PROMPTS)]
     systems = [(tokens, _whole_blocks(numbers, tokens)) for tokens in lengths]
     weights = [1 / place for place in range(1, SYSTEM_PROMPTS + 1)]
-    turns: list[tuple[float, int, Text | None]] = [(0.0, 0, None)]
+    turns: list[tuple[float, int, GrowingText | None]] = [(0.0, 0, None)]
     order = itertools.count(1)
     while True:
         at, _, text = heapq.heappop(turns)
@@ -93,7 +93,7 @@ def chat(chance: random.Random, rate: float) -> Iterator[TracedRequest]:
             following = at + chance.expovariate(rate * (1 - MORE_TURNS))
             heapq.heappush(turns, (following, next(order), None))
             tokens, blocks = chance.choices(systems, weights)[0]
-            text = Text(numbers, tokens, blocks)
+            text = GrowingText(numbers, tokens, blocks)
         text.grow(_length(chance, MESSAGE_TOKENS))
         output = _length(chance, ANSWER_TOKENS)
         yield _traced(at, text, output)
@@ -110,7 +110,7 @@ def shared(chance: random.Random, rate: float) -> Iterator[TracedRequest]:
     at = 0.0
     while True:
         user = chance.randrange(SHARED_PROMPTS * USERS)
-        text = Text(numbers, SHARED_TOKENS, prompts[user % SHARED_PROMPTS])
+        text = GrowingText(numbers, SHARED_TOKENS, prompts[user % SHARED_PROMPTS])
         text.grow(_length(chance, QUESTION_TOKENS))
         yield _traced(at, text, _length(chance, REPLY_TOKENS))
         at += chance.expovariate(rate)
@@ -122,7 +122,7 @@ def mixed(chance: random.Random, rate: float) -> Iterator[TracedRequest]:
     at = 0.0
     while True:
         median = LONG_TOKENS if chance.random() < LONG_SHARE else SHORT_TOKENS
-        text = Text(numbers, _length(chance, median))
+        text = GrowingText(numbers, _length(chance, median))
         yield _traced(at, text, _length(chance, MIXED_OUTPUT))
         at += chance.expovariate(rate)
 

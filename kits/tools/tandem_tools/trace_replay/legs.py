@@ -12,13 +12,13 @@ from tandem_tools.trace import TracedRequest
 
 if TYPE_CHECKING:
     from tandem_tools.trace_replay.router import Router
-    from tandem_tools.trace_replay.workers import Worker
+    from tandem_tools.trace_replay.workers import ReplayedWorker
 
 _PARTS = trace.BLOCK_TOKENS // BLOCK_TOKENS
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class ReplayedRequest:
     """One of the trace. Times are seconds since the replay began."""
 
     line: TracedRequest
@@ -73,8 +73,8 @@ class HandOver:
     together: that is when prefill has the KV and decode has room for it, where these are two.
     """
 
-    prefill: Leg | None = None
-    decode: Leg | None = None
+    prefill: ReplayedLeg | None = None
+    decode: ReplayedLeg | None = None
     _ready: int = 0
 
     def ready(self) -> None:
@@ -92,15 +92,15 @@ class HandOver:
 
 
 @dataclass(slots=True, eq=False)
-class Leg:
+class ReplayedLeg:
     """A run of a request on one worker."""
 
     number: int
     """The router's own number."""
     sequence: int
     """The number of the sequence, its request's own."""
-    request: Request
-    worker: Worker
+    request: ReplayedRequest
+    worker: ReplayedWorker
     router: Router
     """The router that started the leg, to whom the worker says what becomes of the leg."""
     to_compute: int

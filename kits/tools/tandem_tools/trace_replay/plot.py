@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tandem_tools import drawing
 from tandem_tools.bench.figures import percentiles
-from tandem_tools.trace_replay.results import Result
+from tandem_tools.trace_replay.results import ReplayResult
 
 WIDTH, HEIGHT, MARGIN = 420, 314, 56
 """Pixels: a panel is so wide and high, and so much is free around what is drawn in it."""
@@ -23,8 +23,8 @@ class _Panel:
     """`objective`: the value that bars are held to, or None."""
 
     title: str
-    value: Callable[[Result], float]
-    objective: Callable[[Result], float] = lambda _: 0.0
+    value: Callable[[ReplayResult], float]
+    objective: Callable[[ReplayResult], float] = lambda _: 0.0
     always: bool = False
     """Drawn where all values are 0 too, which says something then."""
 
@@ -45,7 +45,7 @@ _PANELS = (
 )
 
 
-def svg(results: Sequence[Result], *, title: str, parameters: Sequence[str]) -> str:
+def svg(results: Sequence[ReplayResult], *, title: str, parameters: Sequence[str]) -> str:
     """Rows of two panels. The fleets stand beside each other in the order of their replays; a
     figure of which there is nothing has no panel.
     """
@@ -57,7 +57,7 @@ def svg(results: Sequence[Result], *, title: str, parameters: Sequence[str]) -> 
     return drawing.picture(title, parameters, drawn, WIDTH, HEIGHT)
 
 
-def _panel(panel: _Panel, results: Sequence[Result]) -> Iterator[str]:
+def _panel(panel: _Panel, results: Sequence[ReplayResult]) -> Iterator[str]:
     fleets = list(dict.fromkeys(each.fleet for each in results))
     policies = list(dict.fromkeys(each.policy for each in results))
     objective = panel.objective(results[0])

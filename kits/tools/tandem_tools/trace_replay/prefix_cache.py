@@ -8,7 +8,7 @@ from tandem.engine.prefix_log import PrefixLog
 from tandem.prefix_blocks import BLOCK_TOKENS, Blocks
 
 
-class PrefixCache:
+class ReplayedPrefixCache:
     """A cache of so many blocks, those used longest ago given up first. Of one prompt the last
     block goes first, so that kept blocks always begins at a prompt's beginning.
     """
@@ -49,7 +49,7 @@ class IdealCache:
 
     def __init__(self, tokens: int) -> None:
         """`tokens`: how many it holds."""
-        self._cache = PrefixCache(tokens // BLOCK_TOKENS)
+        self._cache = ReplayedPrefixCache(tokens // BLOCK_TOKENS)
         self._prompt_tokens = self._cached_tokens = 0
 
     def take(self, prompt: Blocks, tokens: int) -> int:

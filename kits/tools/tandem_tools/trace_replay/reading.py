@@ -13,8 +13,8 @@ from functools import partial
 from tandem.prefix_blocks import BLOCK_TOKENS
 from tandem_tools.trace_replay.agenda import Agenda
 from tandem_tools.trace_replay.fleet import Frontends
-from tandem_tools.trace_replay.legs import Request
-from tandem_tools.trace_replay.prefix_cache import PrefixCache
+from tandem_tools.trace_replay.legs import ReplayedRequest
+from tandem_tools.trace_replay.prefix_cache import ReplayedPrefixCache
 
 SMALL_TOKENS = 4096
 """Prompts up to this are read on the frontend's event loop, and wait for no process."""
@@ -41,7 +41,7 @@ class Readings:
         return self.known_tokens / self.prompt_tokens if self.prompt_tokens else 0.0
 
 
-class Reading:
+class ReplayedReading:
     """The frontends of a fleet."""
 
     def __init__(self, agenda: Agenda, frontends: Frontends) -> None:
@@ -50,10 +50,10 @@ class Reading:
         self._frontends = frontends
         stores = 1 if frontends.sticky else frontends.workers
         blocks = frontends.workers * frontends.store_mb * 2**20 // STORED_BYTES // BLOCK_TOKENS
-        self._stores = [PrefixCache(blocks // stores) for _ in range(stores)]
+        self._stores = [ReplayedPrefixCache(blocks // stores) for _ in range(stores)]
         self._lines = [_Line(frontends.processes) for _ in range(frontends.workers)]
 
-    def take(self, request: Request, done: Callable[[], object]) -> bool:
+    def take(self, request: ReplayedRequest, done: Callable[[], object]) -> bool:
         """Read a prompt; `done` is called once a router may have it. False: it is refused."""
         frontend = random.randrange(len(self._lines))
         store = self._stores[frontend % len(self._stores)]
@@ -65,8 +65,8 @@ class Reading:
 
     def _begin(
         self,
-        request: Request,
-        store: PrefixCache,
+        request: ReplayedRequest,
+        store: ReplayedPrefixCache,
         done: Callable[[], object],
         came: float,
         leave: Callable[[], object],
@@ -82,7 +82,10 @@ class Reading:
         self._agenda.after(seconds, self._end, request.blocks, store, (done, leave))
 
     def _end(
-        self, blocks: Sequence[int], store: PrefixCache, told: Sequence[Callable[[], object]]
+        self,
+        blocks: Sequence[int],
+        store: ReplayedPrefixCache,
+        told: Sequence[Callable[[], object]],
     ) -> None:
         store.add(blocks)
         for each in told:

@@ -15,13 +15,18 @@ from tandem_router.core.values import Phase, Reason, Way
 from tandem_tools.bench.figures import TimedAnswer
 from tandem_tools.trace import TracedRequest
 from tandem_tools.trace_replay.agenda import Agenda
-from tandem_tools.trace_replay.engine import Engine
+from tandem_tools.trace_replay.engine import ReplayedEngine
 from tandem_tools.trace_replay.fleet import RESTART_SECONDS, FleetFile
-from tandem_tools.trace_replay.legs import Request, blocks_of
+from tandem_tools.trace_replay.legs import ReplayedRequest, blocks_of
 from tandem_tools.trace_replay.prefix_cache import IdealCache
-from tandem_tools.trace_replay.reading import Reading, Readings
+from tandem_tools.trace_replay.reading import Readings, ReplayedReading
 from tandem_tools.trace_replay.router import LINK_SECONDS, Policies, Router, worker_up
-from tandem_tools.trace_replay.workers import Around, DecodeWorker, PrefillWorker, Worker
+from tandem_tools.trace_replay.workers import (
+    DecodeWorker,
+    PrefillWorker,
+    ReplayedWorker,
+    WorkerSurroundings,
+)
 
 TELLINGS = 100
 """How often a run says how far it is."""
@@ -46,7 +51,7 @@ class Replayed:
     """How many attempts went to a pair or to an aggregated worker, and why."""
 
 
-class Replay:
+class TraceReplay:
     """Everything of one run. What is drawn at random, the policies' own draws among it, comes from
     the process's generator, which `seed` sets: the same again gives the same again.
     """
@@ -65,10 +70,12 @@ class Replay:
         self._agenda = Agenda()
         self._fleet = fleet
         reads = fleet.frontends.workers > 0
-        self._reading = Reading(self._agenda, fleet.frontends) if reads else None
+        self._reading = ReplayedReading(self._agenda, fleet.frontends) if reads else None
         self._overhead_seconds = fleet.table.overhead_ms / 1000
         begins = trace[0].timestamp
-        self._requests = [Request(line, (line.timestamp - begins) / 1000 / speed) for line in trace]
+        self._requests = [
+            ReplayedRequest(line, (line.timestamp - begins) / 1000 / speed) for line in trace
+        ]
         self._open = len(trace)
         self._tell_every = max(1, len(trace) // TELLINGS)
         self._tell_share: Callable[[float], None] = lambda _: None
@@ -106,24 +113,24 @@ class Replay:
             sum((each.ways for each in self._routers), self._ways),
         )
 
-    def _build_workers(self) -> dict[str, Worker]:
+    def _build_workers(self) -> dict[str, ReplayedWorker]:
         fleet, table, agenda = self._fleet, self._fleet.table, self._agenda
-        around = Around(
+        around = WorkerSurroundings(
             agenda=agenda,
             times=table,
             tell=self._tell,
             early_reports=fleet.early_reports_per_second,
         )
-        found: list[Worker] = []
+        found: list[ReplayedWorker] = []
         for index in range(fleet.prefill.workers):
             up = worker_up(f"prefill-{index:04}", Phase.PREFILL, fleet.prefill)
             found.append(PrefillWorker(up, fleet.prefill, around))
         for index in range(fleet.decode.workers):
             up = worker_up(f"decode-{index:04}", Phase.DECODE, fleet.decode)
-            found.append(DecodeWorker(up, fleet.decode, around, Engine(agenda, table)))
+            found.append(DecodeWorker(up, fleet.decode, around, ReplayedEngine(agenda, table)))
         for index in range(fleet.aggregated.workers):
             pool, process = fleet.aggregated, f"aggregated-{index:04}"
-            engine = Engine(agenda, table, chunk_tokens=pool.chunk_tokens)
+            engine = ReplayedEngine(agenda, table, chunk_tokens=pool.chunk_tokens)
             prefill, decode = (
                 worker_up(faces.key(process, each), each, pool, process=process) for each in Phase
             )
@@ -143,12 +150,12 @@ class Replay:
         if index + 1 < len(self._requests):
             self._agenda.at(self._requests[index + 1].came, self._come, index + 1)
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: ReplayedRequest) -> None:
         """The frontend has read a request, and any router gets it."""
         router, delay = random.randrange(len(self._routers)), self._overhead_seconds
         self._agenda.after(delay, self._submit, request, router)
 
-    def _submit(self, request: Request, router: int) -> None:
+    def _submit(self, request: ReplayedRequest, router: int) -> None:
         """To that router; while that one is away, to any other; or else wait for one."""
         if not self._routers[router].alive:
             alive = [place for place, each in enumerate(self._routers) if each.alive]
@@ -172,7 +179,7 @@ class Replay:
         """One that knows nothing yet takes a killed router's place."""
         self._routers[place] = self._new_router()
 
-    def _ended(self, request: Request, error: TandemError | None, refused: bool) -> None:
+    def _ended(self, request: ReplayedRequest, error: TandemError | None, refused: bool) -> None:
         """A request that a router refused goes to the next, as frontends do it."""
         if refused and request.tried < len(self._routers):
             router = (request.router + 1) % len(self._routers)
@@ -184,16 +191,16 @@ class Replay:
         if self._open % self._tell_every == 0:
             self._tell_share(1 - self._open / len(self._requests))
 
-    def _tell(self, worker: Worker) -> None:
+    def _tell(self, worker: ReplayedWorker) -> None:
         for router in self._routers:
             router.hear(worker)
 
-    def _report(self, worker: Worker) -> None:
+    def _report(self, worker: ReplayedWorker) -> None:
         worker.report()
         self._agenda.after(REPORT_SECONDS, self._report, worker)
 
 
-def _timed(request: Request) -> TimedAnswer:
+def _timed(request: ReplayedRequest) -> TimedAnswer:
     """As a client would have seen it."""
     came, first, ended = request.came, request.first, request.ended
     assert ended is not None

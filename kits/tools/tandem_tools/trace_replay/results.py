@@ -18,7 +18,7 @@ ALIKE = 0.01
 
 
 @dataclass(slots=True, frozen=True)
-class Result:
+class ReplayResult:
     """Figures of one fleet with one policy, for a trace."""
 
     fleet: str
@@ -117,7 +117,7 @@ class Result:
         }
 
 
-def verdict(results: Sequence[Result]) -> Iterator[str]:
+def verdict(results: Sequence[ReplayResult]) -> Iterator[str]:
     """The best of all; and whether to disaggregate, where fleets with pairs and fleets without were
     tried: by the share of requests that met both objectives.
     """
@@ -130,7 +130,7 @@ def verdict(results: Sequence[Result]) -> Iterator[str]:
         yield _disaggregate(max(pairs, key=_worth), max(alone, key=_worth))
 
 
-def _disaggregate(pairs: Result, alone: Result) -> str:
+def _disaggregate(pairs: ReplayResult, alone: ReplayResult) -> str:
     if abs(pairs.share - alone.share) < ALIKE:
         return (
             f"whether to disaggregate makes no difference at this load: {_said(pairs)}; "
@@ -141,11 +141,11 @@ def _disaggregate(pairs: Result, alone: Result) -> str:
     return f"do not disaggregate: {_said(alone)}, and {_said(pairs)}"
 
 
-def _said(result: Result) -> str:
+def _said(result: ReplayResult) -> str:
     return f"{result.name} keeps {result.share:.1%} within both objectives"
 
 
-def _worth(result: Result) -> tuple[float, float]:
+def _worth(result: ReplayResult) -> tuple[float, float]:
     """What is better compares as larger: more requests within both, then an earlier first token."""
     ttft = percentiles(result.figures.ttft)
     return result.share, -ttft.get("p90", float("inf"))

@@ -13,15 +13,15 @@ from tandem.endings import Outcome
 from tandem.errors import QueueFullError, RouterLostError, TandemError
 from tandem.v1 import router_pb2
 from tandem_router.core import actions, events
-from tandem_router.core.machine import Core
+from tandem_router.core.machine import RouterCore
 from tandem_router.core.values import Bounds, Fingerprint, Phase, Profile, Reason, Way
 from tandem_router.policies import PolicyFactory
 from tandem_tools.trace_replay.agenda import Agenda
-from tandem_tools.trace_replay.fleet import FleetFile, Pool
-from tandem_tools.trace_replay.legs import HandOver, Leg, Request
+from tandem_tools.trace_replay.fleet import FleetFile, ReplayedPool
+from tandem_tools.trace_replay.legs import HandOver, ReplayedLeg, ReplayedRequest
 
 if TYPE_CHECKING:
-    from tandem_tools.trace_replay.workers import Worker
+    from tandem_tools.trace_replay.workers import ReplayedWorker
 
 MODEL = "replayed"
 LINK_SECONDS = 0.0005
@@ -40,7 +40,7 @@ class Policies:
     decode: PolicyFactory
 
 
-def worker_up(key: str, phase: Phase, pool: Pool, *, process: str = "") -> events.WorkerUp:
+def worker_up(key: str, phase: Phase, pool: ReplayedPool, *, process: str = "") -> events.WorkerUp:
     """What a router is told of a worker of a pool. `process`: that of an aggregated worker, of
     which this is one phase.
     """
@@ -64,10 +64,10 @@ class Router:
         agenda: Agenda,
         fleet: FleetFile,
         policies: Policies,
-        workers: Mapping[str, Worker],
+        workers: Mapping[str, ReplayedWorker],
         *,
         rooms: Callable[[], int],
-        ended: Callable[[Request, TandemError | None, bool], None],
+        ended: Callable[[ReplayedRequest, TandemError | None, bool], None],
     ) -> None:
         """`rooms` gives numbers that no other router is given. `ended` is told how a request ended,
         and whether it was refused and so may go to another router.
@@ -76,7 +76,7 @@ class Router:
         self._timeout_seconds = fleet.timeout_seconds
         self._workers = workers
         self._ended = ended
-        self._core = Core(
+        self._core = RouterCore(
             bounds=Bounds(max_queue=fleet.max_queue),
             prefill_policy=policies.prefill,
             decode_policy=policies.decode,
@@ -85,9 +85,9 @@ class Router:
         )
         self.alive = True
         self._numbers = itertools.count(1)
-        self._requests: dict[int, Request] = {}
+        self._requests: dict[int, ReplayedRequest] = {}
         """The open ones, by their sequence's number."""
-        self._legs: dict[int, Leg] = {}
+        self._legs: dict[int, ReplayedLeg] = {}
         """The legs that are open for the core, by number."""
         self._hand_overs: dict[int, HandOver] = {}
         """By room, until both legs are started."""
@@ -116,7 +116,7 @@ class Router:
             if carry is not None:
                 carry(action)
 
-    def hear(self, worker: Worker) -> None:
+    def hear(self, worker: ReplayedWorker) -> None:
         """Feed the core what a worker reports to this router."""
         self.feed(self._loads[worker.up.worker]())
 
@@ -130,7 +130,7 @@ class Router:
         for request in requests.values():
             self._ended(request, RouterLostError("the router was killed"), False)
 
-    def submit(self, request: Request) -> None:
+    def submit(self, request: ReplayedRequest) -> None:
         """A request has come from a frontend."""
         number = next(self._numbers)
         self._requests[number] = request
@@ -148,24 +148,24 @@ class Router:
 
     # --- what workers say ------------------------------------------------------------------------
 
-    def started(self, leg: Leg) -> None:
+    def started(self, leg: ReplayedLeg) -> None:
         self._agenda.after(LINK_SECONDS, self._started, leg)
 
-    def finished(self, leg: Leg) -> None:
+    def finished(self, leg: ReplayedLeg) -> None:
         self._agenda.after(LINK_SECONDS, self._closed, leg, Outcome.FINISHED, None)
 
-    def refused(self, leg: Leg) -> None:
+    def refused(self, leg: ReplayedLeg) -> None:
         error = QueueFullError("no slot is free")
         self._agenda.after(LINK_SECONDS, self._closed, leg, Outcome.FAILED, error)
 
-    def _started(self, leg: Leg) -> None:
+    def _started(self, leg: ReplayedLeg) -> None:
         if leg.number not in self._legs:
             return
         if leg.request.first is None:
             leg.request.first = self._agenda.now
         self.feed(events.LegStarted(leg.worker.up.worker, leg.number))
 
-    def _closed(self, leg: Leg, outcome: Outcome, error: TandemError | None) -> None:
+    def _closed(self, leg: ReplayedLeg, outcome: Outcome, error: TandemError | None) -> None:
         if self._legs.pop(leg.number, None) is None:
             return
         if leg.worker.up.profile.phase is Phase.DECODE and outcome is Outcome.FINISHED:
@@ -182,7 +182,7 @@ class Router:
             )
         )
 
-    def _finish(self, leg: Leg) -> None:
+    def _finish(self, leg: ReplayedLeg) -> None:
         """The client has the last token, which tells it that all went well: the core need not."""
         request = self._requests.pop(leg.sequence, None)
         if request is not None:
@@ -197,7 +197,7 @@ class Router:
         if hand_over is None:
             hand_over = self._hand_overs[command.room] = HandOver()
         worker = self._workers[action.worker]
-        leg = Leg(
+        leg = ReplayedLeg(
             command.leg,
             command.sequence,
             request,
@@ -217,7 +217,7 @@ class Router:
     def _cancel_leg(self, action: actions.CancelLeg) -> None:
         self._agenda.after(LINK_SECONDS, self._cancel, self._legs[action.leg])
 
-    def _cancel(self, leg: Leg) -> None:
+    def _cancel(self, leg: ReplayedLeg) -> None:
         if leg.open and leg.number in self._legs:
             leg.worker.cancel(leg)
             self._agenda.after(LINK_SECONDS, self._closed, leg, Outcome.CANCELLED, None)
@@ -228,6 +228,6 @@ class Router:
             self._ended(request, action.error, action.refused)
 
 
-def _let_go(leg: Leg) -> None:
+def _let_go(leg: ReplayedLeg) -> None:
     if leg.open:
         leg.worker.cancel(leg)

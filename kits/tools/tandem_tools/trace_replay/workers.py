@@ -13,40 +13,40 @@ from tandem.v1 import worker_pb2
 from tandem.worker.reports import Reports
 from tandem_router.core.events import WorkerLoad, WorkerUp
 from tandem_tools.trace_replay.agenda import Agenda
-from tandem_tools.trace_replay.engine import Engine
-from tandem_tools.trace_replay.fleet import Pool
-from tandem_tools.trace_replay.legs import HandOver, Leg
-from tandem_tools.trace_replay.prefix_cache import PrefixCache
+from tandem_tools.trace_replay.engine import ReplayedEngine
+from tandem_tools.trace_replay.fleet import ReplayedPool
+from tandem_tools.trace_replay.legs import HandOver, ReplayedLeg
+from tandem_tools.trace_replay.prefix_cache import ReplayedPrefixCache
 from tandem_tools.trace_replay.times import Curve, Times
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
-class Around:
+class WorkerSurroundings:
     """What a worker stands in."""
 
     agenda: Agenda
     times: Times
-    tell: Callable[[Worker], object]
+    tell: Callable[[ReplayedWorker], object]
     """Lets a worker report to every router."""
     early_reports: float
     """The most a second beside the regular ones."""
 
 
-class Memory:
+class ReplayedCache:
     """A KV cache. Who does not fit holds up those behind."""
 
     def __init__(self, tokens: int) -> None:
         """`tokens`: how many it holds; 0: all."""
         self.total = tokens
         self.used = 0
-        self._waiting: deque[Leg] = deque()
-        self._held: set[Leg] = set()
+        self._waiting: deque[ReplayedLeg] = deque()
+        self._held: set[ReplayedLeg] = set()
 
-    def ask(self, leg: Leg) -> None:
+    def ask(self, leg: ReplayedLeg) -> None:
         """Wait for room; `admit` says when it is there."""
         self._waiting.append(leg)
 
-    def admit(self) -> Leg | None:
+    def admit(self) -> ReplayedLeg | None:
         """The next one, if there is room for it now. One that could never fit is let in alone."""
         if not self._waiting:
             return None
@@ -58,7 +58,7 @@ class Memory:
         self.used += tokens
         return leg
 
-    def free(self, leg: Leg) -> None:
+    def free(self, leg: ReplayedLeg) -> None:
         """Free the KV of an ended leg."""
         if leg in self._held:
             self._held.remove(leg)
@@ -67,17 +67,22 @@ class Memory:
             self._waiting.remove(leg)
 
 
-class Worker:
+class ReplayedWorker:
     """What workers of both phases do: take legs into slots, and tell routers what they have."""
 
     def __init__(
-        self, up: WorkerUp, pool: Pool, around: Around, engine: Engine, log: PrefixLog | None
+        self,
+        up: WorkerUp,
+        pool: ReplayedPool,
+        around: WorkerSurroundings,
+        engine: ReplayedEngine,
+        log: PrefixLog | None,
     ) -> None:
         """`up`: the event that tells routers about the worker. `log`: of its cache of prompts."""
         self.up = up
         self._engine = engine
         self._slots = pool.slots
-        self._legs: set[Leg] = set()
+        self._legs: set[ReplayedLeg] = set()
         self._reports = Reports(
             partial(around.tell, self),
             slots=pool.slots,
@@ -87,7 +92,7 @@ class Worker:
             later=around.agenda.after,
         )
 
-    def start(self, leg: Leg) -> None:
+    def start(self, leg: ReplayedLeg) -> None:
         """A leg has reached the worker. One more than it has slots is refused."""
         if len(self._legs) >= self._slots:
             leg.open = False
@@ -96,7 +101,7 @@ class Worker:
         self._legs.add(leg)
         self._begin(leg)
 
-    def cancel(self, leg: Leg) -> None:
+    def cancel(self, leg: ReplayedLeg) -> None:
         """Forget a leg that is open here."""
         self._engine.drop(leg)
         self._leave(leg)
@@ -113,29 +118,33 @@ class Worker:
         """The leg and its partner are ready. Prefill is told, for both."""
         raise NotImplementedError
 
-    def moved(self, leg: Leg) -> None:
+    def moved(self, leg: ReplayedLeg) -> None:
         """The KV of a leg that is open here has moved, from here or to here."""
         raise NotImplementedError
 
-    def _begin(self, leg: Leg) -> None:
+    def _begin(self, leg: ReplayedLeg) -> None:
         raise NotImplementedError
 
-    def _leave(self, leg: Leg) -> None:
+    def _leave(self, leg: ReplayedLeg) -> None:
         leg.open = False
         self._legs.remove(leg)
 
 
-class PrefillWorker(Worker):
+class PrefillWorker(ReplayedWorker):
     """Computes prompts, keeps what it can of them, and hands their KV over."""
 
     def __init__(
-        self, up: WorkerUp, pool: Pool, around: Around, engine: Engine | None = None
+        self,
+        up: WorkerUp,
+        pool: ReplayedPool,
+        around: WorkerSurroundings,
+        engine: ReplayedEngine | None = None,
     ) -> None:
         """`engine`: the one that its decode worker has, too. Then nothing is handed over, and a
         prompt is not computed before there is room for it in the KV cache that it stays in.
         """
-        self._cache = PrefixCache(pool.cache_tokens // BLOCK_TOKENS)
-        own = engine or Engine(around.agenda, around.times)
+        self._cache = ReplayedPrefixCache(pool.cache_tokens // BLOCK_TOKENS)
+        own = engine or ReplayedEngine(around.agenda, around.times)
         super().__init__(up, pool, around, own, self._cache.log)
         self._alone = engine is None
         own.uncached, own.computed = self._uncached, self._computed
@@ -155,12 +164,12 @@ class PrefillWorker(Worker):
         elif leg.open:
             self._engine.compute(leg)
 
-    def moved(self, leg: Leg) -> None:
+    def moved(self, leg: ReplayedLeg) -> None:
         """Finish a leg whose KV has reached decode."""
         self._leave(leg)
         leg.router.finished(leg)
 
-    def _begin(self, leg: Leg) -> None:
+    def _begin(self, leg: ReplayedLeg) -> None:
         self._to_compute += leg.to_compute
         self._reports.began(leg, leg.to_compute, leg.new_blocks)
         if self._alone:
@@ -174,10 +183,10 @@ class PrefillWorker(Worker):
         )
         return WorkerLoad(self.up.worker, load)
 
-    def _uncached(self, leg: Leg) -> int:
+    def _uncached(self, leg: ReplayedLeg) -> int:
         return leg.request.match(self._cache.match(leg.request.blocks))
 
-    def _computed(self, leg: Leg) -> None:
+    def _computed(self, leg: ReplayedLeg) -> None:
         self._cache.add(leg.request.blocks)
         if not leg.open:
             return
@@ -186,18 +195,20 @@ class PrefillWorker(Worker):
         else:
             leg.hand_over.done()
 
-    def _leave(self, leg: Leg) -> None:
+    def _leave(self, leg: ReplayedLeg) -> None:
         self._to_compute -= leg.to_compute
         super()._leave(leg)
         self._reports.ended(leg, leg.to_compute)
 
 
-class DecodeWorker(Worker):
+class DecodeWorker(ReplayedWorker):
     """Takes KV in, and generates."""
 
-    def __init__(self, up: WorkerUp, pool: Pool, around: Around, engine: Engine) -> None:
+    def __init__(
+        self, up: WorkerUp, pool: ReplayedPool, around: WorkerSurroundings, engine: ReplayedEngine
+    ) -> None:
         super().__init__(up, pool, around, engine, None)
-        self._memory = Memory(pool.kv_tokens)
+        self._memory = ReplayedCache(pool.kv_tokens)
         engine.generated = self._generated
 
     def loads(self) -> Callable[[], WorkerLoad]:
@@ -211,7 +222,7 @@ class DecodeWorker(Worker):
         )
         return WorkerLoad(self.up.worker, load)
 
-    def moved(self, leg: Leg) -> None:
+    def moved(self, leg: ReplayedLeg) -> None:
         """The leg's KV has arrived here, and its first token."""
         leg.router.started(leg)
         if leg.request.later_tokens:
@@ -219,12 +230,12 @@ class DecodeWorker(Worker):
         else:
             self._generated(leg)
 
-    def _begin(self, leg: Leg) -> None:
+    def _begin(self, leg: ReplayedLeg) -> None:
         self._reports.began(leg, leg.request.prompt_tokens)
         self._memory.ask(leg)
         self._admit()
 
-    def _generated(self, leg: Leg) -> None:
+    def _generated(self, leg: ReplayedLeg) -> None:
         self._leave(leg)
         leg.router.finished(leg)
 
@@ -232,7 +243,7 @@ class DecodeWorker(Worker):
         while leg := self._memory.admit():
             leg.hand_over.ready()
 
-    def _leave(self, leg: Leg) -> None:
+    def _leave(self, leg: ReplayedLeg) -> None:
         super()._leave(leg)
         self._reports.ended(leg, leg.request.prompt_tokens)
         self._memory.free(leg)

@@ -26,7 +26,7 @@ _MARK = b"request ended"
 _CONSOLE = b" story={"
 
 
-class Listed(msgspec.Struct, frozen=True):
+class ListedRequest(msgspec.Struct, frozen=True):
     """A request, as /debug/requests lists it."""
 
     trace_id: str
@@ -35,15 +35,15 @@ class Listed(msgspec.Struct, frozen=True):
 
 
 class _List(msgspec.Struct, frozen=True):
-    recent: list[Listed]
-    slowest: list[Listed]
+    recent: list[ListedRequest]
+    slowest: list[ListedRequest]
 
 
 class _Line(msgspec.Struct, frozen=True):
     story: str = ""
 
 
-class Ports:
+class AdminPorts:
     """Admin ports of routers and frontends, asked side by side."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
@@ -63,9 +63,9 @@ class Ports:
                 told += (each["story"] for each in answer["requests"])
         return _evidence(told)
 
-    def listed(self) -> list[Listed]:
+    def listed(self) -> list[ListedRequest]:
         """The requests that any component lists, each once, with its longest delay."""
-        found: dict[str, Listed] = {}
+        found: dict[str, ListedRequest] = {}
         for answer in self._ask("/debug/requests", unknown=None):
             lists = _converted(answer, _List)
             for each in (*lists.recent, *lists.slowest):

@@ -59,7 +59,7 @@ def why(arguments: argparse.Namespace, console: Console) -> int:
     """Raises ApiError where nobody knows of such a request, ConfigError for wrong options."""
     if arguments.over < 0:
         raise ConfigError("--over is 0 or more")
-    ports = asking.Ports(_addresses(arguments))
+    ports = asking.AdminPorts(_addresses(arguments))
     found = _found(arguments, ports)
     told = [diagnose(each) for each in found]
     if arguments.json:
@@ -74,7 +74,7 @@ def why(arguments: argparse.Namespace, console: Console) -> int:
     return 0
 
 
-def _found(arguments: argparse.Namespace, ports: asking.Ports) -> Sequence[Evidence]:
+def _found(arguments: argparse.Namespace, ports: asking.AdminPorts) -> Sequence[Evidence]:
     """The requests that were asked for: one at least."""
     trace_id = arguments.trace_id
     if arguments.log:

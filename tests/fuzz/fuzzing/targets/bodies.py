@@ -29,7 +29,7 @@ from tandem_frontend.openai.asked import Origin
 from tandem_frontend.openai.dialects import CHAT, COMPLETION
 from tandem_frontend.openai.preprocessor import Preprocessor
 from tandem_frontend.openai.strangers import FieldRules
-from tandem_frontend.openai.tokenizer import Tokenizer
+from tandem_frontend.openai.tokenizer import ModelTokenizer
 
 _FORMS = ("response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar")
 
@@ -40,7 +40,7 @@ class BodySubject:
     def __init__(self) -> None:
         path = Path(MODEL_PATH)
         config = FrontendConfig(model_path=str(path), allow_reports=True)
-        tokens, template = Tokenizer(path), chat_template.load(path)
+        tokens, template = ModelTokenizer(path), chat_template.load(path)
         self._preprocessor = Preprocessor(config, tokens, template)
         (self._served,) = fleet().models
 

@@ -17,7 +17,7 @@ from fuzzing.router_bench import AbortedError, Context, once
 from fuzzing.target import FoundError, Target
 from tandem.errors import KvTransferError, TandemError
 from tandem.v1 import common_pb2, kv_pb2
-from tandem_sim.kv_transfer.receiver import Expected, Receiver, ReceiverLink
+from tandem_sim.kv_transfer.receiver import Expected, KvReceiver, ReceiverLink
 from tandem_sim.kv_transfer.sender import Export, Sender, Servicer
 
 ROOMS = range(1, 6)
@@ -156,7 +156,7 @@ class AnswersSubject:
     def __init__(self) -> None:
         self._freed: Counter[int] = Counter()
         self._settled: Counter[int] = Counter()
-        self._receiver = Receiver(
+        self._receiver = KvReceiver(
             FakeMemory(),  # type: ignore[arg-type]
             token_bytes=_TOKEN_BYTES,
             free=self._freed.update,
