@@ -94,7 +94,11 @@ class Relay:
         self._last_frontend = 0
         self.lists_workers = False
         """Discovery lists some."""
-        self._carry_out: dict[type[Any], Callable[[Any], None]] = {
+        self._carry_out = self._ways()
+
+    def _ways(self) -> dict[type[Any], Callable[[Any], None]]:
+        """How each action of the core is carried out."""
+        return {
             **dict.fromkeys(actions.Logged.__subclasses__(), _log),
             actions.WorkerDied: suspects.log_death,
             actions.WorkerStalled: _log_stalled,

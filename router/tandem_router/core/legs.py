@@ -11,9 +11,11 @@ from operator import attrgetter
 
 from tandem import prefix_blocks
 from tandem.endings import Outcome
+from tandem.errors import DrainingError, TandemError, WorkerLostError
 from tandem.prefix_blocks import Blocks
 from tandem.v1 import common_pb2, worker_pb2
 from tandem_router.core.actions import CancelLeg, QueueWait, ReleaseLeg, StartLeg
+from tandem_router.core.events import LegClosed, WorkerDown
 from tandem_router.core.picking import Pair, Pick, Picked
 from tandem_router.core.resuming import Made
 from tandem_router.core.sequences import Leg, Request, RoutedStage, Sequence
@@ -250,3 +252,19 @@ class Legs:
             if room and room not in self._state.rooms:
                 return room
         raise RuntimeError("the source of room numbers repeats itself")
+
+
+def lost_leg(leg: Leg, down: WorkerDown) -> LegClosed:
+    """How a leg closes with its worker's stream."""
+    error: TandemError = WorkerLostError(f"the {leg.phase} worker was lost: {down.reason}")
+    if leg.worker.draining and leg.sequence.stage is RoutedStage.PREFILLING:
+        # It ended in good order, or had died before, and its leg was still on the way to it.
+        error = DrainingError(f"the {leg.phase} worker shut down: {down.reason}")
+    return LegClosed(
+        down.worker,
+        leg.number,
+        Outcome.LOST,
+        error=error,
+        retryable=True,
+        begun=leg.number not in down.unsent,
+    )

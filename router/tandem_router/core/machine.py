@@ -11,15 +11,12 @@ from math import inf
 from typing import Any
 
 from tandem.byte_budget import ByteBudget
-from tandem.endings import Outcome
 from tandem.errors import (
     CancelledError,
     DeadlineError,
     DrainingError,
     QueueFullError,
     RouterLostError,
-    TandemError,
-    WorkerLostError,
 )
 from tandem.message_limits import MAX_OUTPUTS
 from tandem.v1 import router_pb2
@@ -29,7 +26,7 @@ from tandem_router.core.canaries import Canaries
 from tandem_router.core.deaths import count_death
 from tandem_router.core.events import Event
 from tandem_router.core.fleet import Fleet
-from tandem_router.core.legs import Legs
+from tandem_router.core.legs import Legs, lost_leg
 from tandem_router.core.lifecycle import Lifecycle
 from tandem_router.core.lost_hits import TURNS
 from tandem_router.core.outliers import News, Outliers
@@ -307,7 +304,7 @@ class RouterCore:
             condemned = count_death(self.state, worker, event.reason, event.unsent, told=False)
         self._fleet_changed(worker)  # first, so that retries look at what is left
         for leg in [self.state.legs[number] for number in sorted(worker.legs)]:
-            self._lifecycle.close(leg, _lost(leg, event))
+            self._lifecycle.close(leg, lost_leg(leg, event))
         for request in condemned:
             self._lifecycle.condemn(request)
 
@@ -480,22 +477,6 @@ class RouterCore:
         for requests in list(self.state.frontends.values()):
             for request in list(requests.values()):
                 self._lifecycle.end_request(request, error=lost if request.started else refused)
-
-
-def _lost(leg: Leg, down: events.WorkerDown) -> events.LegClosed:
-    """How a leg closes with its worker's stream."""
-    error: TandemError = WorkerLostError(f"the {leg.phase} worker was lost: {down.reason}")
-    if leg.worker.draining and leg.sequence.stage is RoutedStage.PREFILLING:
-        # It ended in good order, or had died before, and its leg was still on the way to it.
-        error = DrainingError(f"the {leg.phase} worker shut down: {down.reason}")
-    return events.LegClosed(
-        down.worker,
-        leg.number,
-        Outcome.LOST,
-        error=error,
-        retryable=True,
-        begun=leg.number not in down.unsent,
-    )
 
 
 _PROGRESS = {stage: number for number, stage in enumerate(RoutedStage)}

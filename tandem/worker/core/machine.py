@@ -206,12 +206,8 @@ class WorkerCore:
         """The leg that a router wants. `allotment`: what the leg alone keeps. `hooked`: its output
         passes hooks before it is shown.
         """
-        command, task, request, rules = (
-            wanted.command,
-            wanted.task,
-            wanted.request,
-            self._state.rules,
-        )
+        command, task, request = wanted.command, wanted.task, wanted.request
+        rules = self._state.rules
         guard = None if command.canary else rules.guard(streaming=task.streaming)
         straight = rules.shows and not hooked and guard is None and not wanted.output.cuts
         replayed = None

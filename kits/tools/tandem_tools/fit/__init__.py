@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tandem.cli import options
@@ -79,6 +79,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Type of the KV cache; auto is the type that SGLang takes for the model."
         " [%(default)s]",
     )
+    _add_division(add)
+    for phase in _PHASES:
+        add(
+            f"--{phase}-memory-share SHARE",
+            options.share,
+            default=0.0,
+            help="Share of each GPU's memory for weights and KV cache: mem_fraction_static of"
+            f" {phase}, with vLLM gpu_memory_utilization. [the engine's choice]",
+        )
+
+
+def _add_division(add: Callable[..., None]) -> None:
+    """Options of SGLang that say what of a model each GPU holds."""
     add(
         "--moe-a2a-backend",
         choices=shape.A2A_BACKENDS,
@@ -103,14 +116,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="SGLang's option of this name: each group has the matrix of logits whole.",
     )
-    for phase in _PHASES:
-        add(
-            f"--{phase}-memory-share SHARE",
-            options.share,
-            default=0.0,
-            help="Share of each GPU's memory for weights and KV cache: mem_fraction_static of"
-            f" {phase}, with vLLM gpu_memory_utilization. [the engine's choice]",
-        )
 
 
 def plan_fit(arguments: argparse.Namespace, console: Console) -> int:
