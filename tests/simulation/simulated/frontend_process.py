@@ -65,7 +65,7 @@ class Answer:
 
 
 class _Client:
-    """A client's connection: implements tandem.upstream.answer.Client."""
+    """A client's connection: implements tandem.upstream.answer.RequestClient."""
 
     def watch(self, *, on_lost: Callable[[], object], on_stall: Callable[[], object]) -> None:
         self.on_lost = on_lost

@@ -51,7 +51,7 @@ _MOST_PATH_BYTES = 107
 
 
 class LocalStack:
-    """What an executor runs a model on, with the face of tandem_executor.serving.Elsewhere."""
+    """What an executor runs a model on, with the face of tandem_executor.serving.OtherStack."""
 
     own = True
 
