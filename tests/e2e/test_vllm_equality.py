@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tandem.cli.plan import StackOptions
 from tandem.cli.stack import Stack
 
 pytestmark = [pytest.mark.vllm, pytest.mark.long, pytest.mark.timeout(1500)]
-COUNT, SEED = 240, 8
+SEED = 8
 TOGETHER = 24
 CONTEXT = 1024
 OPTIONS = ("dtype=float32", f"context_length={CONTEXT}")
@@ -24,16 +25,18 @@ SMALL = 9 * 2**20
 """Bytes of decode's KV cache: 72 pages of 128 KiB, of which sixteen sequences want a hundred."""
 TOLERANCE = 2e-3
 """Of a log-probability, between two batches."""
+INTERPRETER = Path(__file__).resolve().parents[2] / "kits" / "vllm-cpu" / "interpreter"
 
 
-def stack(model_path: Path, **changes: Any) -> StackOptions:
+def stack(model_path: Path, *options: str, **changes: Any) -> StackOptions:
+    options = (*OPTIONS, *options)
     allowed = (f"--client-logits-processors={','.join(PROCESSORS)}",)
-    small = f"--engine-options={','.join(OPTIONS)},kv_cache_bytes={SMALL}"
+    small = f"--engine-options={','.join(options)},kv_cache_bytes={SMALL}"
     workers = ("--max-sequences=16",)
     return StackOptions(
         model_path=model_path,
         engine="vllm",
-        engine_options=OPTIONS,
+        engine_options=options,
         flags={
             "frontend": allowed,
             "router": allowed,
@@ -91,20 +94,38 @@ def differences(one: Answer, other: Answer) -> list[str]:
     return found
 
 
-@pytest.mark.promise("S5-851")
-def test_a_pair_answers_240_mixed_requests_as_one_engine_does(
-    model_path: Path, tmp_path: Path
-) -> None:
-    requests = mixed(COUNT, SEED)
-    pair, taken_out = answers(stack(model_path), tmp_path / "pair", requests)
-    alone = stack(model_path, prefill=0, decode=0, aggregated=1)
+def check(model_path: Path, tmp_path: Path, count: int, *options: str) -> float:
+    """That so many requests have the same answers; returns what `ask` does of a full cache."""
+    requests = mixed(count, SEED)
+    pair, taken_out = answers(stack(model_path, *options), tmp_path / "pair", requests)
+    alone = stack(model_path, *options, prefill=0, decode=0, aggregated=1)
     expected, _ = answers(alone, tmp_path / "alone", requests)
-    assert [each.error for each in expected] == [None] * COUNT
+    assert [each.error for each in expected] == [None] * count
     others = {
         number: (found, requests[number])
         for number, (one, other) in enumerate(zip(pair, expected, strict=True))
         if (found := differences(one, other))
     }
     assert others == {}
+    assert sum(map(len, (token for each in pair for token in each.texts.values()))) > 40 * count
+    return taken_out
+
+
+@pytest.mark.promise("S5-851")
+def test_a_pair_answers_240_mixed_requests_as_one_engine_does(
+    model_path: Path, tmp_path: Path
+) -> None:
+    taken_out = check(model_path, tmp_path, 240)
     assert taken_out >= 8, "decode's KV cache was to be full again and again"
-    assert sum(map(len, (token for each in pair for token in each.texts.values()))) > 10_000
+
+
+@pytest.mark.promise("S5-880")
+@pytest.mark.promise("S5-851")
+def test_a_pair_on_the_v2_runner_answers_mixed_requests_as_one_engine_does(
+    model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's kernels of it in Triton's interpreter, which takes about ten times as long."""
+    path = os.pathsep.join([str(INTERPRETER), os.environ.get("PYTHONPATH", "")])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    check(model_path, tmp_path, 48, "model_runner=v2")
