@@ -48,11 +48,13 @@ def stack(model_path: Path, *options: str, **changes: Any) -> StackOptions:
     )
 
 
-async def ask(served: Stack, requests: list[dict[str, Any]]) -> tuple[list[Answer], float]:
-    """What the stack says to each, so many of them at a time; and how often a worker took a request
-    out of its batch because the KV cache was full.
+async def ask(
+    served: Stack, requests: list[dict[str, Any]], together: int = TOGETHER
+) -> tuple[list[Answer], float]:
+    """What the stack says to each, `together` of them at a time; and how often a worker took a
+    request out of its batch because the KV cache was full.
     """
-    places = asyncio.Semaphore(TOGETHER)
+    places = asyncio.Semaphore(together)
 
     async def one(fields: dict[str, Any]) -> Answer:
         async with places:
@@ -65,11 +67,11 @@ async def ask(served: Stack, requests: list[dict[str, Any]]) -> tuple[list[Answe
 
 
 def answers(
-    options: StackOptions, run_dir: Path, requests: list[dict[str, Any]]
+    options: StackOptions, run_dir: Path, requests: list[dict[str, Any]], together: int
 ) -> tuple[list[Answer], float]:
     with Stack(options, run_dir=run_dir) as served:
         served.wait_ready(timeout_seconds=VLLM_READY_SECONDS)
-        return asyncio.run(ask(served, requests))
+        return asyncio.run(ask(served, requests, together))
 
 
 def differences(one: Answer, other: Answer) -> list[str]:
@@ -94,28 +96,35 @@ def differences(one: Answer, other: Answer) -> list[str]:
     return found
 
 
-def check(model_path: Path, tmp_path: Path, count: int, *options: str) -> float:
-    """That so many requests have the same answers; returns what `ask` does of a full cache."""
-    requests = mixed(count, SEED)
-    pair, taken_out = answers(stack(model_path, *options), tmp_path / "pair", requests)
+def check(
+    model_path: Path,
+    tmp_path: Path,
+    requests: list[dict[str, Any]],
+    *options: str,
+    together: int = TOGETHER,
+) -> tuple[int, float]:
+    """That the requests have the same answers. Returns the answers' characters, and what `ask`
+    does of a full cache.
+    """
+    pair, taken_out = answers(stack(model_path, *options), tmp_path / "pair", requests, together)
     alone = stack(model_path, *options, prefill=0, decode=0, aggregated=1)
-    expected, _ = answers(alone, tmp_path / "alone", requests)
-    assert [each.error for each in expected] == [None] * count
+    expected, _ = answers(alone, tmp_path / "alone", requests, together)
+    assert [each.error for each in expected] == [None] * len(requests)
     others = {
         number: (found, requests[number])
         for number, (one, other) in enumerate(zip(pair, expected, strict=True))
         if (found := differences(one, other))
     }
     assert others == {}
-    assert sum(map(len, (token for each in pair for token in each.texts.values()))) > 40 * count
-    return taken_out
+    return sum(map(len, (token for each in pair for token in each.texts.values()))), taken_out
 
 
 @pytest.mark.promise("S5-851")
 def test_a_pair_answers_240_mixed_requests_as_one_engine_does(
     model_path: Path, tmp_path: Path
 ) -> None:
-    taken_out = check(model_path, tmp_path, 240)
+    said, taken_out = check(model_path, tmp_path, mixed(240, SEED))
+    assert said > 10_000
     assert taken_out >= 8, "decode's KV cache was to be full again and again"
 
 
@@ -124,8 +133,20 @@ def test_a_pair_answers_240_mixed_requests_as_one_engine_does(
 def test_a_pair_on_the_v2_runner_answers_mixed_requests_as_one_engine_does(
     model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """vLLM's kernels of it in Triton's interpreter, which takes about ten times as long."""
+    """vLLM's kernels of it in Triton's interpreter, where a row of a step takes milliseconds: so
+    answers are short, few stand beside each other, and no prompt is scored. A step that takes long
+    is no fault of a worker's there, and no canary says so.
+    """
+    quick = [each for each in mixed(200, SEED) if _quick(each)][:24]
+    requests = [each | {"max_tokens": min(each["max_tokens"], 16)} for each in quick]
     path = os.pathsep.join([str(INTERPRETER), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    check(model_path, tmp_path, 48, "model_runner=v2")
+    monkeypatch.setenv("TANDEM_CANARY_SECONDS", "0")
+    said, _ = check(model_path, tmp_path, requests, "model_runner=v2", together=4)
+    assert said > 500
+
+
+def _quick(fields: dict[str, Any]) -> bool:
+    scored = "prompt_logprobs" in fields or fields.get("echo")
+    return not scored and fields.get("n", 1) == 1 and len(str(fields["prompt"])) < 600
