@@ -9,10 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 SGLANG, TANDEM = "SGLang", "Tandem"
-TITLES = {"sglang::scheduler": "scheduler", "sglang::detokenizer": "detokenizer"}
-"""How SGLang names its child processes, and the parts whose CPU theirs is."""
+TITLES = {
+    "sglang::scheduler": "engine",
+    "sglang::detokenizer": "detokenizer",
+    "VLLM::EngineCore": "engine",
+}
+"""How engines name their processes, and the parts whose CPU theirs is."""
 HOPS = ("frontend", "router", "prefill", "decode", "detokenizer")
-PARTS = (*HOPS, "scheduler")
+PARTS = (*HOPS, "engine")
 TIMES = ("ttft_ms_p50", "itl_ms_p50", "itl_ms_p99")
 MOST_HOPS, MOST_TTFT = 0.5, 1.0
 """The target: Tandem's figure divided by SGLang's is below the one, and not above the other."""
@@ -76,7 +80,7 @@ def table(found: Rounds) -> Iterator[str]:
                 f"{case:<10}{side:<7}{middle['hops']:8.1f} {parts}{ttft:8.1f}{itl:7.1f}{last:7.1f}"
                 f"{middle['speed']:10.0f}"
             )
-    yield "hops: all but the schedulers; SGLang's router is its gateway, and it has no frontend"
+    yield "hops: all but the engine (the schedulers); SGLang's router is its gateway"
 
 
 def verdict(found: Rounds) -> Iterator[str]:

@@ -43,11 +43,18 @@ class Servers:
 class Program:
     """A process that leads a session of its own, with a log."""
 
-    def __init__(self, name: str, command: list[str], folder: Path, env: Mapping[str, str]) -> None:
-        self.name, self.log = name, folder / f"sglang-{name}.log"
+    def __init__(
+        self,
+        name: str,
+        command: list[str],
+        folder: Path,
+        env: Mapping[str, str],
+        python: Path = Path(sys.executable),
+    ) -> None:
+        self.name, self.log = name, folder / f"server-{name}.log"
         with self.log.open("wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", *command],
+                [python, "-m", *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -3253,6 +3253,25 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-880",
+        "Given the engine option `model_runner: v2`, then in vLLM's own V2 runner processors, "
+        "penalties and prefill's token steer a request's rows as they do with V1: whatever slot "
+        "the request has, whose that was before, and also behind a time out of the batch.",
+        ours=True,
+    ),
+    Promise(
+        "S5-881",
+        "Given `model_runner: v2` and a seed, then an answer that goes on behind tokens of another "
+        "pair draws what it would have drawn.",
+        ours=True,
+    ),
+    Promise(
+        "S5-882",
+        "Given workers of two model runners, then they never make a pair; a vLLM whose V2 runner "
+        "has no processors is refused by the option's name.",
+        ours=True,
+    ),
+    Promise(
         "S5-864",
         "Given a worker on vLLM, then each metric of engines that dashboards and alerts read is "
         "there by the same name and labels, but for units and speculative decoding, of which "

@@ -41,7 +41,7 @@ def sheet() -> ModuleType:
 
 def row(sheet: ModuleType, *, hops: float, ttft: float) -> Mapping[str, float]:
     """A round in which a token took `hops` microseconds, and the first came after `ttft` ms."""
-    cpu = dict.fromkeys(sheet.PARTS, 0.0) | {"router": hops / 1000, "scheduler": 7.0}
+    cpu = dict.fromkeys(sheet.PARTS, 0.0) | {"router": hops / 1000, "engine": 7.0}
     found: Mapping[str, float] = sheet.row(cpu, {**RESULT, "ttft_ms_p50": ttft})
     return found
 
@@ -54,30 +54,31 @@ def said(sheet: ModuleType, theirs: list[Any], ours: list[Any]) -> list[str]:
     return list(sheet.verdict({"8": rows}))
 
 
-def test_schedulers_and_detokenizers_are_parts_of_their_own(sheet: ModuleType) -> None:
-    assert sheet.part_of("decode", "sglang::scheduler_TP0") == "scheduler"
+def test_engines_and_detokenizers_are_parts_of_their_own(sheet: ModuleType) -> None:
+    assert sheet.part_of("decode", "sglang::scheduler_TP0") == "engine"
+    assert sheet.part_of("decode", "VLLM::EngineCore") == "engine"
     assert sheet.part_of("decode", "sglang::detokenizer") == "detokenizer"
     assert sheet.part_of("decode", "python -m sglang.launch_server --port 1") == "decode"
     assert sheet.part_of("frontend", "python -c spawn_main --sglang::scheduler") == "frontend"
 
 
 def test_a_part_is_the_sum_of_its_processes_and_a_new_one_counts_whole(sheet: ModuleType) -> None:
-    before = {1: sheet.Spent("frontend", 3.0), 2: sheet.Spent("scheduler", 5.0)}
+    before = {1: sheet.Spent("frontend", 3.0), 2: sheet.Spent("engine", 5.0)}
     after = {
         1: sheet.Spent("frontend", 3.5),
-        2: sheet.Spent("scheduler", 6.0),
+        2: sheet.Spent("engine", 6.0),
         3: sheet.Spent("frontend", 0.25),
-        4: sheet.Spent("scheduler", 2.0),
+        4: sheet.Spent("engine", 2.0),
     }
     parts = sheet.difference(before, after)
-    assert parts == dict.fromkeys(sheet.PARTS, 0.0) | {"frontend": 0.75, "scheduler": 3.0}
+    assert parts == dict.fromkeys(sheet.PARTS, 0.0) | {"frontend": 0.75, "engine": 3.0}
 
 
-def test_hops_are_all_parts_but_the_schedulers(sheet: ModuleType) -> None:
+def test_hops_are_all_parts_but_the_engine(sheet: ModuleType) -> None:
     cpu = {part: 0.001 * 2**place for place, part in enumerate(sheet.PARTS)}
     found = sheet.row(cpu, RESULT)
     assert found["hops"] == pytest.approx(1 + 2 + 4 + 8 + 16)
-    assert found["scheduler"] == pytest.approx(32)
+    assert found["engine"] == pytest.approx(32)
     assert found["speed"] == 500
 
 

@@ -16,6 +16,10 @@ def register() -> None:
     """Entry point of the group `vllm.general_plugins`."""
     if os.environ.get(ON_CPU) != "1":
         return
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        from vllm.v1.sample.ops import topk_topp_sampler
+
+        topk_topp_sampler.HAS_TRITON = False  # PyTorch cuts: the interpreter cannot run that kernel
     from nixl._api import nixl_agent_config  # imported late: vLLM runs without NIXL, too
 
     if hasattr(nixl_agent_config.__init__, "__wrapped__"):

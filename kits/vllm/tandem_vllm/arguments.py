@@ -12,7 +12,7 @@ from tandem.engine.base import EngineSettings, Role
 from tandem.engine.lora import LoraAdapter
 from tandem.errors import ConfigError
 from tandem.free_ports import LOOPBACK
-from tandem_vllm.options import Options
+from tandem_vllm.options import ModelRunner, Options
 from tandem_vllm.requests import STEERING
 from tandem_vllm.validation import MAX_TOP_LOGPROBS
 
@@ -21,6 +21,10 @@ _CPU_PAGE = 32
 """Tokens: vLLM's own is 128, and of others its CPU kernels are fast with multiples of 32."""
 _LORAS_PER_BATCH = 8
 """Each takes memory beside the model's."""
+_PROCESSORS = {
+    ModelRunner.V1: "tandem_vllm.processor:TandemLogitsProcessor",
+    ModelRunner.V2: "tandem_vllm.processor_v2:TandemLogitsProcessor",
+}
 _LAST = "lm_head"
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """For which vLLM has kernels."""
@@ -37,12 +41,14 @@ def on_cpu() -> bool:
     return False
 
 
-def own_variables(role: Role, *, host: str, side_channel_port: int) -> dict[str, str]:
+def own_variables(
+    role: Role, runner: ModelRunner, *, host: str, side_channel_port: int
+) -> dict[str, str]:
     """Variables of vLLM's that an operator cannot set. NIXL's side channel tells whoever asks how
     memory is read, so that it listens where prefill's peers are, and else on loopback.
     """
     return {
-        "VLLM_USE_V2_MODEL_RUNNER": "0",
+        "VLLM_USE_V2_MODEL_RUNNER": str(int(runner is ModelRunner.V2)),
         "VLLM_NIXL_SIDE_CHANNEL_HOST": host if role is Role.PREFILL else LOOPBACK,
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(side_channel_port),
     }
@@ -95,7 +101,7 @@ def engine_args(
         "tensor_parallel_size": options.tensor_parallel,
         # One rank computes in the engine's own process, others in processes of that one.
         "distributed_executor_backend": "mp" if options.tensor_parallel > 1 else "uni",
-        "logits_processors": ["tandem_vllm.processor:TandemLogitsProcessor"],
+        "logits_processors": [_PROCESSORS[options.model_runner]],
         "seed": options.random_seed or secrets.randbits(31),
         "enforce_eager": cpu or options.enforce_eager,
         "additional_config": {

@@ -30,16 +30,21 @@ from tandem_vllm import arguments, requests, settle, validation, warm_up
 from tandem_vllm import options as engine_options
 from tandem_vllm.launch import Launched, VllmThread
 from tandem_vllm.notes import NoteReader
+from tandem_vllm.options import ModelRunner
 from tandem_vllm.pull_client import PullClient
 from tandem_vllm.pull_server import PullServer
 from tandem_vllm.traffic import Traffic
 
 PROTOCOL_VERSION = 1
 """The version of proto/tandem/v1 that this worker speaks."""
-_KV_LAYOUT = "nixl-pull"
-"""Pages as vLLM's NIXL connector registers them, which compares the rest by itself."""
-_CANNOT_RESUME = frozenset({"seed"})
-"""vLLM's V1 runner draws a request's tokens from one sequence of numbers, which begins anew."""
+_KV_LAYOUTS = {ModelRunner.V1: "nixl-pull", ModelRunner.V2: "nixl-pull-v2"}
+"""Pages as vLLM's NIXL connector registers them, which compares the rest by itself. A pair has one
+runner: of one seed the two draw different tokens.
+"""
+_CANNOT_RESUME = {ModelRunner.V1: frozenset({"seed"}), ModelRunner.V2: frozenset()}
+"""V1 draws a request's tokens from one sequence of numbers, which begins anew. V2 draws each by the
+seed and the token's place.
+"""
 
 
 class VllmEngine:
@@ -100,7 +105,12 @@ class VllmEngine:
         if self._role is Role.PREFILL:
             asked = self._options.side_channel_port
             port = free.wanted(host, asked, setting="engine option side_channel_port")
-        own = arguments.own_variables(self._role, host=host, side_channel_port=port or free.port())
+        own = arguments.own_variables(
+            self._role,
+            self._options.model_runner,
+            host=host,
+            side_channel_port=port or free.port(),
+        )
         config.export(own, inherited=".*")
         config.export(arguments.environment(host=settings.host, cpu=cpu))
         settle.announce(os.getpid())
@@ -117,6 +127,7 @@ class VllmEngine:
             given,
             seconds=self._options.load_seconds,
             lora_adapters=self._settings.lora_adapters,
+            runner=self._options.model_runner,
         )
         launched = await self._thread.start()
         self._notes.read()
@@ -196,7 +207,7 @@ class VllmEngine:
                 dtype=launched.dtype,
                 page_size=launched.page_size,
                 kv_dtype=launched.kv_dtype,
-                kv_layout=_KV_LAYOUT,
+                kv_layout=_KV_LAYOUTS[self._options.model_runner],
                 tensor_parallel=self._options.tensor_parallel,
                 tokenizer_sha256=model_files.tokenizer_sha256(path),
                 protocol_version=PROTOCOL_VERSION,
@@ -212,5 +223,5 @@ class VllmEngine:
             parks=self._role is Role.PREFILL,
             eos_token_ids=self._eos,
             prefixes=None if self._cache is None else self._cache.events.log,
-            cannot_resume=_CANNOT_RESUME,
+            cannot_resume=_CANNOT_RESUME[self._options.model_runner],
         )

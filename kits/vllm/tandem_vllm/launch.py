@@ -14,6 +14,7 @@ from typing import Any
 from tandem.engine.lora import LoraAdapter
 from tandem.engine.thread import EngineThread
 from tandem.errors import InvalidRequestError, StartError
+from tandem_vllm.options import ModelRunner
 
 _ASKED = {
     "EngineCoreRequest": ("abort_immediately", "cache_salt", "lora_request"),
@@ -24,6 +25,8 @@ _ASKED = {
         "get_output_async",
         "shutdown",
     ),
+    "LogitsContext": ("idx_mapping_np", "input_ids", "seq_lens_upper_bound_np"),
+    "LogitsProcRequestState": ("all_token_ids", "prefill_len", "prompt_len"),
 }
 """What Tandem uses of vLLM's classes, and not every release has: releases differ less than their
 numbers do.
@@ -94,13 +97,28 @@ def check_release(version: str, *classes: Any) -> None:
         f"{each.__name__}.{name}"
         for each in classes
         for name in _ASKED[each.__name__]
-        if not hasattr(each, name)
+        if not hasattr(each, name) and name not in getattr(each, "__dataclass_fields__", ())
     ]
     if lacking:
         raise StartError(
             f"vLLM {version}, which is installed, lacks {', '.join(lacking)}: see the releases that"
             " docs/engines/vllm.md names"
         )
+
+
+def _of_runner(runner: ModelRunner) -> list[Any]:
+    """The classes whose fields a runner's processors read. Raises StartError where there are none:
+    such a release runs V2 without processors.
+    """
+    if runner is ModelRunner.V1:
+        return []
+    try:
+        from vllm.v1.worker.gpu.sample.logits_processor import interface
+    except ImportError:
+        raise StartError(
+            "engine option model_runner: the vLLM that is installed has no processors for v2"
+        ) from None
+    return [interface.LogitsContext, interface.LogitsProcRequestState]
 
 
 class VllmThread(EngineThread[Launched]):
@@ -115,11 +133,13 @@ class VllmThread(EngineThread[Launched]):
         *,
         seconds: float,
         lora_adapters: Sequence[LoraAdapter] = (),
+        runner: ModelRunner = ModelRunner.V1,
     ) -> None:
         """`arguments`: of AsyncEngineArgs. `seconds`: a start may take so long."""
         super().__init__(seconds)
         self._arguments = arguments
         self._lora_adapters = lora_adapters
+        self._runner = runner
 
     def _close(self, launched: Launched) -> None:
         launched.client.shutdown(_GRACE_SECONDS)
@@ -133,7 +153,8 @@ class VllmThread(EngineThread[Launched]):
         from vllm.v1.engine.core_client import AsyncMPClient, EngineCoreClient
         from vllm.v1.executor import Executor
 
-        check_release(vllm.__version__, EngineCoreRequest, AsyncMPClient)
+        used = (EngineCoreRequest, AsyncMPClient, *_of_runner(self._runner))
+        check_release(vllm.__version__, *used)
         state = random.getstate()
         config = AsyncEngineArgs(**self._arguments).create_engine_config()
         random.setstate(state)  # vLLM seeds this process too

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from tandem.engine import options
@@ -11,6 +12,13 @@ from tandem.engine.kv_tag import KvCheck
 from tandem.errors import ConfigError
 from tandem.ranges import Range, ranged
 from tandem_vllm import engine_arguments
+
+
+class ModelRunner(StrEnum):
+    """What of vLLM runs the model and draws tokens. Each has an interface for processors."""
+
+    V1 = "v1"
+    V2 = "v2"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,6 +42,8 @@ class Options:
     """Tokens that one step computes at most; 0: vLLM's choice. On CPUs no less than a context."""
     enforce_eager: bool = False
     """Compile nothing and capture no graphs. On CPUs that is always so."""
+    model_runner: ModelRunner = ModelRunner.V1
+    """vLLM's "v1" or "v2", the same in both phases."""
     decode_prefix_cache: bool = False
     """DECODE: keep the KV of what has ended, and read of a prompt what is not kept."""
     kv_check: KvCheck = KvCheck.TAG

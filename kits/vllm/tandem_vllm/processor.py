@@ -13,9 +13,6 @@ from vllm.v1.sample.logits_processor.interface import (
     MoveDirectionality,
 )
 
-from tandem.logits.model import Model
-from tandem.logits.registry import Registry
-from tandem_vllm.notes import NoteWriter
 from tandem_vllm.requests import STEERING
 from tandem_vllm.rows import Rows
 
@@ -24,16 +21,7 @@ class TandemLogitsProcessor(LogitsProcessor):
     """What `logits_processors` names."""
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        given = vllm_config.additional_config[STEERING]
-        if device.type == "cpu":
-            # Linux is asked for AMX before a kernel uses it: vLLM asks only where its matrices are
-            # large, and its attention would end this process by SIGILL.
-            torch.cpu._init_amx()
-        self._rows = Rows(
-            Registry.from_portable(given["registry"]),
-            Model(**given["model"]),
-            NoteWriter(given["notes"]).failed,
-        )
+        self._rows = Rows.configured(vllm_config.additional_config[STEERING])
 
     def is_argmax_invariant(self) -> bool:
         return False

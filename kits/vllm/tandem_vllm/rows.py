@@ -1,7 +1,7 @@
 """A batch's rows in vLLM's engine process: whose they are, and what edits them.
 
-Nothing of vLLM is imported here. vLLM tells which places of its batch were taken, left and
-exchanged; a sequence's state lives on its row, and goes with it.
+Nothing of vLLM is imported here. vLLM's runners tell which places were taken, and V1's which were
+left and exchanged; a sequence's state lives on its row, and goes with it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tandem.logits.registry import Registry
 from tandem.logits.rows import apply_rows
 from tandem.logits.spec import read_entries
 from tandem.logits.state import RequestLogits
+from tandem_vllm.notes import NoteWriter
 from tandem_vllm.penalties import Penalties
 
 log = logging.getLogger(__name__)
@@ -56,13 +57,19 @@ class BatchRow:
 
 
 class Rows:
-    """The rows of vLLM's batch, by place."""
+    """The sequences that vLLM's runner holds, by place."""
 
     def __init__(self, registry: Registry, model: Model, fail: Fail) -> None:
         self._registry = registry
         self._model = model
         self._fail = fail
         self._rows: dict[int, BatchRow] = {}
+
+    @classmethod
+    def configured(cls, given: Mapping[str, Any]) -> Rows:
+        """`given`: what `arguments.engine_args` says to vLLM's process."""
+        registry = Registry.from_portable(given["registry"])
+        return cls(registry, Model(**given["model"]), NoteWriter(given["notes"]).failed)
 
     def take(
         self,
@@ -71,7 +78,7 @@ class Rows:
         prompt: Sequence[int],
         outputs: Sequence[int],
     ) -> None:
-        """A place of the batch is a request's from now on. `given`: `requests.steering` of it; None
+        """A place is a request's from now on. `given`: `requests.steering` of it; None
         where vLLM does all by itself. `prompt`: with what another engine made. Never raises.
         """
         if given is None:
@@ -90,7 +97,7 @@ class Rows:
         )
 
     def leave(self, place: int) -> None:
-        """A place of the batch is free."""
+        """A place is free."""
         self._rows.pop(place, None)
 
     def move(self, source: int, target: int, *, swap: bool) -> None:
@@ -101,41 +108,45 @@ class Rows:
         if swap and other is not None:
             self._rows[source] = other
 
-    def edit(self, logits: Any) -> None:
-        """Edit `logits`, (rows, vocabulary) float32, in place. Never raises: a request that fails
-        is ended, and its row is safe to sample.
+    def edit(self, logits: Any, places: Mapping[int, int] | None = None) -> None:
+        """Edit `logits`, (rows, vocabulary) float32, in place. `places`: by row of `logits`, whose
+        it is, for rows that are taken; None: each row is its place's. Never raises: a request that
+        fails is ended, and its row is safe to sample.
         """
-        if not self._rows:
+        batch = self._rows
+        if places is not None:
+            batch = {at: self._rows[place] for at, place in places.items()}
+        if not batch:
             return
         try:
-            self._edit(logits)
+            self._edit(batch, logits)
         except Exception:
             log.exception("the rows of a step could not be edited")
             failed = InternalError("the request's logits could not be edited")
-            self._tell((row, failed) for row in self._rows.values())
-            for place in self._rows:
-                logits[place : place + 1] = 0.0
+            self._tell((row, failed) for row in batch.values())
+            for at in batch:
+                logits[at : at + 1] = 0.0
 
-    def _edit(self, logits: Any) -> None:
-        free = [(place, row) for place, row in self._rows.items() if not row.forced]
-        for place, row in free:
+    def _edit(self, batch: Mapping[int, Row], logits: Any) -> None:
+        free = [(at, row) for at, row in batch.items() if not row.forced]
+        for at, row in free:
             if row.penalties is not None:
-                row.penalties.apply(logits[place], row.history())
+                row.penalties.apply(logits[at], row.history())
         self._steer([each for each in free if each[1].state is not None], logits)
-        for place, row in self._rows.items():
+        for at, row in batch.items():
             if row.forced:
-                logits[place] = -math.inf
-                logits[place, row.first] = 0.0
+                logits[at] = -math.inf
+                logits[at, row.first] = 0.0
 
     def _steer(self, steered: Sequence[tuple[int, BatchRow]], logits: Any) -> None:
         if not steered:
             return
         states = [row.state for _, row in steered if row.state is not None]
         histories = [row.history() for _, row in steered]
-        places = like(logits, indices([place for place, _ in steered]))
-        rows = logits[places]
+        chosen = like(logits, indices([at for at, _ in steered]))
+        rows = logits[chosen]
         errors = apply_rows(states, histories, rows)
-        logits[places] = rows
+        logits[chosen] = rows
         self._tell(
             (row, error)
             for (_, row), error in zip(steered, errors, strict=True)

@@ -13,6 +13,9 @@ from tandem.usercode.deadline import WATCH
 _NAME = "vllm_parent"
 """The process id of the worker, in the environment of what it starts."""
 
+_ON_CPU = "vllm_on_cpu"
+"""Set where vLLM computes on CPUs, by `arguments.environment`."""
+
 
 def announce(pid: int) -> None:
     """Call this in the worker, before vLLM starts a process."""
@@ -22,7 +25,8 @@ def announce(pid: int) -> None:
 def register() -> None:
     """In a process that a worker has started: a worker that is killed leaves nothing behind, Ctrl-C
     is the worker's, which has requests to finish, and a logits processor that takes too long is
-    interrupted. Anywhere else: nothing.
+    interrupted. On CPUs Linux is asked for AMX before a kernel uses it: vLLM asks only where its
+    matrices are large, and its attention would end the process by SIGILL. Anywhere else: nothing.
     """
     worker = config.inherited(_NAME)
     if not worker or int(worker) == os.getpid():
@@ -30,3 +34,7 @@ def register() -> None:
     orphans.die_with(os.getppid())  # the worker, or of a rank the process of the engine
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     WATCH.install()
+    if config.inherited(_ON_CPU):
+        import torch  # a GPU's process needs it no earlier than vLLM does
+
+        torch.cpu._init_amx()

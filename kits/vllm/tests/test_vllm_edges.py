@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy
 import pytest
-from vllm_stand_ins import request
+from vllm_stand_ins import VOCABULARY, Side, request
 
 from tandem.engine import model_files
 from tandem.engine.base import Ending, EngineSettings, Role
@@ -26,7 +26,8 @@ from tandem.v1 import pull_pb2
 from tandem_vllm import arguments, engine, launch, outputs, requests, settle
 from tandem_vllm.engine import VllmEngine
 from tandem_vllm.notes import NoteReader, NoteWriter
-from tandem_vllm.options import Options, parse
+from tandem_vllm.options import ModelRunner, Options, parse
+from tandem_vllm.validation import EngineBounds
 
 QUEUED = 1 + int(Path("/proc/sys/net/unix/max_dgram_qlen").read_text())
 
@@ -217,9 +218,34 @@ def test_options_are_checked_by_name() -> None:
 @pytest.mark.promise("S5-730")
 @pytest.mark.parametrize("role", list(Role))
 def test_the_side_channel_listens_for_prefills_peers_alone(role: Role) -> None:
-    given = arguments.own_variables(role, host="10.0.0.7", side_channel_port=7)
+    given = arguments.own_variables(role, ModelRunner.V1, host="10.0.0.7", side_channel_port=7)
     expected = "10.0.0.7" if role is Role.PREFILL else "127.0.0.1"
     assert given["VLLM_NIXL_SIDE_CHANNEL_HOST"] == expected
+
+
+@pytest.mark.promise("S5-882")
+async def test_a_pair_has_one_model_runner_and_its_class_for_processors(model_path: Path) -> None:
+    layouts = set()
+    for runner, variable, module, refused in (
+        ("v1", "0", "tandem_vllm.processor", {"seed"}),
+        ("v2", "1", "tandem_vllm.processor_v2", set()),
+    ):
+        made = VllmEngine(Role.AGGREGATED, _settings(model_path, model_runner=runner))
+        bounds = EngineBounds(role=Role.AGGREGATED, context_length=200, vocabulary=VOCABULARY)
+        said = made._description(Side(Role.AGGREGATED).launched, bounds, "")
+        layouts.add(said.fingerprint.kv_layout)
+        assert said.cannot_resume == refused
+        own = arguments.own_variables(
+            Role.DECODE, made._options.model_runner, host="", side_channel_port=0
+        )
+        assert own["VLLM_USE_V2_MODEL_RUNNER"] == variable
+        settings = _for_arguments(model_path)
+        given = arguments.engine_args(made._options, settings, Role.AGGREGATED, cpu=True, notes="")
+        assert given["logits_processors"] == [f"{module}:TandemLogitsProcessor"]
+        await made.close()
+    assert len(layouts) == 2
+    with pytest.raises(ConfigError, match="model_runner"):
+        parse({"model_runner": "v3"})
 
 
 def test_nothing_is_compiled_on_cpus() -> None:
@@ -241,7 +267,7 @@ def _settings(model_path: Path, **options: Any) -> EngineSettings:
 async def test_no_variable_of_the_environment_decides_what_is_tandems(
     model_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = arguments.own_variables(Role.PREFILL, host="", side_channel_port=0)
+    names = arguments.own_variables(Role.PREFILL, ModelRunner.V1, host="", side_channel_port=0)
     for name in names:
         monkeypatch.setenv(name, "1")
 
