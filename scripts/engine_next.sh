@@ -42,7 +42,12 @@ import_all() {
 import importlib, pkgutil, sys
 package = importlib.import_module("tandem_" + sys.argv[1])
 for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
-    importlib.import_module(module.name)
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        # Releases of vLLM before 0.31 have no processors of the V2 runner, which an option asks for.
+        if not (module.name.endswith(".processor_v2") and error.name.startswith("vllm.v1.worker.gpu")):
+            raise
 ' "$ENGINE"
 }
 

@@ -127,7 +127,7 @@ class Rows:
             for at in batch:
                 logits[at : at + 1] = 0.0
 
-    def _edit(self, batch: Mapping[int, Row], logits: Any) -> None:
+    def _edit(self, batch: Mapping[int, BatchRow], logits: Any) -> None:
         free = [(at, row) for at, row in batch.items() if not row.forced]
         for at, row in free:
             if row.penalties is not None:
