@@ -23,7 +23,7 @@ _LORAS_PER_BATCH = 8
 """Each takes memory beside the model's."""
 _PROCESSORS = {
     ModelRunner.V1: "tandem_vllm.processor:TandemLogitsProcessor",
-    ModelRunner.V2: "tandem_vllm.processor_v2:TandemLogitsProcessor",
+    ModelRunner.V2: "tandem_vllm.processor_v2:TandemLogitsProcessorV2",
 }
 _LAST = "lm_head"
 _LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
 
 
-class TandemLogitsProcessor(LogitsProcessor):
+class TandemLogitsProcessorV2(LogitsProcessor):
     """What `logits_processors` names.
 
     A request has a slot from `add_request` until another one is given it: that a request has ended
@@ -32,7 +32,7 @@ class TandemLogitsProcessor(LogitsProcessor):
         self._rows = Rows.configured(vllm_config.additional_config[STEERING])
         self._states = req_states
         self._given: dict[int, Mapping[str, Any]] = {}
-        """By slot, `requests.steering` of the request that has it."""
+        """By slot, `requests.steering` of the slot's request."""
         self._outputs: dict[int, list[int]] = {}
         """By slot whose tokens were read, those behind the prompt."""
 

@@ -226,9 +226,9 @@ def test_the_side_channel_listens_for_prefills_peers_alone(role: Role) -> None:
 @pytest.mark.promise("S5-882")
 async def test_a_pair_has_one_model_runner_and_its_class_for_processors(model_path: Path) -> None:
     layouts = set()
-    for runner, variable, module, refused in (
-        ("v1", "0", "tandem_vllm.processor", {"seed"}),
-        ("v2", "1", "tandem_vllm.processor_v2", set()),
+    for runner, variable, path, refused in (
+        ("v1", "0", "processor:TandemLogitsProcessor", {"seed"}),
+        ("v2", "1", "processor_v2:TandemLogitsProcessorV2", set()),
     ):
         made = VllmEngine(Role.AGGREGATED, _settings(model_path, model_runner=runner))
         bounds = EngineBounds(role=Role.AGGREGATED, context_length=200, vocabulary=VOCABULARY)
@@ -241,7 +241,7 @@ async def test_a_pair_has_one_model_runner_and_its_class_for_processors(model_pa
         assert own["VLLM_USE_V2_MODEL_RUNNER"] == variable
         settings = _for_arguments(model_path)
         given = arguments.engine_args(made._options, settings, Role.AGGREGATED, cpu=True, notes="")
-        assert given["logits_processors"] == [f"{module}:TandemLogitsProcessor"]
+        assert given["logits_processors"] == [f"tandem_vllm.{path}"]
         await made.close()
     assert len(layouts) == 2
     with pytest.raises(ConfigError, match="model_runner"):

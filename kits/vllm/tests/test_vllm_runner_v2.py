@@ -94,7 +94,7 @@ def runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
     module = importlib.import_module("tandem_vllm.processor_v2")
     notes = SimpleNamespace(failed=lambda *_: None)
     monkeypatch.setattr(rows, "NoteWriter", lambda _: notes)
-    yield Runner(module.TandemLogitsProcessor)
+    yield Runner(module.TandemLogitsProcessorV2)
     del sys.modules["tandem_vllm.processor_v2"]
 
 

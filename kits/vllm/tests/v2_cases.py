@@ -87,7 +87,7 @@ class Runner:
         self.req_states = RequestState(*given)
         self.input_buffers = InputBuffers(SLOTS, LONGEST, self.device)
         processors = build_custom_logits_processors(
-            config, self.req_states, False, ["tandem_vllm.processor_v2:TandemLogitsProcessor"]
+            config, self.req_states, False, ["tandem_vllm.processor_v2:TandemLogitsProcessorV2"]
         )
         self.sampler = Sampler(
             config,
