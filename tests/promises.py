@@ -3143,6 +3143,13 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-865",
+        "Given vLLM workers under load whose clients go away, whose KV cache is too small for the "
+        "batch, whose ports get strangers' bytes, or one of which is lost while its requests are "
+        "to be resumed, then no answer is wrong, no request hangs, and nothing is left open.",
+        ours=True,
+    ),
+    Promise(
         "S5-780",
         "Given a traced request of a session, then the request's span has the session's digits as "
         "its conversation, as the router's log has them; never the client's words, nor what "
