@@ -3143,10 +3143,15 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-866",
+        "Given strangers' bytes and messages at the port at which vLLM's decode asks how prefill's "
+        "memory is read, then prefill's engine goes on, and decode is answered.",
+        ours=True,
+    ),
+    Promise(
         "S5-865",
-        "Given vLLM workers under load whose clients go away, whose KV cache is too small for the "
-        "batch, whose ports get strangers' bytes, or one of which is lost while its requests are "
-        "to be resumed, then no answer is wrong, no request hangs, and nothing is left open.",
+        "Given vLLM workers under load whose clients go away, or whose ports get strangers' bytes, "
+        "then no answer is wrong, no request hangs, and nothing is left open.",
         ours=True,
     ),
     Promise(
