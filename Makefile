@@ -99,7 +99,7 @@ chaos: lean ## strike real processes under load with faults of each kind (ARGS="
 	@[ -d build/faketime ] || scripts/unpack_debian_packages.sh build/faketime libfaketime || true
 	$(BIN)/python tests/chaos/run.py $(ARGS)
 
-vllm-chaos: vllm ## the same with vLLM workers; takes an hour (ARGS="--only decode")
+vllm-chaos: vllm ## the same with vLLM workers (ARGS="--only decode")
 	@[ -d build/faketime ] || scripts/unpack_debian_packages.sh build/faketime libfaketime || true
 	.venv-vllm/bin/python tests/chaos/run.py --engine vllm $(ARGS)
 
