@@ -17,7 +17,7 @@ LEVEL := $(if $(filter sim,$(ENGINE)),lean,$(if $(filter vllm,$(ENGINE)),vllm,fu
 ENGINE_BIN := $(if $(filter vllm,$(ENGINE)),.venv-vllm,.venv)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next vllm-next wheels install-test hand-overs why-causes vllm vllm-test vllm-long-test site top-pictures plot-pictures lean full clean hand-overs-sglang
+.PHONY: help demo up down test check simulation digests fuzz fuzz-parsers conversations client-test long-test playground-pictures stress chaos soak mutants promises proto monitoring settings fields lifecycle chart chart-test cluster-test bench model lock engine-next vllm-next wheels install-test hand-overs why-causes vllm vllm-test vllm-long-test vllm-chaos site top-pictures plot-pictures lean full clean hand-overs-sglang
 
 help: ## list these targets
 	@echo "Targets (ENGINE=sglang and ENGINE=vllm run real engines on the CPU, ENGINE=sim needs no torch):"
@@ -98,6 +98,10 @@ plot-pictures: lean ## take the pictures of plots in docs/cli.md and docs/replay
 chaos: lean ## strike real processes under load with faults of each kind (ARGS="--seed 7 --only router")
 	@[ -d build/faketime ] || scripts/unpack_debian_packages.sh build/faketime libfaketime || true
 	$(BIN)/python tests/chaos/run.py $(ARGS)
+
+vllm-chaos: vllm ## the same with vLLM workers (ARGS="--only decode")
+	@[ -d build/faketime ] || scripts/unpack_debian_packages.sh build/faketime libfaketime || true
+	.venv-vllm/bin/python tests/chaos/run.py --engine vllm $(ARGS)
 
 why-causes: lean ## slow requests down for twenty causes, and see which ones `tandem why` names (ARGS="--only slots")
 	$(BIN)/python benchmarks/why_causes.py $(ARGS)

@@ -3143,6 +3143,18 @@ PROMISES: tuple[Promise, ...] = (
         ours=True,
     ),
     Promise(
+        "S5-866",
+        "Given strangers' bytes and messages at the port at which vLLM's decode asks how prefill's "
+        "memory is read, then prefill's engine goes on, and decode is answered.",
+        ours=True,
+    ),
+    Promise(
+        "S5-865",
+        "Given vLLM workers under load whose clients go away, or whose ports get strangers' bytes, "
+        "then no answer is wrong, no request hangs, and nothing is left open.",
+        ours=True,
+    ),
+    Promise(
         "S5-780",
         "Given a traced request of a session, then the request's span has the session's digits as "
         "its conversation, as the router's log has them; never the client's words, nor what "

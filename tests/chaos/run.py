@@ -35,7 +35,8 @@ from sim_oracle import Oracle as SimOracle  # noqa: E402
 def main() -> None:
     options = _options()
     print(f"seed {options.seed}", flush=True)
-    kinds = _possible([kind for kind in KINDS_OF[options.engine] if options.only in kind.name])
+    asked = (k for k in KINDS_OF[options.engine] if any(each in k.name for each in options.only))
+    kinds = _possible([*asked])
     print(table.head(), flush=True)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +67,7 @@ async def _run(
                 for kind in alike:
                     row = await endure(kind, fleet, seed=seed + around, oracle=oracle)
                     rows.append(row)
-                    print(table.line(row), flush=True)
+                    print(table.line(row), *row.faults, sep="\n", flush=True)
         if time.monotonic() >= until:
             return rows
     return rows
@@ -93,7 +94,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--engine", choices=sorted(KINDS_OF), default="sim")
-    parser.add_argument("--only", default="", help="kinds with this in their names")
+    parser.add_argument("--only", nargs="+", default=[""], help="kinds with any of it in the name")
     parser.add_argument("--seconds", type=float, default=0.0, help="go round until then; else once")
     parser.add_argument("--run-dir", type=Path, help="where logs stay; else they are deleted")
     return parser.parse_args()

@@ -1,6 +1,4 @@
-"""Processes of vLLM workers die and stand still under load; `make chaos ARGS="--engine vllm"`, in
-vLLM's environment, has all of it.
-"""
+"""Some kinds of faults strike a stack of vLLM workers; `make vllm-chaos` has all of them."""
 
 from __future__ import annotations
 
@@ -20,6 +18,10 @@ SHORT = (
     "kill -9 of the engine's process: prefill",
     "kill -9, restart at once: decode",
 )
+OTHERS = (
+    "half of the clients go away",
+    "stray bytes on all ports: prefill",
+)
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -35,8 +37,8 @@ async def fleet(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Fleet
         yield fleet
 
 
-@pytest.mark.promise("S5-855")
-@pytest.mark.parametrize("name", SHORT)
+@pytest.mark.promise("S5-855", "S5-865")
+@pytest.mark.parametrize("name", [*SHORT, *OTHERS])
 async def test_answers_are_right_and_errors_those_of_the_fault(fleet: Fleet, name: str) -> None:
     (kind,) = (each for each in KINDS_OF["vllm"] if each.name == name)
     learnt = Learnt()

@@ -50,6 +50,9 @@ BATCH = 100
 """Hand-overs at a time. All of them together, and what takes their pages, are more than PAGES."""
 PROMPTS, TOKENS = 120, 5
 READY_SECONDS = 400.0
+DEADLINE_SECONDS = 60.0
+PATIENCE = 4 * DEADLINE_SECONDS
+"""A leg that has not ended by then hangs: a busy machine may be late with a deadline."""
 FLAGS = (
     "--max-sequences=256",
     f"--max-parked={BATCH}",
@@ -68,6 +71,10 @@ class Tally:
     """Messages of errors."""
     wrong: list[str] = field(default_factory=list)
     hung: int = 0
+
+    def __str__(self) -> str:
+        begun, answered = self.begun.total(), self.answered.total()
+        return f"{begun} hand-overs, {answered} answers, {len(self.wrong)} wrong, {self.hung} hung"
 
 
 @dataclass(slots=True)
@@ -102,7 +109,7 @@ class Leases:
         }
 
     async def run(self, hand_overs: int, only: str) -> Tally:
-        """So many, of the kinds with that in their names."""
+        """So many, of the kinds with that in their names; none more behind one that hangs."""
         self._kinds = {name: make for name, make in self._kinds.items() if only in name}
         await self._learn()
         while sum(self.tally.begun.values()) < hand_overs:
@@ -114,6 +121,8 @@ class Leases:
                     await make(kind)
                 except TimeoutError:
                     self.tally.hung += 1
+                    return self.tally
+            print(self.tally, file=sys.stderr, flush=True)
         return self.tally
 
     # --- the kinds ---------------------------------------------------------------------------
@@ -210,16 +219,17 @@ class Leases:
     # --- legs --------------------------------------------------------------------------------
 
     async def _learn(self) -> None:
-        """What each prompt is answered, with nothing beside."""
-        for number in range(PROMPTS):
+        """What each prompt is answered, with nothing beside. A busy machine may be too late for a
+        hand-over, which is then made again.
+        """
+        while (number := len(self._answers)) < PROMPTS:
             room = self._room()
             for stream in (self._pair.prefill, self._pair.decode):
                 stream.told = Told()
-            prefill = await self._prefill(room, number)
-            decode = await self._decode(room, number)
-            for leg in (prefill, decode):
-                assert (await self._closed(leg)).outcome == FINISHED
-            self._answers.append([*self._said(prefill), *self._said(decode)])
+            legs = await self._prefill(room, number), await self._decode(room, number)
+            ended = [await self._closed(leg) for leg in legs]
+            if all(each.outcome == FINISHED for each in ended):
+                self._answers.append([token for leg in legs for token in self._said(leg)])
         assert {len(answer) for answer in self._answers} == {TOKENS}
         rest = {tuple(answer[1:]) for answer in self._answers}
         assert len(rest) > 0.9 * PROMPTS, "other pages would give other answers"
@@ -280,7 +290,7 @@ class Leases:
             destination=1,
             sequence=self._numbers,
             room=room,
-            timeout_ms=60_000,
+            timeout_ms=int(1000 * DEADLINE_SECONDS),
             task=task.SerializeToString(),
             **fields,
         )
@@ -329,8 +339,11 @@ async def run(
     given: Sequence[WorkerProcess], *, hand_overs: int, seed: int, only: str = ""
 ) -> Tally:
     async with connected(given) as pair:
+        for stream in (pair.prefill, pair.decode):
+            stream.patience = PATIENCE
         tally = await Leases(pair, given, seed).run(hand_overs, only)
-        await pair.idle()
+        if not tally.hung:
+            await pair.idle()
     return tally
 
 
@@ -350,7 +363,7 @@ def main() -> None:
         said = "; ".join(f"{number} {each}" for each, number in tally.refused[kind].items())
         print(f"| {kind} | {count} | {tally.answered[kind]} | {said} |")
     print("\n".join(tally.wrong[:5]))
-    said = f"{len(tally.wrong)} wrong, {tally.hung} hung, {time.monotonic() - began:.0f} s"
+    said = f"{tally}, {time.monotonic() - began:.0f} s"
     print(said)
     sys.exit(said if tally.wrong or tally.hung else 0)
 

@@ -52,20 +52,21 @@ class WorkerProcess:
 
     def metric(self, name: str, **labels: str) -> float | None:
         """A sample of it as it is now; None: there is none."""
-        return next(self._samples(name, labels), None)
+        return next((value for _, value in self.samples(name, **labels)), None)
 
     def total(self, name: str, **labels: str) -> float:
         """All samples of it together."""
-        return sum(self._samples(name, labels))
+        return sum(value for _, value in self.samples(name, **labels))
 
-    def _samples(self, name: str, labels: dict[str, str]) -> Iterator[float]:
+    def samples(self, name: str, **labels: str) -> Iterator[tuple[dict[str, str], float]]:
+        """All of it that have these labels, as they are at one time, each with all its labels."""
         address = f"http://127.0.0.1:{self.metrics_port}/metrics"
         with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
             text = answer.read().decode()
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if sample.name == name and labels.items() <= sample.labels.items():
-                    yield float(sample.value)
+                    yield dict(sample.labels), float(sample.value)
 
     def said(self, message: str) -> list[dict[str, str]]:
         """These entries of its log."""
@@ -177,12 +178,14 @@ class Stream:
     def __init__(self, stub: worker_pb2_grpc.WorkerStub) -> None:
         self.call: Any = stub.Connect()
         self.told = Told()
+        self.patience = PATIENCE
 
     async def send(self, **command: Any) -> None:
         await self.call.write(worker_pb2.WorkerCommand(**command))
 
     async def until(self, holds: Callable[[Told], Any]) -> None:
-        async with asyncio.timeout(PATIENCE):
+        """Raises TimeoutError, after which the stream is closed."""
+        async with asyncio.timeout(self.patience):
             while not holds(self.told):
                 frame = await self.call.read()
                 assert frame is not grpc.aio.EOF, "the worker ended the stream"

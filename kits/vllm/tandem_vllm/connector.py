@@ -11,8 +11,10 @@ scheduler tells the worker until when a finished request's pages stay.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.connector import NixlPullConnector
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import (
@@ -21,10 +23,25 @@ from vllm.distributed.kv_transfer.kv_connector.v1.nixl.pull_scheduler import (
 
 from tandem_vllm.notes import NoteWriter
 from tandem_vllm.requests import LEASE_ENDS, LEASE_SECONDS, RELEASE, STEERING
+from tandem_vllm.side_channel import SideChannel
 
 
 class LeasingScheduler(NixlPullConnectorScheduler):
-    """Knows until when whose pages stay."""
+    """Knows until when whose pages stay, and says to decode how they are read."""
+
+    _side_channel: SideChannel | None = None
+
+    def set_xfer_handshake_metadata(self, metadata: Mapping[Any, Any]) -> None:
+        """Decode, from which nobody reads, says nothing."""
+        if self.vllm_config.kv_transfer_config.is_kv_producer and self._side_channel is None:
+            payloads = {rank: msgspec.msgpack.encode(each) for rank, each in metadata.items()}
+            host, port = self.side_channel_host, self.side_channel_port
+            self._side_channel = SideChannel(payloads, host, port)
+
+    def shutdown(self) -> None:
+        if self._side_channel is not None:
+            self._side_channel.close()
+        super().shutdown()
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, dict[str, Any] | None]:
         """A request that names another one ends that one's lease. All others are vLLM's, but that

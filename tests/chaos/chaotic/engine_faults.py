@@ -16,6 +16,9 @@ from chaotic.trial import Kind, Row, fails, retries, stalls
 _SICK_FOR_SECONDS = 3.0
 _KILLED_SECONDS = 3.0
 _CRASHES = 3
+_STARVED_SECONDS = 60.0
+_ENOUGH = 8
+_RETRACTIONS = "tandem_engine_retractions_total"
 _BURST = 3 * (QUEUE + 2 * SLOTS)
 _FAILS = frozenset({"engine_error"})
 _KV = frozenset({"kv_corrupt", "kv_transfer_failed"})
@@ -64,6 +67,16 @@ def _sick(
     return Kind(name=what, strike=strike, codes=codes, shows=shows)
 
 
+async def starve(fleet: Fleet, rng: Random, *, name: str, engine: str) -> None:
+    """The worker's engine has too few pages for its batch, until it has put some requests off."""
+    await fleet.replace(name, engine=engine)
+    fleet.struck()
+    async with asyncio.timeout(_STARVED_SECONDS):
+        while await asyncio.to_thread(fleet.metric, name, _RETRACTIONS) < _ENOUGH:  # noqa: ASYNC110 - a process
+            await asyncio.sleep(0.1)
+    await fleet.replace(name)
+
+
 KINDS: tuple[Kind, ...] = (
     _sick("engine stalls: prefill", PREFILL, "fault_stall=every:5", LOST["prefill"], retries),
     _sick("engine stalls: decode", DECODE, "fault_stall=every:5", LOST["decode"], fails),
@@ -92,6 +105,15 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(name="full queue", strike=full, codes=frozenset({"queue_full"}), shows=fails),
 )
+STARVED: tuple[Kind, ...] = (
+    Kind(
+        name="KV cache too small for the batch: decode",
+        strike=partial(starve, name=DECODE, engine="context_length=256,kv_cache_bytes=2097152"),
+    ),
+)
+"""Of engines that take requests out of their batch. By vLLM's options: sixteen pages, of which
+eight sequences want about forty.
+"""
 EIGHT = Kind(
     name="2 of 8 decode workers fail at once",
     strike=partial(

@@ -74,12 +74,16 @@ class Fleet:
 
     def __init__(self, stack: Stack, proxies: dict[str, Proxy], engine: EngineOf = SIM) -> None:
         self.stack = stack
-        self.ready_seconds = engine.ready_seconds
+        self.engine = engine
         self.proxies = proxies
         self.struck: Callable[[], None]
         self.burst: Callable[[int], Awaitable[None]]
         self._numbers = itertools.count(1)
         self._launches = {name: each.launch for name, each in stack.components.items()}
+
+    @property
+    def ready_seconds(self) -> float:
+        return self.engine.ready_seconds
 
     @property
     def workers(self) -> list[str]:
@@ -145,7 +149,7 @@ class Fleet:
         await self.end(name, grace_seconds=grace_seconds)
         launch = self._launches[name]
         if engine:
-            more = (*launch.flags, f"--engine-options={ENGINE},{engine}")
+            more = (*launch.flags, f"--engine-options={self.engine.options},{engine}")
             launch = dataclasses.replace(launch, flags=more)
         self.stack.components[name].launch = launch
         await self.start(name, **environment)
@@ -177,8 +181,8 @@ class Fleet:
                 return left
             await asyncio.sleep(0.1)
 
-    def metric(self, component: str, name: str) -> float:
-        return metric_sum(self._fetch(component, "/metrics"), name, {})
+    def metric(self, component: str, name: str, **labels: str) -> float:
+        return metric_sum(self._fetch(component, "/metrics"), name, labels)
 
     def _send(self, name: str, number: signal.Signals) -> None:
         processes.send(self.stack.components[name].identity, number)

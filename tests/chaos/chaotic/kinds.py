@@ -10,25 +10,33 @@ from chaotic import (
     namespace_faults,
     network_faults,
     process_faults,
+    request_faults,
     stray_faults,
 )
 from chaotic.trial import Kind
 
-KINDS: tuple[Kind, ...] = (
+_BEHIND_A_START = (
     *process_faults.KINDS,
-    *engine_faults.KINDS,
-    *network_faults.KINDS,
-    *stray_faults.KINDS,
     *clock_faults.KINDS,
     *namespace_faults.KINDS,
+)
+"""Faults for which workers are started anew, or stand still for long."""
+_AS_THEY_ARE = (*request_faults.KINDS, *network_faults.KINDS, *stray_faults.KINDS)
+KINDS: tuple[Kind, ...] = (
+    *_BEHIND_A_START,
+    *engine_faults.KINDS,
+    *_AS_THEY_ARE,
     engine_faults.EIGHT,
 )
-_REAL = (*process_faults.ENGINES_PROCESS, *process_faults.KINDS)
+_LATE = (*process_faults.ENGINES_PROCESS, *engine_faults.STARVED, *_BEHIND_A_START)
 KINDS_OF = {
     "sim": KINDS,
     "vllm": tuple(
-        replace(kind, codes=kind.codes | {"deadline_exceeded"})
-        for kind in _REAL
+        kind
+        for kind in (
+            *(replace(each, codes=each.codes | {"deadline_exceeded"}) for each in _LATE),
+            *_AS_THEY_ARE,
+        )
         if not kind.name.endswith("frontend")
     ),
 }

@@ -27,11 +27,16 @@ MOST_TOKENS = 48
 class Load:
     """Requests of prompts, lengths and forms from a seed."""
 
-    def __init__(self, url: str, book: Book, rng: Random, *, leave: float = 0.0) -> None:
-        """`leave`: the share of the requests whose client goes away, at any moment of theirs."""
+    def __init__(
+        self, url: str, book: Book, rng: Random, *, leave: float = 0.0, resume: bool = False
+    ) -> None:
+        """`leave`: the share of the requests whose client goes away, at any moment of theirs.
+        `resume`: each asks for another pair of workers where its own is lost.
+        """
         self._book = book
         self._rng = rng
         self._leave = leave
+        self._resume = resume
         self._over = False
         # A connection each: else those of a frontend that was restarted would be used once more.
         self._client = httpx.AsyncClient(
@@ -93,6 +98,7 @@ class Load:
             "detokenize": False,
             "stream": stream,
             "timeout": DEADLINE_SECONDS,
+            "resume": self._resume,
         }
         async with self._client.stream("POST", "/v1/completions", json=body) as response:
             asked.begun = True

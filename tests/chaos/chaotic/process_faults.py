@@ -7,7 +7,7 @@ from functools import partial
 from random import Random
 
 from chaotic.fleet import DRAIN_SECONDS, SILENCE_SECONDS, Fleet
-from chaotic.trial import Kind, fails, stalls
+from chaotic.trial import Kind, fails, resumes, stalls
 
 PREFILL, DECODE = "prefill_worker-0", "decode_worker-0"
 COMPONENTS = {"prefill": PREFILL, "decode": DECODE, "router": "router", "frontend": "frontend"}
@@ -120,4 +120,11 @@ KINDS: tuple[Kind, ...] = (
     *(_paused(component, f"after {SHORTER:.0f} s", SHORTER) for component in COMPONENTS),
     *(_paused(component, f"after {LONGER:.0f} s", LONGER) for component in COMPONENTS),
     *(_rolled(component) for component in COMPONENTS),
+    Kind(
+        name="kill -9, requests resumed: decode",
+        strike=partial(kill, name=DECODE, away=AWAY_SECONDS),
+        codes=LOST["decode"],
+        resume=True,
+        shows=resumes,
+    ),
 )

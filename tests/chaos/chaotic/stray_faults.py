@@ -25,7 +25,7 @@ _CONNECT = {"prefill": "/tandem.v1.Worker/Connect", "decode": "/tandem.v1.Worker
 
 
 async def stray_bytes(fleet: Fleet, rng: Random, *, name: str) -> None:
-    """To every port on which the process listens."""
+    """To every port on which the process listens, or one of its own processes."""
     fleet.struck()
     for port in _ports(fleet.stack.components[name].pid):
         for _ in range(_STRANGERS // _TOGETHER):
@@ -46,10 +46,12 @@ async def stray_messages(fleet: Fleet, rng: Random, *, name: str, method: str) -
 
 
 def _ports(pid: int) -> list[int]:
+    process = psutil.Process(pid)
     return sorted(
         {
             each.laddr.port
-            for each in psutil.Process(pid).net_connections("tcp")
+            for one in (process, *process.children(recursive=True))
+            for each in one.net_connections("tcp")
             if each.status == psutil.CONN_LISTEN
         }
     )

@@ -37,6 +37,10 @@ class Kind:
     """Why this machine cannot have it, or nothing."""
     decode: int = 2
     """Decode workers of its stack."""
+    leave: float = 0.0
+    """Share of the requests whose clients go away."""
+    resume: bool = False
+    """Requests ask for another pair of workers where theirs is lost."""
 
 
 @dataclass
@@ -47,7 +51,10 @@ class Row:
     requests: int = 0
     in_flight: int = 0
     failed: Counter[str] = field(default_factory=Counter)
+    left: int = 0
+    """Requests whose clients went away."""
     retried: int = 0
+    resumed: int = 0
     longest_stall: float = 0.0
     wrong: int = 0
     hung: int = 0
@@ -65,6 +72,16 @@ def retries(row: Row) -> bool:
     return row.retried > 0
 
 
+def leaves(row: Row) -> bool:
+    """Some client went away."""
+    return row.left > 0
+
+
+def resumes(row: Row) -> bool:
+    """Another pair of workers ended what a lost one had begun."""
+    return row.resumed > 0
+
+
 def stalls(seconds: float) -> Callable[[Row], bool]:
     """Some client heard nothing for so long."""
     return lambda row: row.longest_stall >= seconds
@@ -74,9 +91,10 @@ async def endure(kind: Kind, fleet: Fleet, *, seed: int, oracle: Oracle) -> Row:
     """The load runs, the fault strikes, and all that was asked ends."""
     rng = random.Random(f"{seed} {kind.name}")
     book = Book(oracle)
-    load = Load(fleet.stack.url, book, rng)
+    load = Load(fleet.stack.url, book, rng, leave=kind.leave, resume=kind.resume)
     fleet.struck, fleet.burst = book.struck, load.burst
-    retries = Retries(fleet)
+    retried = Counted(fleet, "tandem_router_retries_total")
+    resumed = Counted(fleet, "tandem_router_resumed_total", outcome="finished")
     faults: list[str] = []
     async with asyncio.TaskGroup() as group:
         group.create_task(load.run(CLIENTS))
@@ -96,7 +114,9 @@ async def endure(kind: Kind, fleet: Fleet, *, seed: int, oracle: Oracle) -> Row:
         requests=book.requests,
         in_flight=book.in_flight,
         failed=book.failed,
-        retried=retries.since(),
+        left=book.left,
+        retried=retried.since(),
+        resumed=resumed.since(),
         longest_stall=book.longest_stall,
         wrong=len(book.wrong),
         hung=book.hung,
@@ -123,11 +143,12 @@ def judge(kind: Kind, row: Row) -> list[str]:
     return faults
 
 
-class Retries:
-    """How many sequences the router has run once more; it counts from 0 after its own start."""
+class Counted:
+    """How far a count of the router's has come; it counts from 0 after its own start."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, name: str, **labels: str) -> None:
         self._fleet = fleet
+        self._name, self._labels = name, labels
         self._began = self._read()
 
     def since(self) -> int:
@@ -136,5 +157,5 @@ class Retries:
         return now[1] - before if now[0] == process else now[1]
 
     def _read(self) -> tuple[int, int]:
-        count = self._fleet.metric("router", "tandem_router_retries_total")
+        count = self._fleet.metric("router", self._name, **self._labels)
         return self._fleet.stack.components["router"].pid, int(count)
