@@ -32,7 +32,6 @@ from tandem_sglang.additions import Additions, TokenAddresses, shared_numbers
 from tandem_sglang.launch import Launched, SglangThread
 from tandem_sglang.ports import Ports, inner_port
 from tandem_sglang.proofs import Proof
-from tandem_sglang.traffic import Traffic
 from tandem_sglang.units import FORMS, SEEDS, TAGS
 from tandem_sglang.validation import EngineBounds
 
@@ -162,15 +161,6 @@ class Setup:
     def endpoint(self, ports: Ports) -> tuple[str, int] | None:
         """The address at which a prefill engine begins hand-overs; None for other roles."""
         return (self._settings.host, ports.bootstrap) if self._role is Role.PREFILL else None
-
-    def traffic(self) -> Traffic:
-        """What is to hold a process's requests in the engine."""
-        return Traffic(
-            self._role,
-            self.processors,
-            data_ranks=self.parallel.data,
-            sharers=self._settings.token_processes,
-        )
 
     def describe(
         self, launched: Launched, bounds: EngineBounds, endpoint: tuple[str, int] | None = None
