@@ -10,6 +10,7 @@ import asyncio
 import logging
 import pickle
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 from tandem.engine.base import (
@@ -80,6 +81,7 @@ def _import_sglang() -> None:
 
 def _join(pickled: bytes) -> tuple[str, Launched]:
     """How names of requests begin, and the engine."""
+    from sglang.srt.managers import io_struct
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
     from sglang.srt.runtime_context import publish
 
@@ -89,12 +91,4 @@ def _join(pickled: bytes) -> tuple[str, Launched]:
         ticket.server_args, ticket.port_args, start_pd_bootstrap_service=False
     )
     manager.max_req_input_len = ticket.max_req_input_len
-    launched = Launched.of(
-        manager,
-        engine=None,
-        schedulers=(),
-        arguments=ticket.arguments,
-        capacity=ticket.capacity,
-        units=ticket.units,
-    )
-    return ticket.begins, launched
+    return ticket.begins, replace(ticket.launched, manager=manager, messages=io_struct)
