@@ -59,7 +59,6 @@ class Setup:
             )
         self.parallel = parallel.of(self._options, role)
         self.kv_ranks = parallel.kv_ranks(self._options)
-        self.prefill_stages = self._options.pipeline_parallel
         if settings.max_sequences % self.parallel.data:
             raise ConfigError(
                 f"{self.parallel.data} data-parallel ranks cannot share {settings.max_sequences} "
@@ -173,7 +172,7 @@ class Setup:
             kv_endpoint=sockets.endpoint(*endpoint) if endpoint else "",
             prefixes=self.prefix_log(),
             ranks=self.kv_ranks,
-            stages=self.prefill_stages,
+            stages=self._options.pipeline_parallel,
             kv_check=KvCheck.OFF if launched.lacks(TAGS) else self._options.kv_check,
             cannot_apply=self.processors.refused(),
         )
@@ -200,31 +199,27 @@ class Setup:
 
     async def warm_up(self, launched: Launched, bounds: EngineBounds) -> dict[str, str]:
         """See warm_up.run."""
+        grammars = not self.processors.no_forms
+        grammars &= arguments.grammar_backend(self._options) != "none"
         return await warm_up.run(
             launched,
             bounds,
-            grammars=self._applies_grammars(),
+            grammars=grammars,
             processors=self.processors.enabled,
             lora_adapters=[each.name for each in self._settings.lora_adapters],
-            proofs=self._proofs(launched),
+            proofs=self._proofs(launched, grammars),
             ranks=self.parallel.data,
             seconds=self._options.warm_up_seconds,
         )
 
-    def _proofs(self, launched: Launched) -> dict[str, Proof]:
+    def _proofs(self, launched: Launched, grammars: bool) -> dict[str, Proof]:
         """Those of what the engine would do. With drafts seeds decide tokens otherwise."""
         proofs: dict[str, Proof] = fitting.proofs(launched.units)
-        if not self._applies_grammars():
+        if not grammars:
             proofs.pop(FORMS, None)
         if arguments.speculative(self._options):
             proofs.pop(SEEDS, None)
         return proofs
-
-    def _applies_grammars(self) -> bool:
-        """Whether the engine applies grammars that clients ask for."""
-        if self.processors.no_forms:
-            return False
-        return arguments.grammar_backend(self._options) != "none"
 
     def thread(
         self, ports: Ports, *, further: Sequence[TokenAddresses] = ()
