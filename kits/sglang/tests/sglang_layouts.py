@@ -105,6 +105,7 @@ class Loop:
             connection_pool={},
             failure_lock=threading.Lock(),
             failure_records={},
+            _deferred_ack_targets={},  # from 0.5.22
         )
         self.queue: Any = DecodePreallocQueue.__new__(DecodePreallocQueue)
         self.queue.kv_manager = self.manager
