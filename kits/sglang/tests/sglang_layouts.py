@@ -105,7 +105,9 @@ class Loop:
             connection_pool={},
             failure_lock=threading.Lock(),
             failure_records={},
-            _deferred_ack_targets={},  # from 0.5.22
+            _deferred_ack_targets={},  # these three from 0.5.22
+            _deferred_ack_poisoned_rooms=set(),
+            _staging_outstanding={},
         )
         self.queue: Any = DecodePreallocQueue.__new__(DecodePreallocQueue)
         self.queue.kv_manager = self.manager
