@@ -36,7 +36,7 @@ import machine
 import token_cost
 
 from tandem.cli.plan import StackOptions
-from tandem.cli.stack import Component, Stack
+from tandem.cli.stack import Stack
 from tandem.text.tokenizer import Tokenizer
 
 LENGTHS = (2_000, 8_000, 32_000, 100_000)
@@ -147,13 +147,9 @@ def spent(stack: Stack) -> Spent:
 
 def _clocks(stack: Stack) -> dict[str, float]:
     seconds = token_cost.clocks(stack)
-    seconds["reading"] = sum(map(machine.cpu_seconds, _children(stack.components["frontend"])))
+    readers = machine.children(stack.components["frontend"].pid)
+    seconds["reading"] = sum(map(machine.cpu_seconds, readers))
     return seconds
-
-
-def _children(component: Component) -> list[int]:
-    threads = Path(f"/proc/{component.pid}/task").glob("*/children")
-    return [int(child) for thread in threads for child in thread.read_text().split()]
 
 
 def _steps(stack: Stack) -> dict[str, float]:
@@ -164,7 +160,7 @@ def _steps(stack: Stack) -> dict[str, float]:
     for part in token_cost.WORKERS:
         worker = components[f"{part}_worker-0"]
         # SGLang computes in processes of its own; the sim engine in the worker's.
-        seconds[f"{part} schedulers"] = sum(map(machine.cpu_seconds, _children(worker)))
+        seconds[f"{part} schedulers"] = sum(map(machine.cpu_seconds, machine.children(worker.pid)))
         begun = token_cost.samples(worker, "tandem_worker_input_cpu_seconds_total")
         seconds |= {f"{part} {step}": _sum(begun, step=step) for step in BEGINNING}
         seconds[f"{part} engine"] = token_cost.engine_seconds(worker)

@@ -29,6 +29,12 @@ def cpu_seconds(pid: int) -> float:
     return time.clock_gettime(~pid << 3 | 2)
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process has started: of a worker's some are SGLang's schedulers."""
+    threads = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for thread in threads for child in thread.read_text().split()]
+
+
 def memory_bytes(pid: int) -> int:
     """Proportional set size: shared pages are split between the processes that map them."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():

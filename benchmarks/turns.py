@@ -34,7 +34,7 @@ from against import ROOT, checkout, import_path
 
 OLD, NEW = "old", "new"
 STEP_MS = 10
-READY_SECONDS = 300
+READY_SECONDS = 600
 
 
 class Asked:
@@ -91,7 +91,9 @@ def serving(token_cost: Any, engine: str) -> Iterator[Any]:
     from tandem.cli.plan import StackOptions
     from tandem.cli.stack import Stack
 
-    options = StackOptions(model_path=token_cost.MODEL, engine=engine)
+    # Nobody asks for forms, and what compiles them has SGLang in memory.
+    forms = 'server_args={"grammar_backend":"none"}'
+    options = StackOptions(model_path=token_cost.MODEL, engine=engine, engine_options=(forms,))
     with TemporaryDirectory() as folder, Stack(options, run_dir=Path(folder)) as stack:
         stack.wait_ready(timeout_seconds=READY_SECONDS)
         yield stack
@@ -105,11 +107,25 @@ def serve(tree: Path, engine: str) -> None:
     with serving(token_cost, engine) as stack:
         for line in sys.stdin:
             streams, requests, tokens = map(int, line.split())
+            before = computed(stack)
             usage, result = token_cost.measure(
                 stack, streams=streams, requests=requests, tokens=tokens
             )
-            spent = {"all": usage.total, **usage.parts}
+            spent = dict(usage.parts)
+            for part, seconds in computed(stack).items():
+                spent[part] = seconds - before[part]
+            spent = {"all": sum(spent.values()), **spent}
             print(json.dumps({k: v * 1e6 / result["tokens"] for k, v in spent.items()}), flush=True)
+
+
+def computed(stack: Any) -> dict[str, float]:
+    """CPU seconds so far of what workers have started: SGLang's schedulers, and none of sim's."""
+    return {
+        f"{part} engine": sum(map(machine.cpu_seconds, machine.children(component.pid)))
+        for name, component in stack.components.items()
+        if name.endswith("_worker-0")
+        for part in [name.partition("_")[0]]
+    }
 
 
 def serve_turns(tree: Path, engine: str) -> None:

@@ -150,8 +150,7 @@ def server_args(
             else _cuda_defaults(options, role, model_path, max_sequences // sizes.data)
         ),
         **chosen(options),
-        **({"kv_events_config": _published(cache_events)} if cache_events else {}),
-        **(_lora_defaults(lora_adapters, device, sizes.data) if lora_adapters else {}),
+        **(_lora(lora_adapters, device, sizes.data) if lora_adapters else {}),
         **options.extra,
         "grammar_backend": grammar_backend(options),
         "model_path": str(model_path),
@@ -161,12 +160,13 @@ def server_args(
         "incremental_streaming_output": True,
         "enable_custom_logit_processor": processors,
     }
-    if lora_adapters:
-        arguments |= _lora(lora_adapters)
     if options.seeded_sampling:
         arguments["sampling_backend"] = "pytorch"
     if role is not Role.AGGREGATED:
         arguments |= _disaggregated(options, role, ports)
+    if cache_events:
+        published = {"publisher": "zmq", "endpoint": cache_events}
+        arguments.setdefault("kv_events_config", json.dumps(published))
     if ports.meeting:
         arguments.setdefault("nccl_port", ports.meeting)  # an operator's own goes first
     arguments |= _place(nodes, ports)
@@ -176,16 +176,6 @@ def server_args(
     if role is not Role.AGGREGATED and device != "cpu" and options.kv_check is KvCheck.BYTES:
         arguments["disaggregation_enable_kv_checksum"] = True
     return arguments
-
-
-def _published(endpoint: str) -> str:
-    return json.dumps({"publisher": "zmq", "endpoint": endpoint})
-
-
-def _lora(adapters: Sequence[LoraAdapter]) -> dict[str, Any]:
-    """Arguments of an engine that loads these adapters."""
-    paths = [{"lora_name": each.name, "lora_path": str(each.path)} for each in adapters]
-    return {"enable_lora": True, "lora_paths": paths}
 
 
 def _place(nodes: Nodes, ports: Ports) -> dict[str, Any]:
@@ -246,19 +236,20 @@ def _cpu_defaults() -> Mapping[str, Any]:
     }
 
 
-def _lora_defaults(
-    adapters: Sequence[LoraAdapter], device: str, data_ranks: int
-) -> Mapping[str, Any]:
-    # A batch has room for each, and for rows of the model alone, which count as one.
-    defaults: dict[str, Any] = {
+def _lora(adapters: Sequence[LoraAdapter], device: str, data_ranks: int) -> Mapping[str, Any]:
+    """Arguments of an engine that loads these adapters."""
+    arguments: dict[str, Any] = {
+        "enable_lora": True,
+        "lora_paths": [{"lora_name": each.name, "lora_path": str(each.path)} for each in adapters],
+        # A batch has room for each, and for rows of the model alone, which count as one.
         "max_loras_per_batch": min(len(adapters) + 1, _LORAS_PER_BATCH),
         "lora_strict_loading": True,  # what fits no matrix of the model would be left out
     }
     if device == "cpu":
-        defaults["lora_backend"] = "torch_native"  # the others are kernels for accelerators
+        arguments["lora_backend"] = "torch_native"  # the others are kernels for accelerators
     elif data_ranks > 1:
-        defaults["lora_backend"] = LORA_WITH_RANKS
-    return defaults
+        arguments["lora_backend"] = LORA_WITH_RANKS
+    return arguments
 
 
 def _cuda_defaults(

@@ -20,7 +20,6 @@ from sglang.srt.managers.io_struct import sock_recv
 
 from tandem_sglang import last_words
 from tandem_sglang.additions import Additions, TokenAddresses
-from tandem_sglang.token_sockets import connect
 
 _FEED_MILLISECONDS = 1000
 """SGLang's own watchdog of this loop wants to hear of it, where an operator has switched it on."""
@@ -53,7 +52,8 @@ def _serve(controller: Any, further: Sequence[TokenAddresses]) -> None:
     """
     poller = zmq.Poller()
     inbox = controller.recv_from_tokenizer
-    connect(inbox, further)
+    for each in further:
+        inbox.connect(each.requests)
     poller.register(inbox, zmq.POLLIN)
     schedulers = _schedulers(controller)
     for end in schedulers:

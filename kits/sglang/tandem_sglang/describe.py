@@ -29,8 +29,6 @@ _KEPT_TOKENS = 2
 """Tokens of a context that SGLang's scheduler gives to no request (`init_req_max_new_tokens`)."""
 _PROMPT_MARGIN = 5
 """Tokens that it leaves behind the longest prompt: it refuses longer ones (`get_worker_info`)."""
-_USUAL_TRANSFER = "nixl"
-"""What a fingerprint does not mention."""
 _DRAFT = (
     "speculative_num_steps",
     "speculative_eagle_topk",
@@ -128,7 +126,8 @@ def description(
     fingerprint = _fingerprint(launched, settings, divided, stages)
     fingerprint.lora_sha256 = lora.digest(settings.lora_adapters)
     if limits.role is not Role.AGGREGATED:
-        fingerprint.kv_transfer = _transfer(launched.arguments)
+        transfer = launched.arguments["disaggregation_transfer_backend"]
+        fingerprint.kv_transfer = "" if transfer == "nixl" else transfer
         beside = [_beside(launched.arguments)]
         if kv_check is not KvCheck.TAG:
             beside.append(f"kv_check={kv_check}")
@@ -173,11 +172,6 @@ def _fingerprint(
     )
 
 
-def _transfer(arguments: Mapping[str, Any]) -> str:
-    backend = str(arguments["disaggregation_transfer_backend"])
-    return "" if backend == _USUAL_TRANSFER else backend
-
-
 def _beside(arguments: Mapping[str, Any]) -> str:
     """What else than the model's own KV is handed over, in words."""
     algorithm = arguments["speculative_algorithm"]
@@ -185,15 +179,11 @@ def _beside(arguments: Mapping[str, Any]) -> str:
         return ""
     said = [str(algorithm)]
     if path := arguments.get("speculative_draft_model_path"):
-        said.append(f"speculative_draft_model={_draft_revision(path)}")
+        folder = Path(path)  # or a name that SGLang looks up by itself
+        draft = model_files.revision(folder) if folder.is_dir() else path
+        said.append(f"speculative_draft_model={draft}")
     said += [f"{name}={arguments[name]}" for name in _DRAFT if arguments.get(name)]
     return " ".join(said)
-
-
-def _draft_revision(path: str) -> str:
-    """A name that SGLang looks up by itself, as that."""
-    folder = Path(path)
-    return model_files.revision(folder) if folder.is_dir() else path
 
 
 def _kv_ranks(arguments: Mapping[str, Any]) -> int:

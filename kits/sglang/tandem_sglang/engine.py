@@ -23,13 +23,13 @@ from tandem_sglang.launch import Launched, SglangThread
 from tandem_sglang.ports import Ports
 from tandem_sglang.setup import Setup
 from tandem_sglang.sharing import SharedEngine
-from tandem_sglang.traffic import OverTraffic
+from tandem_sglang.traffic import Traffic
 from tandem_sglang.validation import EngineBounds
 
 log = logging.getLogger(__name__)
 
 
-class SglangEngine(OverTraffic):
+class SglangEngine(Traffic):
     """See tandem.engine.base.Engine.
 
     SIGTERM and SIGINT stay the worker's: none of SGLang's handlers is ever installed. SIGQUIT, by
@@ -45,11 +45,12 @@ class SglangEngine(OverTraffic):
         """
         self._settings = settings
         self._setup = Setup(role, settings)
-        super().__init__(self._setup.traffic())
+        super().__init__(
+            role, self._setup.processors, self._setup.parallel.data, settings.token_processes
+        )
         self._sharing: SharedEngine | None = None
         self._closed = False
         self._thread: SglangThread | None = None
-        self._launched: Launched | None = None
         self._states: Any = None
 
     async def start(self) -> EngineDescription:
@@ -67,21 +68,20 @@ class SglangEngine(OverTraffic):
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGQUIT, self._on_report, self._thread)
         if self._setup.cache is not None:
-            self._traffic.tasks.start(self._setup.cache.follow())
+            self.tasks.start(self._setup.cache.follow())
         try:
             launched = self._launched = await self._thread.start()
             bounds = self._setup.bounds(launched)
-            self._traffic.begin(launched, bounds, endpoint=endpoint)
+            self.begin(launched, bounds, endpoint=endpoint)
             if otherwise := await self._warm_up(launched, bounds):
                 launched = self._launched = self._thread.withdraw(launched, otherwise)
-                bounds = self._setup.bounds(launched)
-                self._traffic.confine(launched, bounds)
+                bounds = self._bounds = self._setup.bounds(launched)
             description = self._setup.describe(launched, bounds, endpoint)
         except StartError:
             await self.close()
             raise
         launched.freeze_schedulers()
-        if not self._traffic.ranks():
+        if not self.ranks():
             log.warning("SGLang's schedulers do not report their load: the load is estimated")
         if self._sharing is not None:
             self._sharing.opened(launched)
@@ -89,9 +89,9 @@ class SglangEngine(OverTraffic):
 
     async def _warm_up(self, launched: Launched, bounds: EngineBounds) -> dict[str, str]:
         """See warm_up.run. Raises StartError, also where SGLang fails meanwhile."""
-        warming = self._traffic.tasks.start(self._setup.warm_up(launched, bounds))
+        warming = self.tasks.start(self._setup.warm_up(launched, bounds))
         # No request of anybody's is open yet, so that all it tells is that SGLang has failed.
-        failing = asyncio.get_running_loop().create_task(self._traffic.hand_on(lambda step: None))
+        failing = asyncio.get_running_loop().create_task(self.hand_on(lambda step: None))
         try:
             await asyncio.wait({warming, failing}, return_when=asyncio.FIRST_COMPLETED)
             # What `close` ends is over in any order: either of the two first, or both at once.
@@ -109,8 +109,8 @@ class SglangEngine(OverTraffic):
         """The logits states are those in the scheduler's memory."""
         return EngineFigures(
             logits_states=0 if self._states is None else sum(self._states),
-            retractions=self._traffic.retractions,
-            ranks=self._traffic.ranks(),
+            retractions=self.retractions,
+            ranks=self.ranks(),
             units=() if self._launched is None else self._launched.units,
         )
 
@@ -118,7 +118,7 @@ class SglangEngine(OverTraffic):
         if self._closed:
             return
         self._closed = True
-        await self._traffic.close()
+        await super().close()
         self._setup.close()
         if self._sharing is not None:
             await self._sharing.close()
@@ -129,4 +129,4 @@ class SglangEngine(OverTraffic):
             asyncio.get_running_loop().remove_signal_handler(signal.SIGQUIT)
 
     def _on_report(self, thread: SglangThread) -> None:
-        self._traffic.die(thread.failed())
+        self.die(thread.failed())

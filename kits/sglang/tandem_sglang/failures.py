@@ -34,8 +34,6 @@ class Noted:
 
 _latest: list[Noted] = []
 """Failures noted for the step that is sampled now, until the step's result takes them."""
-
-
 _at_once = False
 
 
@@ -62,9 +60,11 @@ def end(request: Any, error: TandemError) -> None:
     request.to_finish = FINISH_ABORT(error.message, _SERVER_ERROR, ERROR_TYPES[type(error)])
 
 
-def keep_noted(result: Any) -> None:
-    """Keep what was noted since with the result of the step that has been sampled."""
-    keep(result, _taken())
+def taken() -> list[Noted]:
+    """What was noted since, for the step that has been sampled."""
+    noted = _latest.copy()
+    _latest.clear()
+    return noted
 
 
 def keep(result: Any, noted: Sequence[Noted]) -> None:
@@ -89,32 +89,3 @@ def tell(batch: Any, result: Any) -> None:
         result.copy_done.synchronize()
     for each in noted:
         each.tell(each.codes, batch.reqs)
-
-
-def _taken() -> list[Noted]:
-    noted = _latest.copy()
-    _latest.clear()
-    return noted
-
-
-_CODES = "tandem_failures"
-
-
-def send(sent: dict[str, Any], result: Any) -> None:
-    """Put what was noted for a result into what is sent of it: one note at most.
-
-    Under pipeline parallelism the last stage alone samples, so only its ranks know which forms
-    failed. SGLang sends what it made round the ring of stages, and every one of them, the last too,
-    takes in what came from the ring, one microbatch after another.
-    """
-    for noted in kept(result):
-        sent[_CODES] = noted.codes
-
-
-def receive(result: Any, tensors: dict[str, Any], tell: Tell) -> None:
-    """Keep what came with a result's tokens. `tell`: what all that is noted in a pipeline is noted
-    with.
-    """
-    # Not taken out: the next stage is sent the same dict.
-    if (codes := tensors.get(_CODES)) is not None:
-        keep(result, [Noted(codes, tell)])

@@ -49,12 +49,17 @@ class SglangCompiler:
             eos_token_ids=eos_token_ids,
             tokenizer_path=f"{model_path}/tokenizer.json",
         )
-        self._backend = _BACKENDS[backend](
-            tokenizer_path, vocabulary, eos_token_ids, any_whitespace, max_whitespace
-        )
         closing_first(self._model)  # what forks share
-        self._write_tags = _TAG_WRITERS[backend](self._backend, self._model)
+        self._backend: Any = None
         self._tagged_field = TAGGED_FIELDS[backend]
+        if backend == "llguidance":
+            self._backend = _llguidance(tokenizer_path, vocabulary, eos_token_ids, any_whitespace)
+            self._write_tags = _lark(self._backend, self._model)
+        elif backend == "xgrammar":
+            self._backend = _xgrammar(
+                tokenizer_path, vocabulary, eos_token_ids, any_whitespace, max_whitespace
+            )
+            self._write_tags = _structural_tag(self._model, any_whitespace)
 
     def compile(self, kind: Kind, source: str) -> CompiledForm:
         """What a choice or tags become; any other form goes to SGLang as it was written."""
@@ -113,13 +118,8 @@ def words(error: str) -> str:
     return _PLACE.sub("", error).strip()
 
 
-def _none(*_: Any) -> None:
-    return None
-
-
-def _llguidance(
-    tokenizer_path: str, vocabulary: int, eos: list[int], any_whitespace: bool, _: int | None
-) -> Any:
+def _llguidance(tokenizer_path: str, vocabulary: int, eos: list[int], any_whitespace: bool) -> Any:
+    """The backend, as SGLang's create_grammar_backend makes it."""
     from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
     from tandem_sglang.guidance import BoundedBackend
@@ -139,6 +139,7 @@ def _xgrammar(
     any_whitespace: bool,
     max_whitespace: int | None,
 ) -> Any:
+    """Likewise."""
     from sglang.srt.constrained.xgrammar_backend import XGrammarGrammarBackend
     from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
@@ -152,26 +153,14 @@ def _xgrammar(
 
 
 def _lark(backend: Any, model: Model) -> Callable[[Tags], str]:
+    """How the backend is told of calls between tags."""
     special = special_tokens(model, backend.llguidance_tokenizer.is_special_token)
     return lambda tags: lark(tags, special)
 
 
-def _structural_tag(backend: Any, model: Model) -> Callable[[Tags], str]:
+def _structural_tag(model: Model, any_whitespace: bool) -> Callable[[Tags], str]:
+    """Likewise."""
     from tandem_sglang.structural_tags import structural_tag
 
     special = special_tokens(model, lambda _: True)
-    return lambda tags: structural_tag(tags, special, any_whitespace=backend.any_whitespace)
-
-
-_TAG_WRITERS: dict[str, Callable[[Any, Model], Any]] = {
-    "none": _none,
-    "llguidance": _lark,
-    "xgrammar": _structural_tag,
-}
-"""How the backends are told of calls between tags."""
-_BACKENDS: dict[str, Callable[..., Any]] = {
-    "none": _none,
-    "llguidance": _llguidance,
-    "xgrammar": _xgrammar,
-}
-"""Grammar backends by name, as SGLang's create_grammar_backend makes them."""
+    return lambda tags: structural_tag(tags, special, any_whitespace=any_whitespace)

@@ -31,31 +31,27 @@ Pages = Any
 """Numbers of pages, (pages,) integers."""
 _GIVEN_AWAY = -1
 """No number of pages."""
-Checksum = Callable[[Pages], int]
-"""A checksum of the KV in pages."""
-
-
-def watch(scheduler: Any, additions: Additions) -> None:
-    """Call it when the scheduler has its queues and its memory."""
-    mode = scheduler.disaggregation_mode
-    if mode is DisaggregationMode.PREFILL:
-        manager = scheduler.disagg_prefill_bootstrap_queue.kv_manager
-        buffers, tags = scheduler.disagg_metadata_buffers, _tags(scheduler, additions, manager)
-        buffers.set_buf = functools.partial(_write, tags, buffers.set_buf)
-    elif mode is DisaggregationMode.DECODE:
-        queue = scheduler.disagg_decode_prealloc_queue
-        tags = _tags(scheduler, additions, queue.kv_manager)
-        queue._send_kv_metadata = functools.partial(_send, tags, queue._send_kv_metadata)
 
 
 class ChecksTags:
     """For SGLang's Scheduler."""
 
     additions: Additions
+    disaggregation_mode: Any
+    disagg_prefill_bootstrap_queue: Any
+    disagg_decode_prealloc_queue: Any
+    disagg_metadata_buffers: Any
 
     def init_disaggregation(self) -> None:
         super().init_disaggregation()  # type: ignore[misc]
-        watch(self, self.additions)
+        if self.disaggregation_mode is DisaggregationMode.PREFILL:
+            manager = self.disagg_prefill_bootstrap_queue.kv_manager
+            tags, buffers = HandOverTags(self, manager), self.disagg_metadata_buffers
+            buffers.set_buf = functools.partial(_write, tags, buffers.set_buf)
+        elif self.disaggregation_mode is DisaggregationMode.DECODE:
+            queue = self.disagg_decode_prealloc_queue
+            tags = HandOverTags(self, queue.kv_manager)
+            queue._send_kv_metadata = functools.partial(_send, tags, queue._send_kv_metadata)
 
 
 class HandOverTags:
@@ -63,27 +59,40 @@ class HandOverTags:
     the room first.
     """
 
-    def __init__(
-        self,
-        rows: Any,
-        *,
-        layout: int,
-        pages_of: Callable[[Any], Pages],
-        checksum: Checksum | None,
-    ) -> None:
-        """`pages_of`: those of a request's prompt, now. `checksum`: None where the bytes are not
-        checked here.
+    def __init__(self, scheduler: Any, manager: Any) -> None:
+        """`scheduler` has its queues and its memory."""
+        additions, args = scheduler.additions, scheduler.server_args
+        config = scheduler.model_config
+        self.rows = scheduler.disagg_metadata_buffers.bootstrap_room.numpy()
+        self._pool = scheduler.req_to_token_pool
+        self._page_size = args.page_size
+        self._layout = kv_tag.number_of(
+            additions.revision,
+            config.dtype,
+            args.kv_cache_dtype,
+            args.page_size,
+            config.num_hidden_layers,
+        )
+        # On GPUs SGLang itself sums the bytes up, where they are.
+        summed = additions.kv_check is KvCheck.BYTES and additions.on_cpu
+        self._memories = _memories(manager.kv_args) if summed else []
+
+    def pages_of(self, req: Any) -> Pages:
+        """Those of a request's prompt, now. PREFILL: without those of the beginning that decode has
+        itself.
         """
-        self.rows = rows
-        self.pages_of = pages_of
-        self._layout = layout
-        self._checksum = checksum
+        had = int(req.disagg_decode_prefix_len)
+        places = self._pool.req_to_token[req.kv.req_pool_idx, had : len(req.origin_input_ids)]
+        return kv_to_page_indices(places, self._page_size)
 
     def of(self, req: Any, held: Pages, number: int) -> KvTag:
         """The tag that the hand-over of a request is to have, whose KV is in the pages `held` here;
         `number` is that of decode's pages.
         """
         adapter, salt = requests.salted(req.cache_salt)
+        contents = 0
+        for memory in self._memories:
+            contents = zlib.crc32(memory[held], contents)
         return kv_tag.tag_of(
             room=req.bootstrap_room,
             tokens=req.origin_input_ids,
@@ -91,7 +100,7 @@ class HandOverTags:
             adapter=adapter,
             salt=salt,
             pages=number,
-            contents=0 if self._checksum is None else self._checksum(held),
+            contents=contents,
         )
 
     def write(self, req: Any) -> None:
@@ -103,7 +112,7 @@ class HandOverTags:
             first = offers[0]
             number = _number(first.dst_kv_indices, first.dst_aux_index, first)
             # Their numbers lie on the GPU, which is waited for.
-            held = None if self._checksum is None else self.pages_of(req)
+            held = self.pages_of(req) if self._memories else None
             self.rows[req.metadata_buffer_index] = self.of(req, held, number)
 
     def check(self, req: Any, row: int, held: Pages, number: int) -> None:
@@ -111,48 +120,14 @@ class HandOverTags:
         kv_tag.check(KvTag(*self.rows[row].tolist()), self.of(req, held, number))
 
 
-def _tags(scheduler: Any, additions: Additions, manager: Any) -> HandOverTags:
-    args, config = scheduler.server_args, scheduler.model_config
-    layout = kv_tag.number_of(
-        additions.revision,
-        config.dtype,
-        args.kv_cache_dtype,
-        args.page_size,
-        config.num_hidden_layers,
-    )
-    # On GPUs SGLang itself sums the bytes up, where they are.
-    summed = additions.kv_check is KvCheck.BYTES and additions.on_cpu
-    return HandOverTags(
-        scheduler.disagg_metadata_buffers.bootstrap_room.numpy(),
-        layout=layout,
-        pages_of=functools.partial(_pages_of, scheduler.req_to_token_pool, args.page_size),
-        checksum=_checksum(manager.kv_args) if summed else None,
-    )
-
-
-def _pages_of(pool: Any, page_size: int, req: Any) -> Pages:
-    """PREFILL: without those of the beginning that decode has itself."""
-    had = int(req.disagg_decode_prefix_len)
-    places = pool.req_to_token[req.kv.req_pool_idx, had : len(req.origin_input_ids)]
-    return kv_to_page_indices(places, page_size)
-
-
-def _checksum(kv_args: Any) -> Checksum:
-    """CRC-32 of pages in all the memory that is handed over, which a CPU reads."""
-    memories = [
+def _memories(kv_args: Any) -> list[Any]:
+    """All the memory that is handed over, which a CPU reads, each (pages, bytes) uint8."""
+    return [
         numpy.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address)).reshape(-1, item)
         for address, size, item in zip(
             kv_args.kv_data_ptrs, kv_args.kv_data_lens, kv_args.kv_item_lens, strict=True
         )
     ]
-
-    def checksum(pages: Pages) -> int:
-        made = 0
-        for memory in memories:
-            made = zlib.crc32(memory[pages], made)
-        return made
-
-    return checksum
 
 
 def _number(pages: Pages, row: int, asked: Any) -> int:

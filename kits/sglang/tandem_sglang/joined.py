@@ -10,6 +10,7 @@ import asyncio
 import logging
 import pickle
 from collections.abc import Awaitable
+from dataclasses import replace
 from typing import Any
 
 from tandem.engine.base import (
@@ -22,19 +23,19 @@ from tandem.errors import StartError
 from tandem_sglang.launch import Launched
 from tandem_sglang.setup import Setup
 from tandem_sglang.sharing import Ticket
-from tandem_sglang.traffic import OverTraffic
+from tandem_sglang.traffic import Traffic
 
 
-class SglangJoined(OverTraffic):
+class SglangJoined(Traffic):
     """See tandem.engine.base.JoinedEngine, which this is for SGLang."""
 
     def __init__(self, role: Role, settings: EngineSettings, ticket: Awaitable[bytes]) -> None:
         """`settings`: those of the engine. Raises as SglangEngine does."""
-        self._settings = settings
         self._setup = Setup(role, settings)
-        super().__init__(self._setup.traffic())
+        super().__init__(
+            role, self._setup.processors, self._setup.parallel.data, settings.token_processes
+        )
         self._ticket = ticket
-        self._launched: Launched | None = None
         self._closed = False
 
     async def start(self) -> EngineDescription:
@@ -49,23 +50,22 @@ class SglangJoined(OverTraffic):
             raise StartError(
                 f"SGLang cannot be joined ({type(error).__name__}: {error})"
             ) from error
-        self._launched = launched
         bounds = self._setup.bounds(launched)
-        self._traffic.begin(launched, bounds, begins=begins)
+        self.begin(launched, bounds, begins=begins)
         return self._setup.describe(launched, bounds)
 
     def figures(self) -> EngineFigures:
         """What the engine says of itself, its first process tells."""
-        return EngineFigures(retractions=self._traffic.retractions)
+        return EngineFigures(retractions=self.retractions)
 
     def lost(self, reason: str) -> None:
-        self._traffic.die(reason)
+        self.die(reason)
 
     async def close(self) -> None:
         if self._closed:
             return
         self._closed = True
-        await self._traffic.close()
+        await super().close()
         self._setup.close()
         if self._launched is not None:
             self._launched.close_sockets()
@@ -81,6 +81,7 @@ def _import_sglang() -> None:
 
 def _join(pickled: bytes) -> tuple[str, Launched]:
     """How names of requests begin, and the engine."""
+    from sglang.srt.managers import io_struct
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
     from sglang.srt.runtime_context import publish
 
@@ -90,12 +91,4 @@ def _join(pickled: bytes) -> tuple[str, Launched]:
         ticket.server_args, ticket.port_args, start_pd_bootstrap_service=False
     )
     manager.max_req_input_len = ticket.max_req_input_len
-    launched = Launched.of(
-        manager,
-        engine=None,
-        schedulers=(),
-        arguments=ticket.arguments,
-        capacity=ticket.capacity,
-        units=ticket.units,
-    )
-    return ticket.begins, launched
+    return ticket.begins, replace(ticket.launched, manager=manager, messages=io_struct)

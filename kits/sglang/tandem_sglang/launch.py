@@ -62,23 +62,6 @@ class Launched:
         """Whether that unit could not be put in."""
         return any(unit == each.name for _, each in fitting.lacking(self.units))
 
-    @classmethod
-    def of(cls, manager: Any, **others: Any) -> Launched:
-        """The engine of a tokenizer manager, with what the SGLang that is imported brings."""
-        from sglang.srt.managers import io_struct
-        from sglang.version import __version__
-
-        from tandem_sglang.processor import TandemLogitProcessor
-
-        processor = TandemLogitProcessor.to_str()
-        return cls(
-            manager=manager,
-            messages=io_struct,
-            processor=processor,
-            version=__version__,
-            **others,
-        )
-
     def freeze_schedulers(self) -> None:
         """Leave what exists there now to no garbage collector: going through all of it would stop
         every stream for most of a second.
@@ -197,11 +180,13 @@ class SglangThread(EngineThread[Launched]):
         logging.getLogger("sglang").setLevel(logging.ERROR)
         with settled.loading():
             from sglang.srt.entrypoints import engine as upstream
+        from sglang.srt.managers import io_struct
         from sglang.srt.plugins import load_plugins
         from sglang.srt.server_args import ServerArgs
         from sglang.version import __version__
 
         from tandem_sglang import cpu
+        from tandem_sglang.processor import TandemLogitProcessor
 
         known = frozenset(ServerArgs.__struct_fields__)
         given = releases.named_for(self._arguments, known)
@@ -226,9 +211,12 @@ class SglangThread(EngineThread[Launched]):
         engine.loop.close()  # made for SGLang's synchronous calls, which nobody makes here
         atexit.unregister(engine.shutdown)  # which keeps the engine
         started = engine._scheduler_init_result
-        return Launched.of(
-            engine.tokenizer_manager,
+        return Launched(
             engine=engine,
+            manager=engine.tokenizer_manager,
+            messages=io_struct,
+            processor=TandemLogitProcessor.to_str(),
+            version=__version__,
             schedulers=[
                 child
                 for child in multiprocessing.active_children()

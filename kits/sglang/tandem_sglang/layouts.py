@@ -117,26 +117,22 @@ class KnowsRoutes:
         self.kv_mgr.ask_again(self.bootstrap_addr)
 
 
-def come_at_once(queue: Any) -> None:
-    """Have SGLang's DecodePreallocQueue come for an answer as soon as it is there."""
-    come_back = queue._ensure_prefill_info
-
-    def ensure_prefill_info(waiting: dict[str, Any]) -> Any:
-        _forget(queue, waiting)
-        return come_back(waiting)
-
-    queue._ensure_prefill_info = ensure_prefill_info
-
-
 class ComesAtOnce:
-    """For SGLang's Scheduler."""
+    """For SGLang's Scheduler: decode comes for an answer as soon as it is there."""
 
     disagg_decode_prealloc_queue: Any
 
     def init_disaggregation(self) -> None:
         super().init_disaggregation()  # type: ignore[misc]
-        if self.disagg_decode_prealloc_queue is not None:
-            come_at_once(self.disagg_decode_prealloc_queue)
+        if (queue := self.disagg_decode_prealloc_queue) is None:
+            return
+        come_back = queue._ensure_prefill_info
+
+        def ensure_prefill_info(waiting: dict[str, Any]) -> Any:
+            _forget(queue, waiting)
+            return come_back(waiting)
+
+        queue._ensure_prefill_info = ensure_prefill_info
 
 
 def _ranks_of(layout: Any) -> itertools.product[tuple[int, ...]]:

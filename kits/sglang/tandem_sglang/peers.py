@@ -89,7 +89,7 @@ class NixlPeers:
             self._refused.pop(peer.agent_name, None)
 
 
-def _nixl_decode(manager: Any, message: Message) -> bool:
+def _decode(manager: Any, message: Message) -> bool:
     if message[0] in _STAGING:
         return bool(manager.enable_staging)
     if message[0] == b"ABORT_ACK":
@@ -117,14 +117,10 @@ def _mooncake_prefill(manager: Any, message: Message) -> bool:
 
 
 def _mooncake_decode(manager: Any, message: Message) -> bool:
-    if message[0] in _STAGING:
-        return bool(manager.enable_staging)
-    if message[0] == b"ABORT_ACK":
-        _check_numbers(message[1:3])
-    elif message[0] == mooncake.MooncakeKVManager.AUX_DATA_HEADER:
+    if message[0] == mooncake.MooncakeKVManager.AUX_DATA_HEADER:
         manager._handle_aux_data(message)
         return False
-    return True
+    return _decode(manager, message)
 
 
 def _writes_to(manager: Any, peer: str, asked: Any) -> bool:
@@ -154,7 +150,7 @@ class NixlGates:
         super()._start_bootstrap_thread()  # type: ignore[misc]
 
     def _start_decode_listener_thread(self) -> None:
-        self.server_socket = Gate(self.server_socket, functools.partial(_nixl_decode, self))
+        self.server_socket = Gate(self.server_socket, functools.partial(_decode, self))
         super()._start_decode_listener_thread()  # type: ignore[misc]
 
 

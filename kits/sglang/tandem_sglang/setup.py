@@ -32,7 +32,6 @@ from tandem_sglang.additions import Additions, TokenAddresses, shared_numbers
 from tandem_sglang.launch import Launched, SglangThread
 from tandem_sglang.ports import Ports, inner_port
 from tandem_sglang.proofs import Proof
-from tandem_sglang.traffic import Traffic
 from tandem_sglang.units import FORMS, SEEDS, TAGS
 from tandem_sglang.validation import EngineBounds
 
@@ -60,7 +59,6 @@ class Setup:
             )
         self.parallel = parallel.of(self._options, role)
         self.kv_ranks = parallel.kv_ranks(self._options)
-        self.prefill_stages = self._options.pipeline_parallel
         if settings.max_sequences % self.parallel.data:
             raise ConfigError(
                 f"{self.parallel.data} data-parallel ranks cannot share {settings.max_sequences} "
@@ -163,15 +161,6 @@ class Setup:
         """The address at which a prefill engine begins hand-overs; None for other roles."""
         return (self._settings.host, ports.bootstrap) if self._role is Role.PREFILL else None
 
-    def traffic(self) -> Traffic:
-        """What is to hold a process's requests in the engine."""
-        return Traffic(
-            self._role,
-            self.processors,
-            data_ranks=self.parallel.data,
-            sharers=self._settings.token_processes,
-        )
-
     def describe(
         self, launched: Launched, bounds: EngineBounds, endpoint: tuple[str, int] | None = None
     ) -> EngineDescription:
@@ -183,7 +172,7 @@ class Setup:
             kv_endpoint=sockets.endpoint(*endpoint) if endpoint else "",
             prefixes=self.prefix_log(),
             ranks=self.kv_ranks,
-            stages=self.prefill_stages,
+            stages=self._options.pipeline_parallel,
             kv_check=KvCheck.OFF if launched.lacks(TAGS) else self._options.kv_check,
             cannot_apply=self.processors.refused(),
         )
@@ -210,31 +199,27 @@ class Setup:
 
     async def warm_up(self, launched: Launched, bounds: EngineBounds) -> dict[str, str]:
         """See warm_up.run."""
+        grammars = not self.processors.no_forms
+        grammars &= arguments.grammar_backend(self._options) != "none"
         return await warm_up.run(
             launched,
             bounds,
-            grammars=self._applies_grammars(),
+            grammars=grammars,
             processors=self.processors.enabled,
             lora_adapters=[each.name for each in self._settings.lora_adapters],
-            proofs=self._proofs(launched),
+            proofs=self._proofs(launched, grammars),
             ranks=self.parallel.data,
             seconds=self._options.warm_up_seconds,
         )
 
-    def _proofs(self, launched: Launched) -> dict[str, Proof]:
+    def _proofs(self, launched: Launched, grammars: bool) -> dict[str, Proof]:
         """Those of what the engine would do. With drafts seeds decide tokens otherwise."""
         proofs: dict[str, Proof] = fitting.proofs(launched.units)
-        if not self._applies_grammars():
+        if not grammars:
             proofs.pop(FORMS, None)
         if arguments.speculative(self._options):
             proofs.pop(SEEDS, None)
         return proofs
-
-    def _applies_grammars(self) -> bool:
-        """Whether the engine applies grammars that clients ask for."""
-        if self.processors.no_forms:
-            return False
-        return arguments.grammar_backend(self._options) != "none"
 
     def thread(
         self, ports: Ports, *, further: Sequence[TokenAddresses] = ()

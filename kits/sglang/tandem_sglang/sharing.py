@@ -12,12 +12,10 @@ import copy
 import pickle
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tandem.engine.base import EngineUnit
 from tandem.tasks import Tasks
 from tandem_sglang import requests
 from tandem_sglang.additions import TokenAddresses
@@ -35,10 +33,9 @@ class Ticket:
     """SGLang's ServerArgs, resolved."""
     port_args: Any
     """The engine's PortArgs, with this process's sockets."""
-    arguments: Mapping[str, Any]
-    capacity: int
     max_req_input_len: int
-    units: Sequence[EngineUnit]
+    launched: Launched
+    """Without what is the first process's alone."""
 
 
 class SharedEngine:
@@ -74,10 +71,8 @@ class SharedEngine:
             begins=self._begins(process),
             server_args=launched.engine.server_args,
             port_args=port_args,
-            arguments=launched.arguments,
-            capacity=launched.capacity,
             max_req_input_len=launched.manager.max_req_input_len,
-            units=launched.units,
+            launched=replace(launched, engine=None, schedulers=(), manager=None, messages=None),
         )
         return pickle.dumps(ticket)
 

@@ -38,18 +38,13 @@ class TokenSockets:
         first = channels.send_to_tokenizer
         self._further = [make(first.socket, each.outputs) for each in self._addresses]
         if takes_requests:
-            connect(channels.recv_from_tokenizer, self._addresses)
+            for each in self._addresses:
+                channels.recv_from_tokenizer.connect(each.requests)
         return replace(channels, send_to_tokenizer=Replies(self.senders(first)))
 
     def senders(self, first: OutputSender) -> Sequence[OutputSender]:
         """The senders to all processes, to the first before the others."""
         return [first, *self._further]
-
-
-def connect(inbox: Any, addresses: Sequence[TokenAddresses]) -> None:
-    """Take the requests of these processes too."""
-    for each in addresses:
-        inbox.connect(each.requests)
 
 
 def place_of(rid: str) -> int:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 
 class Traffic:
-    """Submitted, followed and ended; with the tasks that this takes. Lives on the event loop."""
+    """The part of tandem.engine.base.Engine that is about requests: they are submitted, followed
+    and ended. With the tasks that this takes. Lives on the event loop.
+    """
 
     def __init__(self, role: Role, processors: Processors, data_ranks: int, sharers: int) -> None:
         """`sharers`: processes that have requests in the same engine."""
@@ -74,10 +76,6 @@ class Traffic:
             self._inbox = Inbox(manager.recv_from_detokenizer, self._take)
             manager.recv_from_detokenizer = self._inbox
         self.tasks.start(self._handle(manager))
-
-    def confine(self, launched: Launched, bounds: EngineBounds) -> None:
-        """The engine that began has fewer units, and other bounds, than was thought."""
-        self._launched, self._bounds = launched, bounds
 
     def submit(self, request: EngineRequest) -> None:
         """Raises RequestError, as an Engine does."""
@@ -194,25 +192,6 @@ class Traffic:
             self._data_ranks.leave(delta.request_id)
         self._stepped = time.monotonic()
         self._mailbox.put([delta])
-
-
-class OverTraffic:
-    """The part of tandem.engine.base.Engine that is about requests."""
-
-    def __init__(self, traffic: Traffic) -> None:
-        self._traffic = traffic
-
-    def submit(self, request: EngineRequest) -> None:
-        self._traffic.submit(request)
-
-    def cancel(self, request_id: int) -> None:
-        self._traffic.cancel(request_id)
-
-    async def hand_on(self, take: Callable[[Step], object]) -> None:
-        await self._traffic.hand_on(take)
-
-    def load(self) -> worker_pb2.Load:
-        return self._traffic.load()
 
 
 class DataRanks:

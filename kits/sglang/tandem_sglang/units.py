@@ -40,14 +40,6 @@ _SAMPLER: Final = (
 )
 
 
-def _always(_: Additions) -> bool:
-    return True
-
-
-def _never(_: Additions) -> bool:
-    return False
-
-
 def _several_processes(additions: Additions) -> bool:
     return bool(additions.further)
 
@@ -56,12 +48,8 @@ def _several_data_ranks(additions: Additions) -> bool:
     return len(additions.states) > 1
 
 
-def _by_mooncake(additions: Additions) -> bool:
-    return additions.transfer_backend == mooncake.NAME
-
-
 def _by_nixl(additions: Additions) -> bool:
-    return not _by_mooncake(additions)
+    return additions.transfer_backend != mooncake.NAME
 
 
 class Withheld(enum.Enum):
@@ -88,9 +76,9 @@ class Unit:
     """Sampling parameters that requests may not use without the unit."""
     withheld: Withheld = Withheld.NONE
     """Logits processors that requests may not name without the unit."""
-    asked: Asked = _always
+    asked: Asked = lambda additions: True
     """Whether an engine with these additions has the unit."""
-    needed: Asked = _never
+    needed: Asked = lambda additions: False
     """Whether such an engine does not start without the unit."""
     after: str = ""
     """A unit that this one builds on."""
@@ -187,7 +175,7 @@ UNITS: Final = (
         name="messages of Mooncake peers",
         promise="What another engine sends that cannot be read costs that engine alone.",
         without="What another engine sends that cannot be read ends this engine.",
-        asked=_by_mooncake,
+        asked=lambda additions: not _by_nixl(additions),
         needs=[
             f"{KV_MANAGER}.start_prefill_thread()",
             f"{KV_MANAGER}.start_decode_thread()",

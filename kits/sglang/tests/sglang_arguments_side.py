@@ -17,7 +17,7 @@ from sglang.srt.runtime_context import override_platform
 from sglang.srt.server_args import ServerArgs
 
 from tandem.errors import StartError
-from tandem_sglang import unequal
+from tandem_sglang import releases, unequal
 
 ANSWER = "answer: "
 """Begins the lines that are answers."""
@@ -33,12 +33,12 @@ H100 = {
 
 
 def resolved(given: dict[str, Any]) -> Any:
-    """Every argument as SGLang resolves it, or what it raises."""
+    """Every argument as SGLang resolves it, by Tandem's names, or what it raises."""
     try:
-        made = ServerArgs(**given)
+        made = ServerArgs(**releases.named_for(given, frozenset(ServerArgs.__struct_fields__)))
         with override_platform(**H100):
             made.resolve_once()
-        told: dict[str, Any] = json.loads(json.dumps(made.resolved_dict(), default=str))
+        told: dict[str, Any] = json.loads(json.dumps(releases.resolved(made), default=str))
         return told | {"unequal": _said_of_unequal_ranks(made)}
     except Exception as error:  # noqa: BLE001 - the test that asked shows it
         return f"{type(error).__name__}: {error}"

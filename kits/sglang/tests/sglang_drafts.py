@@ -59,7 +59,7 @@ def forms_where_drafts_are_verified() -> Any:
         bad.ll_matcher = Broken()
         reqs = [_request(each) for each in (good, bad, None)]
         mask, _ = spec_utils.generate_token_bitmask(reqs, *tree, VOCABULARY)
-        (noted,) = failures._taken()
+        (noted,) = failures.taken()
         noted.tell(noted.codes, reqs)
         now = torch.full_like(mask, -1)
         good.fill_vocab_mask(now, 0)

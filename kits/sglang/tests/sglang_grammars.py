@@ -117,7 +117,7 @@ def ends_of_grammars() -> Any:
         grammars.end_alike(agreeing(agree))
         _fill(step)
         reqs = [_request(grammar) for grammar in step]
-        (noted,) = failures._taken()
+        (noted,) = failures.taken()
         noted.tell(noted.codes, reqs)
         found.append([each.to_finish and each.to_finish.message for each in reqs])
         middle, ended = _request(), _request()
@@ -127,10 +127,10 @@ def ends_of_grammars() -> Any:
         found.append([middle.to_finish, ended.to_finish])
     grammars.end_alike(agreeing(None))
     _fill([_marked(False)] * len(step))
-    found.append(failures._taken())
+    found.append(failures.taken())
     grammars.end_alike(agreeing(lambda codes: None))
     _fill([_marked(False)] * len(step))
-    found.append(len(failures._taken()))
+    found.append(len(failures.taken()))
     return found
 
 

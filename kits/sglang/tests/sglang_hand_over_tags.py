@@ -50,6 +50,15 @@ class Receiver:
         return KVPoll.Success
 
 
+class Made(SimpleNamespace):
+    def init_disaggregation(self) -> None:
+        pass
+
+
+class Scheduler(hand_over_tags.ChecksTags, Made):
+    pass
+
+
 class Handed:
     """One hand-over, in the steps of SGLang."""
 
@@ -83,7 +92,8 @@ class Handed:
 
     def _watch(self, scheduler: Any) -> None:
         if _TAGS.asked(self.additions):  # type: ignore[arg-type]
-            hand_over_tags.watch(scheduler, self.additions)  # type: ignore[arg-type]
+            scheduler.additions = self.additions
+            scheduler.init_disaggregation()
 
     def carry(self) -> None:
         self.decode.memory[THERE] = self.prefill.memory[HERE]
@@ -108,7 +118,7 @@ class Handed:
             )
         )
         queue = SimpleNamespace(kv_manager=manager, _send_kv_metadata=self._send)
-        return SimpleNamespace(
+        return Scheduler(
             disaggregation_mode=mode,
             memory=memory,
             disagg_prefill_bootstrap_queue=queue,

@@ -73,6 +73,18 @@ class Receiver(layouts.KnowsRoutes, CommonKVReceiver):
         raise NotImplementedError
 
 
+class Scheduler:
+    def __init__(self, queue: Any) -> None:
+        self.disagg_decode_prealloc_queue = queue
+
+    def init_disaggregation(self) -> None:
+        pass
+
+
+class ComesAtOnce(layouts.ComesAtOnce, Scheduler):
+    pass
+
+
 class Loop:
     """As much of a decode engine's scheduler as looks for prefill engines."""
 
@@ -93,11 +105,14 @@ class Loop:
             connection_pool={},
             failure_lock=threading.Lock(),
             failure_records={},
+            _deferred_ack_targets={},  # these three from 0.5.22
+            _deferred_ack_poisoned_rooms=set(),
+            _staging_outstanding={},
         )
         self.queue: Any = DecodePreallocQueue.__new__(DecodePreallocQueue)
         self.queue.kv_manager = self.manager
         self.queue._ensure_last_attempt_time, self.queue._ensure_retry_count = {}, {}
-        layouts.come_at_once(self.queue)
+        ComesAtOnce(self.queue).init_disaggregation()
         self.queue._max_ensure_retries, self.queue._ensure_retry_interval = 15, 1.0
 
     def turn(self, *addresses: str) -> list[str]:

@@ -156,7 +156,7 @@ def apply(*given: dict[str, Any]) -> list[list[float]]:
     """Through a fresh instance, as for each of SGLang's batches."""
     rows = torch.full((len(given), VOCABULARY), 0.5)
     edited = processor.TandemLogitProcessor()(rows, list(given))
-    for noted in failures._taken():
+    for noted in failures.taken():
         noted.tell(noted.codes, ())
     return [[value if math.isfinite(value) else -1e9 for value in row] for row in edited.tolist()]
 
@@ -199,6 +199,20 @@ def hand_overs_have_less_time_once_kv_has_moved() -> Any:
     return found
 
 
+def _counts_pages(preallocating: Any, transferring: Any) -> None:
+    """Have decode's queues be those of a scheduler that counts pages."""
+
+    class Queues:
+        def init_disaggregation(self) -> None:
+            self.disagg_decode_prealloc_queue = preallocating
+            self.disagg_decode_transfer_queue = transferring
+
+    class Counts(decode_cache.CountsPages, Queues):
+        pass
+
+    Counts().init_disaggregation()
+
+
 def cached_tokens_stay_those_of_prefill() -> Any:
     """Of a prompt of 9 tokens, before and after decode's 7 of them could be added to 5."""
     req = SimpleNamespace(origin_input_ids=range(9), already_computed=0)
@@ -209,7 +223,7 @@ def cached_tokens_stay_those_of_prefill() -> Any:
         committed.append(5)
 
     transferring = SimpleNamespace(_commit_transfer_to_req=commit)
-    decode_cache.observe(SimpleNamespace(_transfer_page_indices=None), transferring)
+    _counts_pages(SimpleNamespace(_transfer_page_indices=None), transferring)
     transferring._commit_transfer_to_req(SimpleNamespace(req=req))
     return [committed, max(0, 7 - req.already_computed)]
 
@@ -223,7 +237,7 @@ def pages_that_decode_asks_for_are_counted() -> Any:
     times = SimpleNamespace(wait_queue_entry_time=4.0, decode_transfer_queue_entry_time=3.0)
     asks = SimpleNamespace(req=SimpleNamespace(time_stats=times))
     asked_by: Any = DecodePreallocQueue.__new__(DecodePreallocQueue)
-    decode_cache.observe(asked_by, SimpleNamespace(_commit_transfer_to_req=None))
+    _counts_pages(asked_by, SimpleNamespace(_commit_transfer_to_req=None))
     pages = asked_by._transfer_page_indices(asks, torch.arange(8, 20), 4)
     return [pages.tolist(), streamer._received(asks.req)]
 

@@ -167,7 +167,7 @@ def failures_are_told_at_once_where_nothing_keeps_them() -> Any:
         if way == "at once":
             failures.tell_at_once(DEFAULT)
         failures.note([2], lambda codes, step, told=told: told.append([codes, list(step)]))
-        seen.append([told, len(failures._taken())])
+        seen.append([told, len(failures.taken())])
     return seen
 
 

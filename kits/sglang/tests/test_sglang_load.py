@@ -22,13 +22,13 @@ def engine(role: Role, *generated: int, stepped_seconds_ago: float = 7.0, sharer
     """One with so many open requests, each with so many tokens so far."""
     made: Any = SglangEngine.__new__(SglangEngine)
     none: Any = None
-    traffic = made._traffic = Traffic(role, none, data_ranks=1, sharers=sharers)
-    traffic._streams = {
+    Traffic.__init__(made, role, none, data_ranks=1, sharers=sharers)
+    made._streams = {
         requests.rid(number): SimpleNamespace(generated=tokens, prompt_length=1, retractions=0)
         for number, tokens in enumerate(generated)
     }
-    traffic._stepped = time.monotonic() - stepped_seconds_ago
-    made._states = made._launched = None
+    made._stepped = time.monotonic() - stepped_seconds_ago
+    made._states = None
     return made
 
 
@@ -64,8 +64,8 @@ def snapshot(**said: Any) -> Any:
 def saying(made: Any, *snapshots: Any) -> Any:
     """The engine, whose schedulers have said that."""
     reader = SimpleNamespace(read_all=lambda: list(snapshots))
-    made._traffic._launched = SimpleNamespace(
-        manager=SimpleNamespace(load_snapshot_reader=reader), capacity=1000
+    made._launched = SimpleNamespace(
+        manager=SimpleNamespace(load_snapshot_reader=reader), capacity=1000, units=()
     )
     return made
 
@@ -150,11 +150,11 @@ def test_states_of_processors_are_counted_over_all_data_parallel_ranks() -> None
 
 def test_retractions_of_open_and_of_ended_requests_are_counted() -> None:
     made = saying(engine(Role.DECODE, 3, 3))
-    for number, stream in enumerate(made._traffic._streams.values(), start=1):
+    for number, stream in enumerate(made._streams.values(), start=1):
         stream.retractions = number
-    made._traffic._emit(Delta(1, (), end=Ending.STOP))
+    made._emit(Delta(1, (), end=Ending.STOP))
     assert made.figures().retractions == 3
-    assert list(made._traffic._streams) == [requests.rid(0)]
+    assert list(made._streams) == [requests.rid(0)]
 
 
 @pytest.mark.promise("S5-210")
@@ -174,5 +174,5 @@ def test_prefill_cannot_say() -> None:
 
 def test_a_step_begins_with_the_tokens_that_come() -> None:
     made = engine(Role.DECODE, 3)
-    made._traffic._take(RunningRows([], [], [], [], []))
+    made._take(RunningRows([], [], [], [], []))
     assert made.load().step_age_ms < 5000

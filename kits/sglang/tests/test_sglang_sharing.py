@@ -13,6 +13,7 @@ import pytest
 
 from tandem_sglang import requests, sharing
 from tandem_sglang.additions import TokenAddresses
+from tandem_sglang.launch import Launched
 from tandem_sglang.sharing import SharedEngine, Ticket
 from tandem_sglang.token_sockets import Replies, TokenSockets
 
@@ -28,15 +29,17 @@ class PortArgs:
 
 def launched() -> Any:
     dispatched: list[str] = []
-    return SimpleNamespace(
+    return Launched(
         engine=SimpleNamespace(port_args=PortArgs(), server_args={"resolved": True}),
+        schedulers=["not to be pickled", lambda: None],
         manager=SimpleNamespace(
             max_req_input_len=77, _dispatch_to_scheduler=dispatched.append, dispatched=dispatched
         ),
         arguments={"page_size": 1},
         capacity=1000,
-        units=(),
         messages=SimpleNamespace(AbortReq=lambda rid: rid),
+        processor="ours",
+        version="0.5.21",
     )
 
 
@@ -50,8 +53,10 @@ async def test_a_ticket_says_all_that_a_process_needs_and_which_sockets_are_its_
     engine, started = opened(3)
     second, third = engine.addresses
     ticket: Ticket = pickle.loads(engine.ticket(3))
-    assert (ticket.server_args, ticket.arguments) == ({"resolved": True}, {"page_size": 1})
-    assert (ticket.capacity, ticket.max_req_input_len) == (1000, 77)
+    joined = ticket.launched
+    assert (ticket.server_args, joined.arguments) == ({"resolved": True}, {"page_size": 1})
+    assert (joined.capacity, ticket.max_req_input_len) == (1000, 77)
+    assert (joined.processor, joined.version) == ("ours", "0.5.21")
     assert ticket.port_args == PortArgs(third.outputs, third.requests)
     assert started.engine.port_args == PortArgs(), "the first's own stay"
     assert len({second.requests, second.outputs, third.requests, third.outputs}) == 4

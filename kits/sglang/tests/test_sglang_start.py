@@ -125,7 +125,7 @@ async def test_what_a_unit_did_not_prove_the_engine_does_not_offer(
     await made.start()
     ((said,),) = bounded
     assert "seed 7 drew token 1" in said
-    held: Any = made._traffic._bounds
+    held: Any = made._bounds
     assert held == [said]
     (unit,) = made.figures().units
     assert unit.state is UnitState.LACKING
@@ -171,7 +171,7 @@ async def test_an_engine_that_ends_while_it_warms_up_has_not_started(
     starting = asyncio.create_task(made.start())
     await warms.wait()
     if dies:
-        made._traffic.die("a scheduler ended")
+        made.die("a scheduler ended")
     else:
         await made.close()
     with pytest.raises(StartError, match="a scheduler ended" if dies else "closed while"):
