@@ -18,7 +18,7 @@ import zmq
 
 _ASKS = b"get_meta_msg"
 _MOST_BYTES = 1024
-"""Of a question, which has twenty or so: who sends a longer one is cut off."""
+"""The length of a question, which has twenty or so: who sends a longer one is cut off."""
 _STOP_SECONDS = 0.2
 
 
