@@ -6,7 +6,7 @@ all processes but the engines', which compute the model: SGLang's schedulers and
 A client acknowledges what it receives at once.
 
     make full vllm && scripts/unpack_wheels.sh vllm-router
-    python benchmarks/vllm_router.py                     # the whole table, about twenty minutes
+    python benchmarks/vllm_router.py     # the whole table: 39 minutes on two busy cores
     python benchmarks/vllm_router.py --rounds 1 --streams 8 --tokens 16 --stack vLLM
 """
 
