@@ -36,8 +36,7 @@ from tandem_sim.language import Language
 from tandem_sim.model import SimModel, landed_of
 from tandem_sim.options import SimOptions
 from tandem_sim.prefix_cache import PrefixCache
-from tandem_sim.sequence import NEVER
-from tandem_sim.sequence import SimSequence as SimSequence
+from tandem_sim.sequence import NEVER, SimSequence
 
 PAGE_SIZE, TOKEN_BYTES, PAGES = 4, 16, 48
 LONGEST = 3 * PAGE_SIZE

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import ModelTokenizer as Encoder
+from tokenizers import Tokenizer as Encoder
 from tokenizers import decoders, models
 
 from tandem.errors import ConfigError, InvalidRequestError
