@@ -220,9 +220,12 @@ class Leases:
 
     async def _learn(self) -> None:
         """What each prompt is answered, with nothing beside. A busy machine may be too late for a
-        hand-over, which is then made again.
+        hand-over, which is then made again, as often as there are prompts.
         """
+        tries = 0
         while (number := len(self._answers)) < PROMPTS:
+            tries += 1
+            assert tries <= 2 * PROMPTS, "hand-overs fail with nothing beside them"
             room = self._room()
             for stream in (self._pair.prefill, self._pair.decode):
                 stream.told = Told()

@@ -17,6 +17,8 @@ import msgspec
 import zmq
 
 _ASKS = b"get_meta_msg"
+_question = msgspec.msgpack.Decoder(list[bytes | int])
+"""Takes nothing nested: a thousand arrays in each other would pass Python's limit of recursion."""
 _MOST_BYTES = 1024
 """The length of a question, which has twenty or so: who sends a longer one is cut off."""
 _STOP_SECONDS = 0.2
@@ -63,11 +65,12 @@ class SideChannel:
 def _rank(asked: bytes) -> Any:
     """Whose memory a question is about; None: it is no question."""
     try:
-        match msgspec.msgpack.decode(asked):
-            case [said, int(rank)] if said == _ASKS:
-                return rank
-            case [said, int(stage), int(rank)] if said == _ASKS:
-                return stage, rank
-    except (msgspec.DecodeError, ValueError):
-        pass
+        question = _question.decode(asked)
+    except msgspec.DecodeError:
+        return None
+    match question:
+        case [said, int(rank)] if said == _ASKS:
+            return rank
+        case [said, int(stage), int(rank)] if said == _ASKS:
+            return stage, rank
     return None

@@ -65,6 +65,7 @@ def test_messages_of_another_shape_get_no_answer_and_cost_nothing(
 ) -> None:
     wrong = (b"", b"\xc1", b"\xa3\xff\xff\xff", encode(7), encode(["x", 0, 0]), encode([ASKS]))
     wrong += (encode([ASKS, 0, 9]), encode([ASKS, "0", 0]), encode([ASKS, [0], {}]))
+    wrong += (b"\x91" * 1023 + b"\x00", b"\x81" * 900 + b"\x00", b"\x81\x81\x01\x02\x03")
     with context.socket(zmq.DEALER) as stranger:
         stranger.connect(f"tcp://{LOOPBACK}:{port}")
         for message in wrong:
